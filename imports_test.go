@@ -18,6 +18,10 @@ const (
 	toml   = "github.com/BurntSushi/toml"
 	k8s    = "k8s.io"
 	wazero = "github.com/tetratelabs/wazero"
+
+	yaml    = "go.yaml.in/yaml"
+	parquet = "github.com/parquet-go/parquet-go"
+	sqlite  = "github.com/ncruces/go-sqlite3"
 )
 
 // importRules holds, for each folder, what the code in it and below may import beside the standard library, itself and
@@ -72,7 +76,7 @@ var importRules = map[string][]string{
 	},
 
 	"internal/golden":          {},
-	"internal/golden/s3store":  {"internal/golden", "internal/forge/oidc", aws},
+	"internal/golden/s3store":  {"internal/golden", "internal/forge/oidc"},
 	"internal/report":          {"conformance", "compat", "internal/check", "github.com/sethvargo/go-githubactions"},
 	"internal/report/page":     {},
 	"internal/report/sarif":    {},
@@ -153,15 +157,28 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// A module that imports conformance for its tests links neither the AWS SDK nor the client of Kubernetes.
-func TestConformanceIsLean(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "./conformance").Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
+// What a program does not link, as it would double its size or the time of its start. A module that imports conformance for its
+// tests links no more than needed, either.
+func TestProgramsAreLean(t *testing.T) {
+	tests := []struct {
+		root   string
+		absent []string
+	}{
+		{root: "conformance", absent: []string{aws, k8s, wazero, yaml, parquet, sqlite, "github.com/google/go-github", "text/template"}},
+		{root: "cmd/vllm-vcr", absent: []string{aws, k8s, parquet, sqlite}},
+		{root: "cmd/vllm-vcr-cluster", absent: []string{aws, wazero, parquet, sqlite}},
+		{root: "cmd/vllm-vcr-dataset", absent: []string{aws, k8s, wazero, yaml}},
 	}
-	for path := range strings.Lines(string(out)) {
-		if within(strings.TrimSpace(path), aws) || within(strings.TrimSpace(path), k8s) {
-			t.Errorf("conformance depends on %s", path)
+	for _, test := range tests {
+		out, err := exec.Command("go", "list", "-deps", "./"+test.root).Output()
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		for path := range strings.Lines(string(out)) {
+			path = strings.TrimSpace(path)
+			if slices.ContainsFunc(test.absent, func(folder string) bool { return within(path, folder) }) {
+				t.Errorf("%s links %s: find another way, or a helper of its own as vllm-vcr-dataset is", test.root, path)
+			}
 		}
 	}
 }

@@ -218,7 +218,7 @@ func Temporary(err error) bool {
 		dns         *net.DNSError
 		certificate *tls.CertificateVerificationError
 		body        *brokenBody
-		transport   *url.Error // also inside the errors of the AWS SDK
+		transport   *url.Error
 		changed     *changedError
 		redirect    *redirectError
 		proxy       *proxyError

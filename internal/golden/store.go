@@ -53,7 +53,7 @@ type Store struct {
 	Log *slog.Logger
 
 	// HTTP makes all requests for goldens. By default they are made as http.DefaultClient does, and
-	// those of S3 as the AWS SDK does.
+	// those of S3 with the certificates of AWS_CA_BUNDLE.
 	HTTP *http.Client
 	// S3 reads and writes s3:// locations; without it they are errors. Package s3store has one.
 	S3 Connector

@@ -1,21 +1,16 @@
 package s3store
 
 import (
+	"cmp"
 	"context"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
+	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
-
-	"github.com/aws/aws-sdk-go-v2/aws"
-	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
-	"github.com/aws/aws-sdk-go-v2/config"
-	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/smithy-go"
-	"github.com/aws/smithy-go/logging"
-	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/retry"
@@ -46,11 +41,15 @@ func (o Options) Connect(t golden.Transport) golden.ObjectStore { return &store{
 
 // A client makes requests about objects.
 type client struct {
-	*s3.Client
 	golden.Transport
-	credentials aws.CredentialsProvider // nil: requests are not signed
-	regions     bucketRegions
-	renewing    sync.Mutex
+	settings
+	web       *http.Client
+	endpoint  string // URL of the server; "": AWS
+	pathStyle bool
+	provider  *provider // nil: requests are not signed
+	regions   bucketRegions
+	renewing  sync.Mutex
+	clock     atomic.Int64 // nanoseconds that are added to our time in signatures
 }
 
 // connect makes the client at the first use, as looking for credentials may take seconds.
@@ -63,93 +62,28 @@ func (s *store) connect(ctx context.Context) (*client, error) {
 	if err := s.opt.Check(); err != nil {
 		return nil, err
 	}
-	cfg, err := s.awsConfig(ctx)
+	set, err := readSettings(s.opt.Region)
+	if err != nil {
+		return nil, &credentialsError{err: err}
+	}
+	web, err := s.newWeb(set)
+	if err != nil {
+		return nil, &credentialsError{err: err}
+	}
+	provider, err := s.credentials(ctx, set, web)
 	if err != nil {
 		return nil, err
 	}
-	provider, err := s.credentials(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	made := s3.NewFromConfig(cfg, func(o *s3.Options) {
-		o.Credentials = provider
-		if provider == nil {
-			o.Credentials = aws.AnonymousCredentials{}
-		}
-		if s.opt.Endpoint != "" {
-			o.BaseEndpoint = &s.opt.Endpoint
-		}
-		// By now it is also that of the environment or of the profile.
-		o.UsePathStyle = s.opt.PathStyle == On || s.opt.PathStyle == Auto && o.BaseEndpoint != nil
-		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
-		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
-		// The SDK repeats requests but not broken bodies; golden.Store repeats both.
-		o.Retryer = aws.NopRetryer{}
-		o.RetryMaxAttempts = 0
-	})
-	if err := validEndpoint(aws.ToString(made.Options().BaseEndpoint)); err != nil {
+	endpoint := cmp.Or(s.opt.Endpoint, set.endpoint("s3"))
+	if err := validEndpoint(endpoint); err != nil {
 		return nil, err
 	}
 	s.client = &client{
-		Client: made, Transport: s.Transport, credentials: provider,
-		regions: bucketRegions{first: cfg.Region, named: s.opt.Region != "" || namesRegion(cfg)},
+		Transport: s.Transport, settings: set, web: web, endpoint: endpoint, provider: provider,
+		pathStyle: s.opt.PathStyle == On || s.opt.PathStyle == Auto && endpoint != "",
+		regions:   bucketRegions{first: set.region, named: set.named},
 	}
 	return s.client, nil
-}
-
-// awsConfig is what the environment and the profile say.
-func (s *store) awsConfig(ctx context.Context) (aws.Config, error) {
-	options := []func(*config.LoadOptions) error{config.WithDefaultRegion(defaultRegion), config.WithLogger(logging.Nop{})}
-	if s.opt.Region != "" {
-		options = append(options, config.WithRegion(s.opt.Region))
-	}
-	if s.opt.Anonymous == On || s.opt.Role != "" {
-		options = append(options, config.WithCredentialsProvider(aws.AnonymousCredentials{}))
-	}
-	cfg, err := config.LoadDefaultConfig(ctx, options...)
-	if err != nil {
-		return cfg, &credentialsError{err: err}
-	}
-	if s.HTTP != nil {
-		cfg.HTTPClient = s.HTTP
-	}
-	cfg.HTTPClient = notRedirected(cfg.HTTPClient)
-	return cfg, nil
-}
-
-// notRedirected is the client without redirects: what is signed, or shows who we are, is for one server. Nil is the
-// default client of the AWS SDK.
-func notRedirected(client aws.HTTPClient) aws.HTTPClient {
-	if client == nil {
-		client = awshttp.NewBuildableClient()
-	}
-	if buildable, ok := client.(*awshttp.BuildableClient); ok {
-		client = buildable.WithTransportOptions(golden.ReportProxy).Freeze()
-	}
-	known, ok := client.(*http.Client)
-	if !ok {
-		return client
-	}
-	own := *known
-	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &own
-}
-
-// namesRegion reports whether the environment or the profile names a region.
-func namesRegion(cfg aws.Config) bool {
-	for _, source := range cfg.ConfigSources {
-		switch c := source.(type) {
-		case config.EnvConfig:
-			if c.Region != "" {
-				return true
-			}
-		case config.SharedConfig:
-			if c.Region != "" {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // Open requests an object from an offset on.
@@ -162,33 +96,28 @@ func (s *store) Open(ctx context.Context, bucket, key string, part golden.Span) 
 }
 
 func (c *client) open(ctx context.Context, bucket, key string, part golden.Span) (*golden.Body, error) {
-	input := &s3.GetObjectInput{Bucket: &bucket, Key: &key}
+	op := operation{method: http.MethodGet, key: key, query: url.Values{}, header: http.Header{}}
 	if part.Offset > 0 {
-		input.Range = aws.String(fmt.Sprintf("bytes=%d-", part.Offset))
+		op.header.Set("Range", fmt.Sprintf("bytes=%d-", part.Offset))
 	}
 	if part.ETag != "" {
-		input.IfMatch = &part.ETag
+		op.header.Set("If-Match", part.ETag)
 	}
 	if part.Version != "" {
-		input.VersionId = &part.Version
+		op.query.Set("versionId", part.Version)
 	}
-	var object *s3.GetObjectOutput
-	err := c.call(ctx, bucket, func(in func(*s3.Options)) (err error) {
-		object, err = c.GetObject(ctx, input, in)
-		return err
-	})
+	object, err := c.call(ctx, bucket, op)
 	if err != nil {
 		return nil, err
 	}
 	b := &golden.Body{
-		ReadCloser: object.Body, Size: -1, ETag: aws.ToString(object.ETag),
-		Modified: aws.ToTime(object.LastModified), Version: aws.ToString(object.VersionId),
+		ReadCloser: object.Body, Size: object.ContentLength, ETag: object.Header.Get("Etag"), Version: object.Header.Get("X-Amz-Version-Id"),
 	}
-	if object.ContentLength != nil {
-		b.Size = *object.ContentLength
+	if modified, err := http.ParseTime(object.Header.Get("Last-Modified")); err == nil {
+		b.Modified = modified
 	}
-	if object.ContentRange != nil {
-		if b.Offset, b.Size, err = golden.ParseContentRange(*object.ContentRange); err != nil {
+	if here := object.Header.Get("Content-Range"); here != "" {
+		if b.Offset, b.Size, err = golden.ParseContentRange(here); err != nil {
 			object.Body.Close()
 			return nil, err
 		}
@@ -199,31 +128,45 @@ func (c *client) open(ctx context.Context, bucket, key string, part golden.Span)
 // call makes a request about a bucket, in the region where the bucket is as far as that is known. From a refusal it
 // learns each thing once, and repeats the request: where the bucket is, what time it is, that the credentials have
 // expired.
-func (c *client) call(ctx context.Context, bucket string, request func(in func(*s3.Options)) error) error {
+func (c *client) call(ctx context.Context, bucket string, op operation) (*http.Response, error) {
 	learned := make(map[string]bool)
 	for {
 		used, err := c.signable(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		region := c.regions.of(bucket)
-		if err = request(func(o *s3.Options) { o.Region = region }); err == nil {
-			return nil
-		}
-		refused := c.refused(err, used, region)
-		if refused == nil {
-			return err
+		answer, err := c.send(ctx, bucket, c.regions.of(bucket), used, op)
+		var refused *refusal
+		if !errors.As(err, &refused) {
+			return answer, err
 		}
 		cause := refused.cause()
 		if learned[cause] || !c.learn(ctx, bucket, used, refused) {
-			return refused
+			return nil, refused
 		}
 		learned[cause] = true
 	}
 }
 
+// ask makes a request whose answer is short, and reads it. S3 can begin an answer with status 200, and end it with an error.
+func (c *client) ask(ctx context.Context, bucket string, op operation) (http.Header, []byte, error) {
+	answer, err := c.call(ctx, bucket, op)
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err := readAnswer(answer)
+	var s said
+	if err == nil && len(text) > 0 && xml.Unmarshal(text, &s) == nil && s.XMLName.Local == "Error" {
+		err = &refusal{
+			Refusal: golden.Refusal{Status: http.StatusInternalServerError}, anonymous: c.provider == nil,
+			code: shown(s.Code), message: shown(s.Message),
+		}
+	}
+	return answer.Header, text, err
+}
+
 // learn reports whether a request that was refused is worth repeating, now that the client knows why.
-func (c *client) learn(ctx context.Context, bucket string, used aws.Credentials, r *refusal) bool {
+func (c *client) learn(ctx context.Context, bucket string, used keys, r *refusal) bool {
 	switch r.cause() {
 	case causeRegion:
 		return c.follow(ctx, bucket, r)
@@ -238,11 +181,11 @@ func (c *client) learn(ctx context.Context, bucket string, used aws.Credentials,
 // signable returns what requests are signed with, which is nothing if they are not. It distinguishes an error of the credentials
 // from one of the bucket: in the request itself, the error of the provider, which has a cache, would look like the
 // bucket's, as both are of the same types.
-func (c *client) signable(ctx context.Context) (aws.Credentials, error) {
-	if c.credentials == nil {
-		return aws.Credentials{}, nil
+func (c *client) signable(ctx context.Context) (keys, error) {
+	if c.provider == nil {
+		return keys{}, nil
 	}
-	own, err := c.credentials.Retrieve(ctx)
+	own, err := c.provider.retrieve(ctx)
 	if err == nil {
 		return own, nil
 	}
@@ -256,45 +199,29 @@ func (c *client) signable(ctx context.Context) (aws.Credentials, error) {
 	return own, &credentialsError{err: err}
 }
 
-// refused takes out of an SDK's error what the server said, or returns nil if it said nothing.
-func (c *client) refused(err error, used aws.Credentials, region string) *refusal {
-	var response *smithyhttp.ResponseError
-	// Without a status there was no answer: the SDK makes a response up.
-	if !errors.As(err, &response) || response.HTTPStatusCode() == 0 {
-		return nil
-	}
-	header := response.Response.Header
+// refused is what the server answered instead of what was requested.
+func (c *client) refused(answer *http.Response, used keys, region string) *refusal {
 	r := &refusal{
-		Refusal:   golden.Refusal{Status: response.HTTPStatusCode(), RetryAfter: retry.After(header)},
-		anonymous: c.credentials == nil, askedRegion: region,
+		Refusal:   golden.Refusal{Status: answer.StatusCode, RetryAfter: retry.After(answer.Header)},
+		anonymous: c.provider == nil, askedRegion: region,
 	}
-	var api smithy.APIError
-	if errors.As(err, &api) {
-		r.code, r.message = without(used, api.ErrorCode()), without(used, api.ErrorMessage())
+	var s said
+	if text, err := readAnswer(answer); err == nil && xml.Unmarshal(text, &s) == nil {
+		r.code, r.message = used.without(cmp.Or(s.Code, s.Error.Code)), used.without(cmp.Or(s.Message, s.Error.Message))
 	}
-	r.region = regionIn(header.Get("X-Amz-Bucket-Region"), r.message)
-	if server, err := smithyhttp.ParseTime(header.Get("Date")); err == nil {
+	r.region = regionIn(answer.Header.Get("X-Amz-Bucket-Region"), r.message)
+	if server, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
 		r.skew = time.Since(server)
 	}
 	return r
 }
 
-// without takes credentials out of what a server says.
-func without(used aws.Credentials, text string) string {
-	for _, secret := range []string{used.AccessKeyID, used.SecretAccessKey, used.SessionToken} {
-		if secret != "" {
-			text = strings.ReplaceAll(text, secret, "…")
-		}
-	}
-	return text
-}
-
-// setClock repeats a request that was signed at a wrong time: the SDK has read the server's time in the answer, and goes
-// by that from now on.
+// setClock has a request repeated that was signed at a wrong time: from now on, signatures have the server's.
 func (c *client) setClock(r *refusal) bool {
 	if r.skew == 0 {
 		return false
 	}
+	c.clock.Store(int64(-r.skew))
 	c.Log.Warn("the clock of this machine is wrong, requests are signed with the time of the S3 server",
 		"skew", r.skew.Round(time.Second))
 	return true
@@ -302,27 +229,22 @@ func (c *client) setClock(r *refusal) bool {
 
 // renew requests other credentials than those that were used, and reports whether there are. Of many requests that are
 // refused at the same time, one does so.
-func (c *client) renew(ctx context.Context, used aws.Credentials, r *refusal) bool {
-	cache, ok := c.credentials.(*aws.CredentialsCache)
-	if !ok {
+func (c *client) renew(ctx context.Context, used keys, r *refusal) bool {
+	if c.provider == nil {
 		return false
 	}
 	c.renewing.Lock()
 	defer c.renewing.Unlock()
-	if now, err := cache.Retrieve(ctx); err == nil && !same(now, used) {
+	if now, err := c.provider.retrieve(ctx); err == nil && !now.same(used) {
 		return true
 	}
-	cache.Invalidate()
-	now, err := cache.Retrieve(ctx)
-	if err == nil && same(now, used) {
+	c.provider.forget()
+	now, err := c.provider.retrieve(ctx)
+	if err == nil && now.same(used) {
 		return false
 	}
 	c.Log.Info("the AWS credentials were refused, so new ones were requested", "error", golden.Reason(r))
 	return true // the next request returns an error of the provider
-}
-
-func same(a, b aws.Credentials) bool {
-	return a.AccessKeyID == b.AccessKeyID && a.SessionToken == b.SessionToken
 }
 
 // bucketRegions knows where buckets are.
@@ -397,15 +319,13 @@ func (c *client) follow(ctx context.Context, bucket string, r *refusal) bool {
 // regionOf finds out where a bucket is. S3 answers everybody, so the request is not signed: for a signature the region would
 // have to be known.
 func (c *client) regionOf(ctx context.Context, bucket string) string {
-	head, err := c.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &bucket}, func(o *s3.Options) {
-		o.Credentials = nil
-	})
-	if err == nil {
-		return regionIn(aws.ToString(head.BucketRegion), "")
+	answer, err := c.send(ctx, bucket, c.regions.of(bucket), keys{}, operation{method: http.MethodHead})
+	var refused *refusal
+	if errors.As(err, &refused) {
+		return refused.region
+	} else if err != nil {
+		return ""
 	}
-	var response *smithyhttp.ResponseError
-	if errors.As(err, &response) && response.Response != nil {
-		return regionIn(response.Response.Header.Get("X-Amz-Bucket-Region"), "")
-	}
-	return ""
+	answer.Body.Close()
+	return regionIn(answer.Header.Get("X-Amz-Bucket-Region"), "")
 }

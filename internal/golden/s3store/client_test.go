@@ -468,9 +468,9 @@ func TestNamesRegion(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			withoutAWS(t)
 			setenv(t, test.env)
-			cfg, err := (&store{}).awsConfig(t.Context())
-			if err != nil || cfg.Region != test.region || namesRegion(cfg) != test.want {
-				t.Errorf("region %q, named %t, %v", cfg.Region, namesRegion(cfg), err)
+			set, err := readSettings("")
+			if err != nil || set.region != test.region || set.named != test.want {
+				t.Errorf("region %q, named %t, %v", set.region, set.named, err)
 			}
 		})
 	}

@@ -6,50 +6,29 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"time"
-
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
-	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
-	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/vllm-vcr/conformance/internal/forge/oidc"
 	"github.com/vllm-vcr/conformance/internal/golden"
 )
 
-// hasCredentials reports whether there are any. The role of an EC2 machine is the one source that the
-// SDK only assumes to be there, for want of all others: so it is requested, in limited time.
-func (s *store) hasCredentials(ctx context.Context, provider aws.CredentialsProvider) bool {
-	if !aws.IsCredentialsProvider(provider, (*ec2rolecreds.Provider)(nil)) {
-		return provider != nil
+// hasKeys reports whether there are any. The role of an EC2 machine is the one source that is only assumed to be there, for
+// want of all others: so it is requested, in limited time.
+func (s *store) hasKeys(ctx context.Context, p *provider) bool {
+	if !p.machine {
+		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.roleTimeout, roleTimeout))
 	defer cancel()
 	start := time.Now()
-	_, err := provider.Retrieve(ctx)
+	_, err := p.retrieve(ctx)
 	if err != nil {
 		s.Log.Debug("no AWS credentials, requests are not signed", "duration", time.Since(start).Round(time.Millisecond))
 	}
 	return err == nil
-}
-
-// renewBefore is how long before they expire credentials of a role are replaced, at the earliest. It covers a request
-// and a wrong clock; the shortest session is of 15 minutes.
-const renewBefore = 5 * time.Minute
-
-// roleCredentials assumes the role of the options with the identity that GitHub gives to this job. The session ends after
-// an hour or so, and the identity after minutes, so both are requested again as long as the run goes on.
-func (s *store) roleCredentials(cfg aws.Config) aws.CredentialsProvider {
-	role := &gitHubRole{
-		store: s, arn: s.opt.Role, client: sts.NewFromConfig(cfg),
-		session: cmp.Or(s.opt.RoleSession, defaultSession(os.Getenv("GITHUB_RUN_ID"))),
-	}
-	return aws.NewCredentialsCache(role, func(o *aws.CredentialsCacheOptions) {
-		o.ExpiryWindow = renewBefore
-		o.ExpiryWindowJitterFrac = 0.5
-	})
 }
 
 func defaultSession(run string) string {
@@ -60,35 +39,22 @@ func defaultSession(run string) string {
 	return name
 }
 
-// gitHubRole gives credentials of a role.
-type gitHubRole struct {
-	store        *store
-	arn, session string
-	client       *sts.Client
-}
-
-// Retrieve requests a token from GitHub, and credentials for it from AWS. An error is a [*credentialsError].
-func (r *gitHubRole) Retrieve(ctx context.Context) (aws.Credentials, error) {
-	token, err := r.store.identityToken(ctx)
+// gitHubRole assumes the role of the options with the identity that GitHub gives to this job. The session ends after
+// an hour or so, and the identity after minutes, so both are requested again as long as the run goes on. An error of the source
+// is a [*credentialsError].
+func (l lookup) gitHubRole(ctx context.Context) (keys, error) {
+	token, err := l.identityToken(ctx)
 	if err != nil {
-		return aws.Credentials{}, err
+		return keys{}, err
 	}
-	provider := stscreds.NewWebIdentityRoleProvider(r.client, r.arn, identityToken(token), func(o *stscreds.WebIdentityRoleOptions) {
-		o.RoleSessionName = r.session
-	})
-	credentials, err := provider.Retrieve(ctx)
+	session := cmp.Or(l.opt.RoleSession, defaultSession(os.Getenv("GITHUB_RUN_ID")))
+	given, err := l.webIdentity(ctx, l.opt.Role, session, token)
 	if err != nil {
-		return aws.Credentials{}, &credentialsError{err: err, cause: causeRole, subject: subjectOf(token)}
+		return keys{}, &credentialsError{err: err, cause: causeRole, subject: subjectOf(token)}
 	}
-	r.store.Log.Info("AWS role assumed", "role", shown(r.arn), "session", r.session,
-		"expires", credentials.Expires.UTC().Format(time.RFC3339))
-	return credentials, nil
+	l.Log.Info("AWS role assumed", "role", shown(l.opt.Role), "session", session, "expires", given.expires.UTC().Format(time.RFC3339))
+	return given, nil
 }
-
-// identityToken is a token that was had already.
-type identityToken string
-
-func (t identityToken) GetIdentityToken() ([]byte, error) { return []byte(t), nil }
 
 const (
 	identityAudience = "sts.amazonaws.com"
@@ -148,14 +114,19 @@ func fromFork() bool {
 }
 
 // credentials returns what signs requests, or nil if nothing does.
-func (s *store) credentials(ctx context.Context, cfg aws.Config) (aws.CredentialsProvider, error) {
+func (s *store) credentials(ctx context.Context, set settings, web *http.Client) (*provider, error) {
 	switch {
 	case s.opt.Role != "":
-		return s.roleCredentials(cfg), nil
+		return newProvider(lookup{store: s, settings: set, web: web}.gitHubRole, false), nil
 	case s.opt.Anonymous == On:
 		return nil, nil
-	case s.hasCredentials(ctx, cfg.Credentials):
-		return cfg.Credentials, nil
+	}
+	found, err := s.provider(set, web)
+	switch {
+	case err != nil:
+		return nil, &credentialsError{err: err}
+	case s.hasKeys(ctx, found):
+		return found, nil
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case s.opt.Anonymous == Off:

@@ -7,8 +7,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/aws/smithy-go"
-
 	"github.com/vllm-vcr/conformance/internal/golden"
 )
 
@@ -226,12 +224,12 @@ func identityAdvice() golden.Advice {
 // roleAdvice is about what AWS said to an identity. Codes:
 // https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentity.html
 func (e *credentialsError) roleAdvice() golden.Advice {
-	var api smithy.APIError
-	if !errors.As(e.err, &api) {
+	var refused *answerError
+	if !errors.As(e.err, &refused) {
 		return golden.Advice{Cause: causeCredentials, Hint: "the security token service was not reached: check AWS_REGION, AWS_ENDPOINT_URL_STS and the network"}
 	}
 	hint := "check the role and its trust policy"
-	switch api.ErrorCode() {
+	switch refused.code {
 	case "ExpiredTokenException", "ExpiredToken":
 		hint = "the identity token of GitHub is some seconds old: check the clock of this machine"
 	case "AccessDenied", "InvalidIdentityToken", "IDPCommunicationError", "ValidationError":

@@ -67,6 +67,7 @@ var (
 	rolePattern    = lazyregexp.New(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]+$`)
 	sessionPattern = lazyregexp.New(`^[\w+=,.@-]{2,64}$`)
 	regionPattern  = lazyregexp.New(`^[a-z0-9-]{1,40}$`)
+	bucketPattern  = lazyregexp.New(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 )
 
 // Check finds options that cannot be right, without a request.
@@ -91,7 +92,7 @@ func (o Options) Check() error {
 	return nil
 }
 
-// validEndpoint finds a missing scheme, for which the error of the SDK does not name the endpoint.
+// validEndpoint finds a missing scheme.
 func validEndpoint(endpoint string) error {
 	if endpoint == "" {
 		return nil

@@ -2,6 +2,7 @@ package s3store
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/vllm-vcr/conformance/internal/golden"
@@ -31,11 +32,12 @@ func startS3With(t testing.TB, config testenv.S3Config) (*testenv.S3Server, *s3.
 	withoutAWS(t)
 	server := testenv.S3With(t, config)
 	setenv(t, server.Env())
-	cfg, err := awsconfig.LoadDefaultConfig(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := s3.NewFromConfig(cfg, func(o *s3.Options) { o.UsePathStyle = true })
+	client := s3.New(s3.Options{
+		UsePathStyle: true, BaseEndpoint: ptr(server.Endpoint), Region: testenv.S3Region,
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: testenv.S3AccessKey, SecretAccessKey: testenv.S3SecretKey}, nil
+		}),
+	})
 	if _, err := client.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: ptr(bucket)}); err != nil {
 		t.Fatal(err)
 	}

@@ -289,7 +289,7 @@ func TestContentType(t *testing.T) {
 	for key, want := range map[string]string{
 		"a/b.jsonl.gz": "application/gzip", "a.jsonl": "application/x-ndjson", "a.gz/b": "application/octet-stream",
 	} {
-		if got := *contentType(key); got != want {
+		if got := contentType(key); got != want {
 			t.Errorf("%s is %s, want %s", key, got, want)
 		}
 	}
@@ -394,7 +394,7 @@ func TestPublishToS3(t *testing.T) {
 			name: "cannot be compared", steps: []step{taken, status(403)}, asked: "PUT HEAD",
 			fails: []string{"already, and cannot be compared: HTTP status 403 Forbidden", "may not write this key, or not read it"},
 		},
-		{name: "overloaded for good", steps: []step{status(503)}, asked: "PUT PUT PUT PUT", fails: []string{"503 Service Unavailable: ", "(4 tries)"}},
+		{name: "overloaded for good", steps: []step{status(503)}, asked: "PUT PUT PUT PUT", fails: []string{"503 Service Unavailable (4 tries)"}},
 		{name: "conflict for good", steps: []step{conflict}, asked: "PUT PUT PUT PUT", fails: []string{"409 Conflict: ConditionalRequestConflict"}},
 		{name: "no condition", steps: []step{s3Error(501, "NotImplemented", "no")}, asked: "PUT", fails: []string{"does not know If-None-Match"}},
 		{

@@ -1,0 +1,253 @@
+package s3store
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+)
+
+// The SDK signs as AWS wants it, so its signature is the one that is right.
+func TestSignatureIsThatOfTheSDK(t *testing.T) {
+	tests := []struct {
+		name, method, url, service string
+		session                    string
+		header                     map[string]string
+	}{
+		{name: "object", method: "GET", url: "https://b.s3.eu-west-1.amazonaws.com/" + escapePath("a b+c%20d/ü&=;,@!$'()*~.jsonl"), service: "s3"},
+		{name: "part", method: "GET", url: "http://127.0.0.1:7070/b/key", service: "s3", header: map[string]string{"Range": "bytes=10-", "If-Match": `"e"`}, session: "s/+="},
+		{name: "query", method: "PUT", url: "http://127.0.0.1:80/b/k?" + escapeQuery(url.Values{"partNumber": {"1"}, "uploadId": {"a b/+~é"}}), service: "s3"},
+		{name: "no value", method: "POST", url: "https://h:443/b/k?uploads=", service: "s3", header: map[string]string{"X-Amz-Meta-A": "  a   b "}},
+		{name: "role", method: "POST", url: "https://sts.eu-west-1.amazonaws.com/", service: "sts", header: map[string]string{"Content-Type": "text/plain"}},
+	}
+	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			request := func() *http.Request {
+				r, err := http.NewRequestWithContext(t.Context(), test.method, test.url, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for name, value := range test.header {
+					r.Header.Set(name, value)
+				}
+				return r
+			}
+			ours, theirs := request(), request()
+			digest := digestOf("body")
+			if test.service == "s3" {
+				theirs.Header.Set("X-Amz-Content-Sha256", digest)
+			}
+			keys{id: "AKID", secret: "topsecret", session: test.session}.sign(ours, test.service, "eu-west-1", digest, now)
+			own := aws.Credentials{AccessKeyID: "AKID", SecretAccessKey: "topsecret", SessionToken: test.session}
+			err := v4.NewSigner().SignHTTP(t.Context(), own, theirs, digest, test.service, "eu-west-1", now, func(o *v4.SignerOptions) {
+				o.DisableURIPathEscaping = test.service == "s3"
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := ours.Header.Get("Authorization"), theirs.Header.Get("Authorization"); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+		})
+	}
+}
+
+// Each place where keys are found, by the keys of the request that they end in, and by what was asked on the way.
+func TestKeysAreFound(t *testing.T) {
+	var seen []string
+	answers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		form, _ := url.ParseQuery(string(body))
+		by, _, _ := strings.Cut(strings.TrimPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 Credential="), "/")
+		seen = append(seen, strings.TrimSpace(fmt.Sprintf("%s %s %s", form.Get("Action"), form.Get("RoleArn")+form.Get("ExternalId"), by)))
+		expires := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+		if form.Get("Action") == "" {
+			json.NewEncoder(w).Encode(map[string]string{"AccessKeyId": "BOX", "SecretAccessKey": "s", "Token": "t", "Expiration": expires})
+			return
+		}
+		fmt.Fprintf(w, `<%sResponse><%[1]sResult><Credentials><AccessKeyId>%s</AccessKeyId><SecretAccessKey>s</SecretAccessKey>`+
+			`<SessionToken>t</SessionToken><Expiration>%s</Expiration></Credentials></%[1]sResult></%[1]sResponse>`,
+			form.Get("Action"), strings.ToUpper(form.Get("RoleArn")), expires)
+	}))
+	t.Cleanup(answers.Close)
+	dir := t.TempDir()
+	config, shared, token := filepath.Join(dir, "config"), filepath.Join(dir, "credentials"), filepath.Join(dir, "token")
+	write(t, token, []byte("Bearer box"))
+	write(t, config, []byte(strings.ReplaceAll(`
+# comment
+[default]
+region = eu-west-1
+[profile plain]
+aws_access_key_id = CONFIG   # not this: the other file says more
+aws_secret_access_key = "quoted"
+[profile program]
+credential_process = echo '{"Version":1,"AccessKeyId":"PRINTED","SecretAccessKey":"s"}'
+[profile role]
+role_arn = one
+external_id = -x
+source_profile = plain
+[profile roles]
+role_arn = two
+source_profile = role
+[profile own]
+role_arn = three
+source_profile = own
+aws_access_key_id = OWN
+aws_secret_access_key = s
+[profile round]
+role_arn = x
+source_profile = about
+[profile about]
+role_arn = x
+source_profile = round
+[profile lost]
+role_arn = x
+source_profile = absent
+[profile box]
+role_arn = four
+credential_source = EcsContainer
+[profile variables]
+role_arn = x
+credential_source = Environment
+[profile token]
+role_arn = five
+web_identity_token_file = TOKEN
+[profile browser]
+sso_session = corp
+[profile code]
+role_arn = x
+mfa_serial = m
+source_profile = plain
+[profile served]
+services = local
+[services local]
+sts =
+  endpoint_url = http://sts.test
+s3 =
+  endpoint_url = http://s3.test
+  max_attempts = 1
+[plain]
+aws_access_key_id = IGNORED
+`, "TOKEN", token)))
+	write(t, shared, []byte("[plain]\naws_access_key_id: SHARED\naws_secret_access_key: s\n"))
+	box := map[string]string{"AWS_CONTAINER_CREDENTIALS_FULL_URI": answers.URL + "/box", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": token}
+	tests := []struct {
+		name, profile string
+		env           map[string]string
+		want          string // the key; or what the error has
+		fails         bool
+		seen          string
+	}{
+		{name: "environment", env: map[string]string{"AWS_ACCESS_KEY_ID": "ENV", "AWS_SECRET_ACCESS_KEY": "s"}, profile: "plain", want: "ENV"},
+		{name: "half of the environment", env: map[string]string{"AWS_ACCESS_KEY_ID": "ENV"}, profile: "plain", want: "SHARED"},
+		{name: "shared file", profile: "plain", want: "SHARED"},
+		{name: "program", profile: "program", want: "PRINTED"},
+		{name: "role", profile: "role", want: "ONE", seen: "AssumeRole one-x SHARED"},
+		{name: "role by role", profile: "roles", want: "TWO", seen: "AssumeRole one-x SHARED, AssumeRole two ONE"},
+		{name: "role by own keys", profile: "own", want: "THREE", seen: "AssumeRole three OWN"},
+		{name: "token of the environment", env: map[string]string{"AWS_WEB_IDENTITY_TOKEN_FILE": token, "AWS_ROLE_ARN": "six"}, want: "SIX", seen: "AssumeRoleWithWebIdentity six"},
+		{name: "token of a profile", profile: "token", want: "FIVE", seen: "AssumeRoleWithWebIdentity five"},
+		{name: "container", env: box, want: "BOX", seen: "Bearer box"},
+		{name: "role by container", profile: "box", env: box, want: "FOUR", seen: "Bearer box, AssumeRole four BOX"},
+		{name: "round about", profile: "round", fails: true, want: `source_profile of the AWS profile "round" leads back`},
+		{name: "absent", profile: "lost", fails: true, want: `no profile "absent"`},
+		{name: "no variables", profile: "variables", fails: true, want: "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set"},
+		{name: "browser", profile: "browser", fails: true, want: "aws configure export-credentials --profile browser --format env"},
+		{name: "code", profile: "code", fails: true, want: "wants a code of MFA"},
+		{name: "config file alone", profile: "ignored", fails: true, want: `no profile "ignored"`},
+		{
+			name: "container elsewhere", fails: true, want: "without https it must be of this machine",
+			env: map[string]string{"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://evil.test/"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			fake, s := newFakeS3(t, serve(content))
+			withoutAWS(t)
+			setenv(t, map[string]string{"AWS_CONFIG_FILE": config, "AWS_SHARED_CREDENTIALS_FILE": shared, "AWS_PROFILE": test.profile, "AWS_ENDPOINT_URL_STS": answers.URL})
+			setenv(t, test.env)
+			seen = nil
+			got, err := fetchContent(t, s, "s3://bucket/key")
+			if test.fails {
+				wantFetchError(t, err, test.want, "AWS credentials")
+				return
+			}
+			if err != nil || !bytes.Equal(got, content) {
+				t.Fatalf("got %d bytes, %v", len(got), err)
+			}
+			if by := fake.requests[0].Header.Get("Authorization"); !strings.Contains(by, "Credential="+test.want+"/") {
+				t.Errorf("signed as %q, want %s", by, test.want)
+			}
+			if got := strings.Join(seen, ", "); got != test.seen {
+				t.Errorf("asked %q, want %q", got, test.seen)
+			}
+		})
+	}
+	withoutAWS(t)
+	setenv(t, map[string]string{"AWS_CONFIG_FILE": config, "AWS_PROFILE": "served"})
+	set, err := readSettings("")
+	if s3, sts := set.endpoint("s3"), set.endpoint("sts"); err != nil || s3 != "http://s3.test" || sts != "http://sts.test" {
+		t.Errorf("endpoints %q and %q, %v", s3, sts, err)
+	}
+}
+
+func TestWhere(t *testing.T) {
+	tests := []struct {
+		name, region, bucket, endpoint string
+		env                            map[string]string
+		want                           string
+	}{
+		{name: "China", region: "cn-north-1", bucket: "bucket", want: "https://bucket.s3.cn-north-1.amazonaws.com.cn/k"},
+		{name: "FIPS", region: "us-gov-west-1", bucket: "bucket", env: map[string]string{"AWS_USE_FIPS_ENDPOINT": "true"}, want: "https://bucket.s3-fips.us-gov-west-1.amazonaws.com/k"},
+		{name: "two stacks", region: "eu-west-1", bucket: "bucket", env: map[string]string{"AWS_USE_DUALSTACK_ENDPOINT": "true"}, want: "https://bucket.s3.dualstack.eu-west-1.amazonaws.com/k"},
+		{name: "dots", region: "eu-west-1", bucket: "my.bucket", want: "https://s3.eu-west-1.amazonaws.com/my.bucket/k"},
+		{name: "capitals", region: "eu-west-1", bucket: "Bucket", want: "https://s3.eu-west-1.amazonaws.com/Bucket/k"},
+		{name: "address", region: "eu-west-1", bucket: "bucket", endpoint: "http://127.0.0.1:9", want: "http://127.0.0.1:9/bucket/k"},
+		{name: "path", region: "eu-west-1", bucket: "bucket", endpoint: "http://h.test/base/", want: "http://bucket.h.test/base/k"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			withoutAWS(t)
+			setenv(t, test.env)
+			got, err := (&client{endpoint: test.endpoint}).where(test.bucket, test.region, "k")
+			if err != nil || got.String() != test.want {
+				t.Errorf("got %v, %v; want %s", got, err, test.want)
+			}
+		})
+	}
+}
+
+// S3 joins the parts of an upload after it has begun its answer.
+func TestErrorBehindStatus200(t *testing.T) {
+	_, s := newFakeS3(t, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, `<?xml version="1.0"?>`+"\n  \n"+`<Error><Code>InternalError</Code><Message>no</Message></Error>`)
+	})
+	_, err := s.Publish(t.Context(), "s3://bucket/key", contentFile(t))
+	wantPublishError(t, err, "InternalError: no (4 tries)")
+}
+
+func FuzzSettings(f *testing.F) {
+	f.Add([]byte("[default]\na = b\n[profile x]\ns3 =\n  endpoint_url = c\n[\n]=\n= \n[profile"), true)
+	f.Fuzz(func(t *testing.T, text []byte, config bool) {
+		set := settings{sections: make(map[string]map[string]string)}
+		set.parse(text, config)
+		for name, section := range set.sections {
+			for key, value := range section {
+				if len(name)+len(key)+len(value) > 3*len(text) || strings.Contains(value, "\n") {
+					t.Errorf("%q: %q = %q", name, key, value)
+				}
+			}
+		}
+	})
+}

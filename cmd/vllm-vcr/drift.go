@@ -84,7 +84,7 @@ func newDriftDiffCommand(env *environment) *cobra.Command {
 		Short: "Compare the wire protocol of two releases, and show what the changes break",
 		Long: "Compare two wire profiles. For each change the command prints who written for A fails with B (engines, " +
 			"frontends, recorders, consumers of KV events, or nobody), why, where vLLM declares it, and what this build needs " +
-			"to support it.\n\n" +
+			"to support it. Changes of the Python server's metrics are listed too; they break nothing on the wire.\n\n" +
 			"A and B are each a line of this build (0.33, no network is needed), a release (0.33.0), a wheel, a folder with " +
 			"the sources, a URL, or a profile that drift extract wrote (FILE.json).\n\n" +
 			"Exit codes: 0 no change breaks anything, 1 a change does, 3 a side could not be read completely. With --fail-on " +
@@ -203,7 +203,7 @@ func newDriftExtractCommand(env *environment) *cobra.Command {
 		Short: "Read the wire profile of a release from its Python sources",
 		Long: "Read the Python sources of a release and print its wire profile: every struct that frontend and engine core " +
 			"exchange, with its encoding, its fields in order, their types and defaults, and where each is declared; enums, " +
-			"constants, utility methods, and messages without a struct. For a release of the package index, only some files " +
+			"constants, utility methods, messages without a struct, and the metrics of the Python server. For a release of the package index, only some files " +
 			"of one wheel are downloaded. Nothing of the release is run, and no Python is needed.\n\n" +
 			"DIR is a checkout of vLLM, an unpacked wheel, or the site-packages of an installation. A checkout does not contain " +
 			"its version: give it with --vllm-version.\n\n" +

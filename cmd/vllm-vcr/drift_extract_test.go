@@ -70,7 +70,7 @@ func TestDriftExtract(t *testing.T) {
 		{"half of it as text", []string{"--partial", "--format", "text", computed}, conformance.ExitInfra, []string{"EngineCoreOutputs (array)"}, []string{"not read: "}},
 		{"a wheel that does not tell what it is", []string{"--index", index, "0.33.0"}, conformance.ExitInfra, nil, []string{" is not a wheel: it has 0 members *.dist-info/METADATA"}},
 		{"a folder without the module of the wire", []string{nothing}, conformance.ExitInfra, nil, []string{
-			"not read: class EngineCoreRequest: there is no module vllm.v1.engine: ", "release 0.33.0 could not be read completely: 17 parts",
+			"not read: class EngineCoreRequest: there is no module vllm.v1.engine: ", "release 0.33.0 could not be read completely: 18 parts",
 		}},
 		{"a version that the sources contradict", []string{"--version", "0.34.0", tinyRelease}, conformance.ExitInfra, nil, []string{
 			"it is of release 0.34.0, and its vllm/_version.py of 9.9.0+cpu: one of them is wrong",

@@ -49,7 +49,7 @@ var likelyFiles = []string{
 	"vllm/pooling_params.py", "vllm/lora/request.py", "vllm/multimodal/inputs.py", "vllm/outputs.py", "vllm/tasks.py",
 	"vllm/v1/outputs.py", "vllm/v1/metrics/stats.py", "vllm/v1/metrics/perf.py", "vllm/v1/metrics/cache_hit_source.py",
 	"vllm/v1/spec_decode/metrics.py", "vllm/compilation/cuda_graph.py", "vllm/v1/core/kv_cache_utils.py",
-	"vllm/v1/core/sched/interface.py",
+	"vllm/v1/core/sched/interface.py", "vllm/v1/metrics/loggers.py",
 	"vllm/v1/kv_hints/__init__.py", "vllm/v1/kv_hints/protocol.py", "vllm/v1/fault_tolerance/utils.py",
 	"vllm/v1/fault_tolerance/engine_core_sentinel.py", "vllm/distributed/elastic_ep/external_elastic_ep.py",
 }
@@ -135,7 +135,7 @@ func Extract(ctx context.Context, parser *pyast.Parser, source Source) (*protoco
 	x.fetch(likelyFiles...)
 	for _, step := range []func(){
 		x.version, x.rootStructs, x.declaredByEngine, x.decodedTypes, x.encoderCodes, x.eventMedia, x.utilities,
-		x.messages, x.drain, x.changes,
+		x.messages, x.drain, x.changes, x.metrics,
 	} {
 		if x.err == nil {
 			step()

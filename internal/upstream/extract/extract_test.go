@@ -179,6 +179,7 @@ func TestGaps(t *testing.T) {
 			"messages UTILITY, coordinator load: there is no module",
 		}},
 		{"the coordinator is gone", []edit{{coordinatorFile, "", gone}}, []string{"the messages that vllm.v1.engine.coordinator sends", "messages START_DP_WAVE, coordinator counts: there is no module"}},
+		{"the metrics are gone", []edit{{"vllm/v1/metrics/loggers.py", "", gone}, {"vllm/v1/spec_decode/metrics.py", "", gone}}, []string{"metrics of the Python server: no metric is declared in vllm.v1.metrics.loggers"}},
 		{"a root is renamed", []edit{{engineFile, "class EngineCoreReadyResponse", "class EngineCoreReady"}}, []string{
 			engineFile + ": class EngineCoreReadyResponse: " + engineFile + " neither declares nor imports it",
 		}},

@@ -22,7 +22,7 @@ func Text(w io.Writer, p *protocol.Profile) error {
 	}
 	fmt.Fprintf(&b, "vLLM %s, line %s%s\n", p.Version, p.Line, commit)
 	for _, section := range []func(io.Writer, *protocol.Profile){
-		textMessages, textEnums, textConstants, textUtilities, textStructs,
+		textMessages, textEnums, textConstants, textUtilities, textStructs, textMetrics,
 	} {
 		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		section(t, p)
@@ -109,5 +109,21 @@ func textStructs(w io.Writer, p *protocol.Profile) {
 			}
 			fmt.Fprintf(w, "  %d\t%s\t%s\t%s\n", i, plain(f.Name), plain(f.Type), preset)
 		}
+	}
+}
+
+func textMetrics(w io.Writer, p *protocol.Profile) {
+	metrics := p.Metrics()
+	if len(metrics) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nMETRICS\n")
+	for _, name := range slices.Sorted(maps.Keys(metrics)) {
+		m := metrics[name]
+		labels := plain(strings.Join(m.Labels, ", "))
+		if m.Buckets != "" {
+			labels += "; buckets " + plain(m.Buckets)
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", plain(name), plain(m.Kind), place(m.Place), labels)
 	}
 }

@@ -3,6 +3,7 @@ package wirediff_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -340,6 +341,60 @@ func TestCompareUtilities(t *testing.T) {
 				}
 			}
 			checkChanges(t, edited(fill(test.a), fill(test.b)), "m", "m", test.want)
+		})
+	}
+}
+
+func TestCompareMetrics(t *testing.T) {
+	// "kind label label; buckets", a metric in a line each, in the order of their declarations
+	tests := []struct {
+		name, a, b string
+		want       string
+	}{
+		{"the same", "x gauge a b", "x gauge b a", ""},
+		{"elsewhere", "x gauge a\ny gauge", "y gauge\nx gauge a", ""},
+		{"added", "x gauge a", "x gauge a\ny_total counter a b", "informational metric-added y_total []: new metric: counter by a, b"},
+		{"removed", "x gauge a\ny gauge", "x gauge a", "informational metric-removed y []: metric removed: gauge without labels"},
+		{"renamed", "w gauge\nx gauge a\nz gauge", "w gauge\ny gauge a\nz gauge", "informational metric-renamed y []: metric renamed: x → y"},
+		{
+			"another in its place", "w gauge\nx gauge a", "w gauge\ny gauge b",
+			"informational metric-removed x []: metric removed: gauge by a\ninformational metric-added y []: new metric: gauge by b",
+		},
+		{"another kind", "x gauge a", "x counter a", "informational metric-kind x []: kind: gauge → counter"},
+		{"a label more", "x gauge a", "x gauge a b", "informational metric-labels x []: labels: a → a, b"},
+		{"no label", "x gauge a", "x gauge", "informational metric-labels x []: labels: a → none"},
+		{"other bounds", "x histogram a; 1, 2", "x histogram a; 1, 3", "informational metric-buckets x []: buckets: 1, 2 → 1, 3"},
+		{"not read", "-", "x gauge", ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			set := func(lines string) func(*protocol.Profile) {
+				return func(p *protocol.Profile) {
+					if lines == "-" {
+						return
+					}
+					metrics := map[string]protocol.Metric{}
+					for i, line := range strings.Split(lines, "\n") {
+						head, buckets, _ := strings.Cut(line, "; ")
+						words := strings.Fields(head)
+						metrics[words[0]] = protocol.Metric{
+							Kind: words[1], Labels: words[2:], Buckets: buckets, Place: protocol.Place{Module: "vllm/m.py", At: 1 + i},
+						}
+					}
+					p.SetMetrics(metrics)
+				}
+			}
+			d := edited(set(test.a), set(test.b))
+			got := sayings(d)
+			for i, c := range d.Changes {
+				got[i] += ": " + c.What()
+			}
+			slices.Sort(got)
+			want := strings.Split(test.want, "\n")
+			slices.Sort(want)
+			if diff := cmp.Diff(strings.Join(want, "\n"), strings.Join(got, "\n")); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
 		})
 	}
 }

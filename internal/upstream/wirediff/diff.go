@@ -49,6 +49,12 @@ const (
 	KeyAdded           Kind = "key-added"
 	KeyRemoved         Kind = "key-removed"
 	KeyOptional        Kind = "key-optional"
+	MetricAdded        Kind = "metric-added"
+	MetricRemoved      Kind = "metric-removed"
+	MetricRenamed      Kind = "metric-renamed"
+	MetricKind         Kind = "metric-kind"
+	MetricLabels       Kind = "metric-labels"
+	MetricBuckets      Kind = "metric-buckets"
 )
 
 // Party is who fails: what was written for the older side of a comparison, where it meets the newer one.
@@ -173,7 +179,7 @@ func Compare(a, b *protocol.Profile) *Diff {
 	if a.Line == b.Line {
 		c.from, c.to = a.Version, b.Version
 	}
-	for group, compare := range []func(){c.messages, c.structs, c.enums, c.constants, c.utilities} {
+	for group, compare := range []func(){c.messages, c.structs, c.enums, c.constants, c.utilities, c.metrics} {
 		c.group = group
 		compare()
 	}
@@ -239,6 +245,7 @@ const (
 	groupEnums
 	groupConstants
 	groupUtilities
+	groupMetrics
 )
 
 // A comparison is what [Compare] has found so far.

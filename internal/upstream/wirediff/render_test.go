@@ -63,6 +63,14 @@ func fixture(t testing.TB) *wirediff.Diff {
 	pin := a.Utilities["pin_lora"]
 	pin.Place = protocol.Place{Module: "vllm/v1/engine/core.py", At: 650}
 	a.Utilities["pin_lora"] = pin
+	metrics := b.Metrics()
+	renamed, waiting, latency := metrics["vllm:kv_cache_usage_perc"], metrics["vllm:num_requests_waiting"], metrics["vllm:e2e_request_latency_seconds"]
+	waiting.Labels, latency.Buckets = append(waiting.Labels, "priority"), "0.5, 5, 50"
+	metrics["vllm:kv_cache_usage_ratio"], metrics["vllm:num_requests_waiting"], metrics["vllm:e2e_request_latency_seconds"] = renamed, waiting, latency
+	metrics["vllm:queue_depth"] = protocol.Metric{Kind: "gauge", Labels: []string{"model_name"}, Place: protocol.Place{Module: "vllm/v1/metrics/loggers.py", At: 9}}
+	delete(metrics, "vllm:kv_cache_usage_perc")
+	delete(metrics, "vllm:watermark_requests_total")
+	b.SetMetrics(metrics)
 	d := wirediff.Compare(a, b)
 	d.Gaps = append(d.Gaps, wirediff.Gap{
 		Release: b.Version, Place: protocol.Place{Module: "vllm/v1/outputs.py", At: 7}, What: "struct LogprobsLists", Why: "it is declared under a condition",
@@ -95,10 +103,11 @@ func TestRenderings(t *testing.T) {
 // CI, nor markup.
 func TestForeignText(t *testing.T) {
 	const bad = "::error::x ##vso[y] <script>|`*[a](b)\x1b[31m\u202e\U000e0001 \n::add-mask::z\r\x00\x7f\xff"
-	d := edited(func(p *protocol.Profile) { p.Commit = bad }, func(p *protocol.Profile) {
+	d := edited(func(p *protocol.Profile) { p.Commit = bad; p.SetMetrics(map[string]protocol.Metric{}) }, func(p *protocol.Profile) {
 		p.Version, p.Commit = bad, bad
 		p.Constants[bad] = protocol.Constant{Place: protocol.Place{Module: bad, At: 3}, Value: raw("1")}
 		p.Utilities[bad] = protocol.Utility{Signature: bad, Result: bad, Calls: []string{bad}}
+		p.SetMetrics(map[string]protocol.Metric{bad: {Kind: bad, Labels: []string{bad}, Buckets: bad, Place: protocol.Place{Module: bad, At: 3}}})
 		p.Messages[bad] = protocol.Message{Encoding: bad}
 		p.Enums[bad] = protocol.Enum{}
 		s := parseStruct(t, "map a:int")

@@ -116,6 +116,8 @@ var patterns = map[Kind]string{
 	UtilityRemoved: "method no longer called: %b", UtilityArguments: "arguments: %b → %a", UtilityResult: "result: %b → %a",
 	UtilityCalls: "called with: %b → %a", MessageAdded: "new message: %a", MessageRemoved: "message removed: %b",
 	MessageEncoding: "encoding: %b → %a", KeyAdded: "new%p: %a", KeyRemoved: "removed%p: %b", KeyOptional: "written%p: %b → %a",
+	MetricAdded: "new metric: %a", MetricRemoved: "metric removed: %b", MetricRenamed: "metric renamed: %b → %a",
+	MetricKind: "kind: %b → %a", MetricLabels: "labels: %b → %a", MetricBuckets: "buckets: %b → %a",
 }
 
 // What returns what happened to the subject: "added at 9: dict[str, Any] | None = None".

@@ -2,6 +2,8 @@ package protocol
 
 import (
 	"bytes"
+	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -40,6 +42,7 @@ func TestParseBuiltin(t *testing.T) {
 	}
 	for _, test := range []struct{ text, want string }{
 		{`{"lines":"0.33"}`, "an unknown key lines"},
+		{`{"metrics":{"a":{}}}`, "the end of the metrics"},
 		{`{"line":33}`, "byte 8: want \""},
 		{`{"line":"0.33"} {}`, "the end"},
 		{`{"structs":{"A":{"fields":[{"name":"a","default":[1,{"b":"]"}],"required":1}]}}}`, "true or false"},
@@ -49,6 +52,25 @@ func TestParseBuiltin(t *testing.T) {
 		if _, err := parseBuiltin(test.text); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: got %v, want %q", test.text, err, test.want)
 		}
+	}
+}
+
+// TestMetricsOfLines: every line has metrics, and a file with damaged ones is no profile.
+func TestMetricsOfLines(t *testing.T) {
+	for _, line := range Lines() {
+		p, err := LoadProfile(line)
+		require.NoError(t, err)
+		if m := p.Metrics()["vllm:num_requests_running"]; m.Kind != "gauge" || len(m.Labels) != 2 || len(p.Metrics()) < 50 {
+			t.Errorf("%s: %d metrics, %+v", line, len(p.Metrics()), m)
+		}
+		p.MetricText = json.RawMessage(`{"a":{"kind":1}}`)
+		if err := WriteProfile(io.Discard, p); err == nil {
+			t.Error("damaged metrics are written")
+		}
+	}
+	_, err := ReadProfile(strings.NewReader(`{"line":"0.33","structs":{"A":{}},"metrics":{"a":{"sort":"gauge"}}}`))
+	if err == nil || !strings.Contains(err.Error(), "metrics: ") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"embed"
 	"encoding/json"
 	"fmt"
@@ -26,6 +27,44 @@ type Profile struct {
 	Constants map[string]Constant `json:"constants"`
 	Utilities map[string]Utility  `json:"utilities"`
 	Structs   map[string]Struct   `json:"structs"`
+	// MetricText is the JSON of [Profile.Metrics]. It is read when it is asked for: no program that speaks on the wire needs it.
+	MetricText json.RawMessage `json:"metrics,omitempty"`
+}
+
+// Metric is a metric of the Python server, such as those of vllm/v1/metrics/loggers.py.
+type Metric struct {
+	Kind   string   `json:"kind"`   // "gauge", "counter" or "histogram"
+	Labels []string `json:"labels"` // in their order; what is known only when the server runs is its Python source
+	// Buckets are the bounds of a histogram, such as "0.3, 0.5", or the Python source that computes them from the configuration.
+	// They are "" for those of prometheus_client.
+	Buckets string `json:"buckets,omitempty"`
+	Place
+}
+
+// Metrics returns the metrics of the Python server, by the names that it exports: that of a counter ends in "_total". They do not
+// cross the boundary, so they belong to no fingerprint. It returns nil for a profile that was written before metrics were read.
+func (p *Profile) Metrics() map[string]Metric {
+	metrics, _ := parseMetrics(p.MetricText) // [ReadProfile] has refused it otherwise
+	return metrics
+}
+
+// SetMetrics replaces the metrics.
+func (p *Profile) SetMetrics(metrics map[string]Metric) {
+	var b bytes.Buffer
+	writeGroup(&b, "metrics", metrics, func(m Metric) { b.WriteString(compact(m)) })
+	p.MetricText = bytes.TrimSuffix(bytes.TrimPrefix(b.Bytes(), []byte(`"metrics": `)), []byte(",\n"))
+}
+
+func parseMetrics(text []byte) (metrics map[string]Metric, err error) {
+	if text == nil {
+		return nil, nil
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&metrics); err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
+	}
+	return metrics, nil
 }
 
 // Place is where something is declared: a file in the wheel, and a line of it.

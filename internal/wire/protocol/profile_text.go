@@ -48,6 +48,14 @@ func parseBuiltin(text string) (p *Profile, err error) {
 			r.object(func(name string) { p.Utilities[name] = r.utility() })
 		case "structs":
 			r.object(func(name string) { p.Structs[name] = r.structure() })
+		case "metrics":
+			// Each metric has a line of text, so the group ends with the first line that begins with a brace.
+			if length := strings.Index(r.text[r.at:], "\n}"); length < 0 {
+				r.fail("the end of the metrics")
+			} else {
+				p.MetricText = json.RawMessage(strings.TrimSpace(r.text[r.at : r.at+length+2]))
+				r.at += length + 2
+			}
 		default:
 			r.fail("an unknown key " + key)
 		}
@@ -330,6 +338,13 @@ func WriteProfile(w io.Writer, p *Profile) error {
 	writeGroup(&b, "constants", p.Constants, func(c Constant) { b.WriteString(compact(c)) })
 	writeGroup(&b, "utilities", p.Utilities, func(u Utility) { b.WriteString(compact(u)) })
 	writeGroup(&b, "structs", p.Structs, func(s Struct) { writeList(&b, s, "fields", s.Fields) })
+	if p.MetricText != nil {
+		metrics, err := parseMetrics(p.MetricText)
+		if err != nil {
+			return err
+		}
+		writeGroup(&b, "metrics", metrics, func(m Metric) { b.WriteString(compact(m)) })
+	}
 	b.Truncate(b.Len() - len(",\n"))
 	b.WriteString("\n}\n")
 	_, err := w.Write(b.Bytes())
@@ -394,6 +409,9 @@ func ReadProfile(r io.Reader) (*Profile, error) {
 	}
 	if _, err := decoder.Token(); err != io.EOF {
 		return nil, errors.New("it cannot be read as a wire profile: something follows it")
+	}
+	if _, err := parseMetrics(p.MetricText); err != nil {
+		return nil, fmt.Errorf("it cannot be read as a wire profile: %w", err)
 	}
 	if p.Line == "" || len(p.Structs) == 0 {
 		return nil, errors.New("it is no wire profile: it names no line or no structs")

@@ -233,7 +233,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 				Tasks: opts.play.engine.opt.Pooling.Tasks, Release: releasesOf([]string{engines.Group.Line()})[0], Env: variables, Flags: own, Log: env.log,
 			}
 			if e, ok := engines.Group.(*remote.Engine); ok {
-				o.Tasks = e.PoolingTasks()
+				o.Tasks, o.Flags.LanguageModelOnly = e.PoolingTasks(), true // an engine needs the pixels of images
 			}
 			server, err := builtin.New(o)
 			if err == nil {

@@ -122,7 +122,7 @@ func (a *answer) flush() error {
 }
 
 // usage counts tokens. cached is -1 where it is not said.
-type usage struct{ prompt, completion, cached, reasoning int }
+type usage struct{ prompt, completion, cached, reasoning, images int }
 
 func (u *usage) append(b []byte) []byte {
 	b = appendInt(append(b, `{"prompt_tokens":`...), u.prompt)
@@ -131,7 +131,11 @@ func (u *usage) append(b []byte) []byte {
 	if u.cached < 0 {
 		b = append(b, `,"prompt_tokens_details":null`...)
 	} else {
-		b = append(appendInt(append(b, `,"prompt_tokens_details":{"cached_tokens":`...), u.cached), '}')
+		b = appendInt(append(b, `,"prompt_tokens_details":{"cached_tokens":`...), u.cached)
+		if u.images > 0 {
+			b = append(appendInt(append(b, `,"multimodal_tokens":{"image":`...), u.images), '}')
+		}
+		b = append(b, '}')
 	}
 	b = append(b, `,"completion_tokens_details":{"reasoning_tokens":`...)
 	return append(appendInt(b, u.reasoning), "}}"...)
@@ -142,7 +146,11 @@ func (g *generation) usage() usage {
 	if !g.server.opt.Flags.PromptDetails {
 		cached = -1
 	}
-	return usage{prompt: prompt, completion: completion, cached: cached}
+	u := usage{prompt: prompt, completion: completion, cached: cached}
+	for _, item := range g.params.media {
+		u.images += item.length
+	}
+	return u
 }
 
 // soFar is the usage of one answer up to now.

@@ -23,6 +23,8 @@ type chatRequest struct {
 	ToolChoice          json.RawMessage `json:"tool_choice"`
 	Parallel            *bool           `json:"parallel_tool_calls"`
 	IncludeReasoning    *bool           `json:"include_reasoning"`
+	ProcessorArgs       json.RawMessage `json:"mm_processor_kwargs"`
+	Payload             string          `json:"mm_payload"`
 
 	choice  choice
 	calls   bool  // calls of tools are looked for
@@ -91,6 +93,10 @@ func (s *Server) prepareChat(q *chatRequest, end string) ([]uint32, *apiError) {
 			return nil, err
 		}
 	}
+	p.noPayload = q.Payload == "none"
+	if !absent(q.ProcessorArgs) && s.sim == nil {
+		return nil, badRequest("mm_processor_kwargs", "mm_processor_kwargs is not supported.")
+	}
 	if p.max != nil && *p.max < 1 {
 		return nil, outOfRange("max_completion_tokens", strconv.Itoa(*p.max), `"min": Number(1)`)
 	}
@@ -156,7 +162,9 @@ func (s *Server) prepareChat(q *chatRequest, end string) ([]uint32, *apiError) {
 		q.stage = s.reasoning.stage(text)
 		p.keepTokens = true // they are counted at the end
 	}
-	return s.encode(text, isSet(p.AddSpecial)), nil
+	ids, items, err := s.ids(&q.chat, text, isSet(p.AddSpecial))
+	p.media = items
+	return ids, err
 }
 
 // outOfRange is the error for a number of a chat.
@@ -200,7 +208,7 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
 			b = append(b, "null"...)
 		} else if q.image {
 			b = appendText(b, q.echo+text)
-			b = append(append(append(b[:len(b)-1], ','), image...), ']')
+			b = append(append(append(b[:len(b)-1], ','), onePixel...), ']')
 		} else {
 			b = appendString(b, q.echo+text)
 		}
@@ -383,7 +391,7 @@ func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *a
 			if q.image {
 				s.sim.makeImage(r.Context())
 				a.event(one.index)
-				a.b = append(append(append(a.b, `,"delta":{"content":[`...), image...), `]}}],"modality":"image"`...)
+				a.b = append(append(append(a.b, `,"delta":{"content":[`...), onePixel...), `]}}],"modality":"image"`...)
 				a.end(nil)
 			}
 			a.event(one.index)

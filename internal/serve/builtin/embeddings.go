@@ -125,7 +125,11 @@ func (s *Server) embedded(q *embeddingRequest, c *completionRequest, id string) 
 		if err != nil {
 			return nil, err
 		}
-		prompts = [][]uint32{s.encode(text, isSet(q.AddSpecial))}
+		ids, items, err := s.ids(&q.chat, text, isSet(q.AddSpecial))
+		if err != nil {
+			return nil, err
+		}
+		prompts, c.media = [][]uint32{ids}, items
 	case text == "[]":
 		return nil, badRequest("", "You must pass at least one prompt")
 	default:

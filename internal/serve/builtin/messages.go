@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -54,6 +55,12 @@ type contentBlock struct {
 	ToolUse  string          `json:"tool_use_id"`
 	Content  json.RawMessage `json:"content"`
 	Thinking string          `json:"thinking"`
+	Source   struct {
+		Type  string `json:"type"`
+		Media string `json:"media_type"`
+		Data  string `json:"data"`
+		URL   string `json:"url"`
+	} `json:"source"`
 }
 
 // missing are the members that have to be there, and are not.
@@ -76,6 +83,7 @@ func (q *messagesRequest) chat() (*chatRequest, *apiError) {
 		Model: q.Model, Stream: q.Stream, Stop: q.StopSequences, Temperature: q.Temperature, TopP: q.TopP, TopK: q.TopK,
 		CacheSalt: q.CacheSalt, KVTransfer: q.KVTransfer, XArgs: q.XArgs,
 	}, MaxTokens: q.MaxTokens}
+	c.textOnly = badRequest("", "%s is not a multimodal model", q.Model)
 	system, err := blockTexts(q.System)
 	if err != nil {
 		return nil, err
@@ -157,11 +165,14 @@ func (m *blockMessage) add(c *chatRequest) *apiError {
 	}
 	one := message{Role: m.Role}
 	var texts []string
+	var parts []json.RawMessage // of a message with images
+	images := false
 	for _, b := range all {
 		switch b.Type {
 		case "text":
 			if b.Text != "" {
 				texts = append(texts, b.Text)
+				parts = append(parts, append(appendString([]byte(`{"type":"text","text":`), b.Text), '}'))
 			}
 		case "thinking":
 			one.Reasoning += b.Thinking
@@ -187,15 +198,23 @@ func (m *blockMessage) add(c *chatRequest) *apiError {
 			result.ToolCall = &b.ToolUse
 			c.Messages = append(c.Messages, result)
 		case "image":
-			return badRequest("", "%s is not a multimodal model", c.Model)
+			images = true
+			where := b.Source.URL
+			if b.Source.Type != "url" {
+				where = "data:" + cmp.Or(b.Source.Media, "image/jpeg") + ";base64," + b.Source.Data
+			}
+			parts = append(parts, append(appendString([]byte(`{"type":"image_url","image_url":{"url":`), where), "}}"...))
 		default:
 			return badRequest("messages", "`%s` input is not supported by this model", b.Type)
 		}
 	}
-	if texts != nil {
+	switch {
+	case images:
+		one.Content, _ = json.Marshal(parts) // never fails
+	case texts != nil:
 		one.Content = appendString(nil, joinLines(texts))
 	}
-	if texts != nil || one.Reasoning != "" || one.ToolCalls != nil {
+	if one.Content != nil || one.Reasoning != "" || one.ToolCalls != nil {
 		c.Messages = append(c.Messages, one)
 	}
 	return nil
@@ -426,14 +445,18 @@ func (s *Server) serveCountTokens(w http.ResponseWriter, r *http.Request) {
 		err = modelNotFound(q.Model)
 	}
 	var text string
+	var ids []uint32
 	if err == nil {
 		text, err = s.render(&c.chat)
+	}
+	if err == nil {
+		ids, _, err = s.ids(&c.chat, text, false)
 	}
 	if err != nil {
 		err.writeNamed(w)
 		return
 	}
-	n := len(s.encode(text, false))
+	n := len(ids)
 	b := appendInt([]byte(`{"input_tokens":`), n)
 	b = appendInt(append(b, `,"context_management":{"original_input_tokens":`...), n)
 	writeJSON(w, http.StatusOK, append(b, "}}"...))

@@ -53,6 +53,7 @@ type engineMetrics struct {
 
 	prefixQueries, prefixHits, externalQueries, externalHits int
 	preemptions, prompt, computed, local, external           int
+	images, knownImages                                      int
 	generated                                                int
 	finished                                                 [protocol.FinishRepetition + 1]int
 	drafts, drafted, accepted                                int
@@ -243,6 +244,16 @@ func (m *metrics) aborted(q *sequence) {
 	}
 }
 
+// image counts an image of a prompt, as that of the first engine: they are one cache's.
+func (m *metrics) image(known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.engines[0].images++
+	if known {
+		m.engines[0].knownImages++
+	}
+}
+
 // mostAdapterSets bounds what is kept of adapters: clients name them.
 const mostAdapterSets = 1 << 10
 
@@ -400,8 +411,8 @@ func (m *metrics) render() []byte {
 		}
 		t.sample(name, i, float64(e.externalHits), "source", "external_unspecified")
 	})
-	counter("vllm:mm_cache_queries", "Multi-modal cache queries, in terms of number of queried items.", func(*engineMetrics) int { return 0 })
-	counter("vllm:mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.", func(*engineMetrics) int { return 0 })
+	counter("vllm:mm_cache_queries", "Multi-modal cache queries, in terms of number of queried items.", func(e *engineMetrics) int { return e.images })
+	counter("vllm:mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.", func(e *engineMetrics) int { return e.knownImages })
 	counter("vllm:generation_tokens", "Number of generation tokens processed.", func(e *engineMetrics) int { return e.generated })
 	each("vllm:request_success", "counter", "Count of successfully processed requests.", func(name string, i int, e *engineMetrics) {
 		for reason, text := range finishReasons {

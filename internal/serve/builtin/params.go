@@ -77,6 +77,8 @@ type params struct {
 	planner           planner         // of answers that this server chooses; nil if there are none
 	cacheThreshold    bool            // the answer is that too little of the prompt is cached
 	pooling           []byte          // of a request that generates nothing
+	media             []mediaItem     // of the prompt
+	noPayload         bool            // of /render: nothing but the names of images is wanted
 }
 
 type streamOptions struct {
@@ -387,9 +389,9 @@ func (p *params) fill(s *Server, r *player.EngineRequest, prompt []uint32) *apiE
 		return nil
 	}
 	if room <= 0 {
-		return badRequest("input_tokens", "This model's maximum context length is %d tokens. However, your prompt contains %d input tokens, which exceeds this limit even "+
-			"without any output tokens. Please reduce the length of the input prompt.", s.maxModelLen, len(prompt))
+		return s.tooLong(len(prompt))
 	}
+	r.MMFeatures = appendFeatures(nil, p.media)
 	r.HasSampling, r.Priority, r.CacheSalt = true, p.Priority, p.CacheSalt
 	q, d := &r.Sampling, &s.model.defaults
 	q.HasMaxTokens, q.MaxTokens = true, min(or(p.max, room), room)
@@ -439,6 +441,11 @@ func (p *params) fill(s *Server, r *player.EngineRequest, prompt []uint32) *apiE
 	extra, err := p.extraArgs()
 	q.ExtraArgs = extra
 	return err
+}
+
+func (s *Server) tooLong(tokens int) *apiError {
+	return badRequest("input_tokens", "This model's maximum context length is %d tokens. However, your prompt contains %d input tokens, which exceeds this limit even "+
+		"without any output tokens. Please reduce the length of the input prompt.", s.maxModelLen, tokens)
 }
 
 // badWord returns the ids of a word as it is, and behind a space where that has as many of them (SamplingParams.update_from_tokenizer).

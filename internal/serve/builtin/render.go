@@ -183,7 +183,8 @@ func (s *Server) appendRendered(b []byte, p *params, id string, ids []uint32, co
 	q := &made.Sampling
 	b = appendString(append(b, `{"request_id":`...), id)
 	b = appendIDs(append(b, `,"token_ids":`...), ids)
-	b = append(b, `,"token_offsets":null,"features":null,"content_parts":null,"sampling_params":{`...)
+	b = append(b, `,"token_offsets":null,"features":`...)
+	b = append(appendRenderedFeatures(b, p), `,"content_parts":null,"sampling_params":{`...)
 	first := len(b)
 	member := func(name string) {
 		if len(b) > first {

@@ -149,9 +149,7 @@ func (q *responsesRequest) chat() (*chatRequest, *apiError) {
 	if q.Reasoning != nil {
 		c.Effort = q.Reasoning.Effort
 	}
-	if len(q.Input) > 0 && bytes.Contains(q.Input, []byte(`"input_image"`)) && q.hasImage() {
-		return nil, badRequest("", "%s is not a multimodal model", p.Model)
-	}
+	c.textOnly = badRequest("", "%s is not a multimodal model", p.Model)
 	if slices.Contains(q.Include, "message.output_text.logprobs") {
 		c.Logprobs, c.TopLogprobs = true, &q.TopLogprobs
 	}
@@ -189,24 +187,6 @@ func (q *responsesRequest) chat() (*chatRequest, *apiError) {
 var includes = []string{
 	"code_interpreter_call.outputs", "computer_call_output.output.image_url", "file_search_call.results", "message.input_image.image_url",
 	"message.output_text.logprobs", "reasoning.encrypted_content",
-}
-
-// hasImage tells whether a part of the input is an image.
-func (q *responsesRequest) hasImage() bool {
-	var items []struct {
-		Content []struct {
-			Type string `json:"type"`
-		} `json:"content"`
-	}
-	_ = json.Unmarshal(q.Input, &items) // other contents are no parts
-	for _, item := range items {
-		for _, part := range item.Content {
-			if part.Type == "input_image" {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 func isNull(raw json.RawMessage) bool { return string(raw) == "null" }

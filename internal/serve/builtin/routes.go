@@ -2,11 +2,14 @@ package builtin
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +30,11 @@ type Flags struct {
 	TrustTemplates bool
 	// PromptDetails adds the cached tokens to the usage.
 	PromptDetails bool
+	// LanguageModelOnly refuses images.
+	LanguageModelOnly bool
+	// MediaPath is the folder of the files that requests may name as images; "" is none.
+	MediaPath string
+	limits    map[string]int // of the items in a prompt, by their kind
 }
 
 // ReasoningParser is the value of --reasoning-parser among the flags of a frontend, "" if it is not there.
@@ -49,11 +57,28 @@ func ParseFlags(args []string) (f Flags, err error) {
 	set.BoolVar(&f.ScaleOut, "enable-scale-out", false, "")
 	set.BoolVar(&f.PromptDetails, "enable-prompt-tokens-details", false, "")
 	set.BoolVar(&f.TrustTemplates, "trust-request-chat-template", false, "")
+	set.BoolVar(&f.LanguageModelOnly, "language-model-only", false, "")
+	set.StringVar(&f.MediaPath, "allowed-local-media-path", "", "")
+	set.Func("limit-mm-per-prompt", "", func(text string) (err error) {
+		f.limits, err = parseLimits(text)
+		return err
+	})
 	tools := set.String("tool-call-parser", "hermes", "")
 	set.Bool("enable-auto-tool-choice", true, "") // as in vllm-rs, it always is
 	err = set.Parse(args)
 	if err == nil && set.NArg() > 0 {
 		err = fmt.Errorf("%q is no flag", set.Arg(0))
+	}
+	if err == nil && f.MediaPath != "" {
+		if f.MediaPath, err = filepath.Abs(f.MediaPath); err == nil {
+			var info os.FileInfo
+			if info, err = os.Stat(f.MediaPath); err == nil && !info.IsDir() {
+				err = errors.New(f.MediaPath + " is no folder")
+			}
+		}
+		if err != nil {
+			err = fmt.Errorf("--allowed-local-media-path: %w", err)
+		}
 	}
 	if err == nil && *tools != "hermes" && *tools != "auto" {
 		err = fmt.Errorf("--tool-call-parser %s: calls of tools are written and read as hermes does", *tools)
@@ -67,6 +92,34 @@ func ParseFlags(args []string) (f Flags, err error) {
 		return f, fmt.Errorf("behind --: %w; the builtin frontend has the flags %s there", err, strings.Join(names, ", "))
 	}
 	return f, nil
+}
+
+// parseLimits reads the JSON of --limit-mm-per-prompt: {"image": 2}, or {"image": {"count": 2}} with other members that only engines
+// need.
+func parseLimits(text string) (map[string]int, error) {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		return nil, err
+	}
+	limits := map[string]int{}
+	for kind, raw := range all {
+		var options struct {
+			Count *int `json:"count"`
+		}
+		if kind != "image" && kind != "video" && kind != "audio" {
+			return nil, fmt.Errorf("%q: want image, video or audio", kind)
+		}
+		if json.Unmarshal(raw, &options) != nil && json.Unmarshal(raw, &options.Count) != nil {
+			return nil, fmt.Errorf("%s: want a number, or an object with a count", kind)
+		}
+		if options.Count != nil {
+			if *options.Count < 0 {
+				return nil, fmt.Errorf("%s: %d is below 0", kind, *options.Count)
+			}
+			limits[kind] = *options.Count
+		}
+	}
+	return limits, nil
 }
 
 // scaleOutRoutes are the endpoints of --enable-scale-out. Without it they are refused.
@@ -155,6 +208,9 @@ func (s *Server) calling(method string, arguments arguments) func(http.ResponseW
 		if err != nil {
 			s.callFailed(method, method, err).write(w)
 			return
+		}
+		if method == "reset_mm_cache" {
+			s.images.clear()
 		}
 		if method == "set_weight_version" {
 			cur := pack.NewCursor(args[0])

@@ -73,6 +73,7 @@ type Server struct {
 	balance     balance
 	routes      map[string]route
 	open        running
+	images      seenImages
 	sim         *simulator // nil without [Options].Simulator
 	grpc        grpc.Server
 	rpc         rpc
@@ -113,6 +114,9 @@ func New(opt Options) (*Server, error) {
 	var err error
 	if s.model, err = readModel(opt.Dir, opt.Tokenizer); err != nil {
 		return nil, err
+	}
+	if opt.Flags.LanguageModelOnly {
+		s.model.vision = nil
 	}
 	if s.reasoning, err = findReasoning(opt.Flags.Reasoning); err != nil {
 		return nil, err
@@ -258,6 +262,7 @@ type modelFiles struct {
 	eos      []uint32
 	defaults samplingDefaults
 	template chatTemplate
+	vision   *vision // nil for a model of texts
 }
 
 // samplingDefaults are those of generation_config.json.
@@ -299,13 +304,16 @@ func readModel(dir string, tok *tokenizer.Tokenizer) (m modelFiles, err error) {
 		ends
 		samplingDefaults
 	}
+	var whole, processor tree
 	read("tokenizer_config.json", &names)
 	read("config.json", &config)
+	read("config.json", &whole)
+	read("preprocessor_config.json", &processor)
 	read("generation_config.json", &generation)
 	if err != nil {
 		return m, err
 	}
-	m.defaults = generation.samplingDefaults
+	m.defaults, m.vision = generation.samplingDefaults, readVision(whole, processor, tok)
 	special := map[string]string{}
 	for key, raw := range map[string]json.RawMessage{"bos_token": names.BOS, "eos_token": names.EOS, "pad_token": names.Pad, "unk_token": names.Unknown} {
 		var text string
@@ -411,11 +419,13 @@ func (s *Server) serveTokenize(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case q.Messages != nil:
 		text, err := s.render(&q.chat)
+		if err == nil {
+			ids, _, err = s.ids(&q.chat, text, isSet(q.AddSpecial))
+		}
 		if err != nil {
 			err.write(w)
 			return
 		}
-		ids = s.encode(text, isSet(q.AddSpecial))
 	case q.Prompt != nil:
 		ids = s.encode(*q.Prompt, or(q.AddSpecial, true))
 	default:
@@ -469,48 +479,4 @@ func (s *Server) serveDetokenize(w http.ResponseWriter, r *http.Request) {
 	default:
 		writeJSON(w, http.StatusOK, append(appendString([]byte(`{"prompt":`), s.opt.Tokenizer.Decode(q.Tokens)), '}'))
 	}
-}
-
-// contentText is the content of message number at: a text, or a list of parts of which only texts are supported.
-func contentText(raw json.RawMessage, at int) (text string, err *apiError) {
-	if absent(raw) {
-		return "", nil
-	}
-	if raw[0] == '"' {
-		if json.Unmarshal(raw, &text) != nil {
-			return "", badRequest("messages", "content is not a text")
-		}
-		return text, nil
-	}
-	var parts []struct {
-		Type string  `json:"type"`
-		Text *string `json:"text"`
-	}
-	if json.Unmarshal(raw, &parts) != nil {
-		return "", noContent(at)
-	}
-	var texts []string
-	for _, part := range parts {
-		kind := part.Type
-		switch kind {
-		case "text", "input_text", "output_text":
-			if part.Text == nil {
-				return "", noContent(at)
-			}
-			texts = append(texts, *part.Text)
-			continue
-		case "input_audio", "audio_url":
-			kind = "audio"
-		case "image_url", "input_image", "video_url":
-		default:
-			return "", noContent(at)
-		}
-		return "", badRequest("", "unsupported multimodal content: %s", kind)
-	}
-	return strings.Join(texts, ""), nil
-}
-
-// noContent is the error for a content that is none.
-func noContent(at int) *apiError {
-	return badType("messages[%d]: data did not match any variant of untagged enum MessageContent", at)
 }

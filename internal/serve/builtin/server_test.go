@@ -58,7 +58,7 @@ func (s *said) Script(r *player.Request) (player.Script, error) {
 	return script, nil
 }
 
-// serving starts a server whose answers are those of the source.
+// serving starts a server of the tiny model whose answers are those of the source.
 func serving(t testing.TB, change func(*player.Options), args ...string) (url string, s *Server, source *said) {
 	t.Helper()
 	dir := t.TempDir()
@@ -67,6 +67,11 @@ func serving(t testing.TB, change func(*player.Options), args ...string) (url st
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
+	return servingModel(t, dir, change, args...)
+}
+
+func servingModel(t testing.TB, dir string, change func(*player.Options), args ...string) (url string, s *Server, source *said) {
+	t.Helper()
 	tok, err := tokenizer.Load(dir)
 	require.NoError(t, err)
 	source = &said{tok: tok, text: "Hello there."}
@@ -116,7 +121,14 @@ func TestScripts(t *testing.T) {
 			if filepath.Base(path) == "reasoning.txt" {
 				flags = []string{"--reasoning-parser", "qwen3"}
 			}
-			url, _, source := serving(t, func(o *player.Options) {
+			start := serving
+			if filepath.Base(path) == "images.txt" {
+				flags = []string{"--enable-prompt-tokens-details", "--limit-mm-per-prompt", `{"image":2,"video":{"num_frames":8}}`}
+				start = func(t testing.TB, change func(*player.Options), args ...string) (string, *Server, *said) {
+					return servingModel(t, visionModel(t, ""), change, args...)
+				}
+			}
+			url, _, source := start(t, func(o *player.Options) {
 				o.LoRA.MaxLoRAs = 2
 				if filepath.Base(path) == "embeddings.txt" {
 					o.Pooling = player.PoolingOptions{Tasks: []string{"embed"}, Size: 2}

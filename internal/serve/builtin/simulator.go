@@ -479,7 +479,18 @@ func renderSimple(c *chat) (string, *apiError) {
 		if m.ToolCall != nil {
 			b.WriteString("(" + *m.ToolCall + ")")
 		}
-		b.WriteString(": " + text)
+		b.WriteString(": ")
+		for _, url := range m.images() {
+			// Each stands there in its turn.
+			if at := strings.Index(text, "image: "+url); at >= 0 {
+				b.WriteString(text[:at])
+				begin := b.Len()
+				b.WriteString("image: " + url)
+				c.media = append(c.media, imagePart{url: url, begin: begin, end: b.Len()})
+				text = text[at+len("image: ")+len(url):]
+			}
+		}
+		b.WriteString(text)
 		for _, call := range m.ToolCalls {
 			b.WriteString("[" + call.Function.Name + "(" + or(call.Function.Arguments, "") + ")]")
 		}
@@ -491,17 +502,22 @@ func renderSimple(c *chat) (string, *apiError) {
 // images are the URLs of images in a chat.
 func (c *chat) images() (urls []string) {
 	for i := range c.Messages {
-		var parts []struct {
-			Type  string `json:"type"`
-			Image struct {
-				URL string `json:"url"`
-			} `json:"image_url"`
-		}
-		if bytes.Contains(c.Messages[i].Content, []byte("image_url")) && json.Unmarshal(c.Messages[i].Content, &parts) == nil {
-			for _, part := range parts {
-				if part.Type == "image_url" {
-					urls = append(urls, part.Image.URL)
-				}
+		urls = append(urls, c.Messages[i].images()...)
+	}
+	return urls
+}
+
+func (m *message) images() (urls []string) {
+	var parts []struct {
+		Type  string `json:"type"`
+		Image struct {
+			URL string `json:"url"`
+		} `json:"image_url"`
+	}
+	if bytes.Contains(m.Content, []byte("image_url")) && json.Unmarshal(m.Content, &parts) == nil {
+		for _, part := range parts {
+			if part.Type == "image_url" {
+				urls = append(urls, part.Image.URL)
 			}
 		}
 	}
@@ -543,8 +559,8 @@ func (m *simulator) makeImage(ctx context.Context) {
 	}
 }
 
-// image is a picture of one pixel, as the part of a content.
-const image = `{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="}}`
+// onePixel is a picture, as the part of a content.
+const onePixel = `{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="}}`
 
 // appendText writes a text as a content of parts.
 func appendText(b []byte, text string) []byte {

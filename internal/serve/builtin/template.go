@@ -23,6 +23,10 @@ type chat struct {
 	Template            *string         `json:"chat_template"`
 	TemplateArgs        json.RawMessage `json:"chat_template_kwargs"`
 	Effort              *string         `json:"reasoning_effort"`
+
+	media []imagePart // in the order of the prompt
+	// textOnly is the error of a model that takes no images, if it is another one than that of /v1/chat/completions.
+	textOnly *apiError
 }
 
 // efforts are the values of reasoning_effort.
@@ -149,7 +153,7 @@ func (s *Server) render(c *chat) (string, *apiError) {
 	}
 	messages := &jinja.List{}
 	for i := range c.Messages {
-		one, err := c.Messages[i].value(template.parts, i)
+		one, err := s.messageValue(c, i, template.parts)
 		if err != nil {
 			return "", err
 		}
@@ -184,9 +188,34 @@ func (s *Server) render(c *chat) (string, *apiError) {
 	return text, nil
 }
 
-// value is a message as a template gets it.
-func (m *message) value(parts bool, at int) (*jinja.Dict, *apiError) {
-	text, err := contentText(m.Content, at)
+// messageValue is message number at as a template gets it. parts tells whether that wants a list of parts.
+func (s *Server) messageValue(c *chat, at int, parts bool) (*jinja.Dict, *apiError) {
+	m := &c.Messages[at]
+	all, err := contentParts(m.Content, at)
+	list, joined := &jinja.List{}, strings.Builder{}
+	images := len(c.media)
+	for _, p := range all {
+		one := &jinja.Dict{}
+		switch {
+		case p.image == nil:
+			one.Set("type", "text")
+			one.Set("text", p.text)
+			joined.WriteString(p.text)
+		case m.Role == "assistant":
+			return nil, badRequest("", "Only text content parts are supported for assistant messages.")
+		case s.model.vision == nil && c.textOnly != nil:
+			return nil, c.textOnly
+		case s.model.vision == nil:
+			return nil, unsupportedMedia("image_url")
+		default:
+			one.Set("type", "image")
+			joined.WriteString(s.model.vision.marker)
+			c.media = append(c.media, *p.image)
+		}
+		list.Items = append(list.Items, one)
+	}
+	text := joined.String()
+	images = len(c.media) - images
 	switch {
 	case err != nil:
 		return nil, err
@@ -198,7 +227,7 @@ func (m *message) value(parts bool, at int) (*jinja.Dict, *apiError) {
 	}
 	switch m.Role {
 	case "user":
-		if text == "" {
+		if text == "" && images == 0 {
 			return nil, badRequest("", "messages: Validation error: message content cannot be empty [{\"value\": Array [Object {\"role\": String(\"user\"), \"content\": String(\"\")}]}]")
 		}
 	case "assistant":
@@ -213,10 +242,7 @@ func (m *message) value(parts bool, at int) (*jinja.Dict, *apiError) {
 	d := &jinja.Dict{}
 	d.Set("role", m.Role)
 	if parts {
-		part := &jinja.Dict{}
-		part.Set("type", "text")
-		part.Set("text", text)
-		d.Set("content", &jinja.List{Items: []any{part}})
+		d.Set("content", list)
 	} else {
 		d.Set("content", text)
 	}

@@ -71,6 +71,8 @@ type Engine struct {
 	codec *protocol.Codec
 	opt   Options
 	names map[string][]string // of the fields, by struct
+	// Of the two structs that are read most.
+	envelopeNames, outputNames []string
 
 	ready    registration
 	requests map[string]*request
@@ -102,9 +104,16 @@ type Engine struct {
 	aux                 [][]byte
 	now                 float64
 	who                 *client
-	envelope, output    record
+	envelope            record
+	outputs             []record
+	output              *record // one of them
+	hasStats            bool
 	stats, part, deeper record
 	sizes               []int // tokens of each output
+	tokens              []uint32
+
+	places []string // of the outputs of a message
+	idle   []byte   // the statistics of a prefix cache in which nothing happened
 }
 
 // client is one output socket of the engine.
@@ -112,6 +121,7 @@ type client struct{ timestamp float64 }
 
 // request is one that the engine was asked, and what it said of it.
 type request struct {
+	id       string
 	asked    int // the number of the message that asked
 	prompt   []uint32
 	length   int // of the prompt, -1 if nobody can tell
@@ -156,6 +166,7 @@ func New(codec *protocol.Codec, opt Options) *Engine {
 			e.names[name] = append(e.names[name], f.Name)
 		}
 	}
+	e.envelopeNames, e.outputNames = e.names["EngineCoreOutputs"], e.names["EngineCoreOutput"]
 	return e
 }
 
@@ -163,7 +174,7 @@ func New(codec *protocol.Codec, opt Options) *Engine {
 func (e *Engine) Ask(r *protocol.Request, payload []byte) {
 	e.asked++
 	q := &request{
-		asked: e.asked, prompt: slices.Clone(r.PromptTokenIDs), length: len(r.PromptTokenIDs), sampling: r.Sampling,
+		id: r.ID, asked: e.asked, prompt: slices.Clone(r.PromptTokenIDs), length: len(r.PromptTokenIDs), sampling: r.Sampling,
 		plain: isPlain(r), pooling: r.Pooling != nil, session: r.Resumable, skips: r.Sampling.SkipsCache() || r.Pooling != nil,
 		images: r.MMFeatures != nil, after: e.latest(),
 	}
@@ -283,23 +294,71 @@ func (e *Engine) latest() (t float64) {
 // Said judges a message on the output socket of a client, -1 for a coordinator: its number is for the failures. A message that
 // does not decode, or has another layout than the line's, is for others to judge: what cannot be read here is passed over.
 func (e *Engine) Said(number, client int, frames [][]byte) []check.Failure {
-	if e.lost || len(frames) == 0 || !e.envelope.readArray(e.names["EngineCoreOutputs"], frames[0]) {
+	if e.lost || len(frames) == 0 || !e.readMessage(frames[0]) {
 		return nil
 	}
 	e.found, e.number, e.aux, e.sizes = nil, number, frames[1:], e.sizes[:0]
 	e.judgeEnvelope(client)
-	e.cache.looked = e.cache.looked || e.looks(e.envelope.get("scheduler_stats"))
-	if raw := e.envelope.get("outputs"); raw != nil {
-		e.judgeOutputs(raw)
+	e.cache.looked = e.cache.looked || e.looks()
+	for i := range e.outputs {
+		if i == len(e.places) {
+			e.places = append(e.places, fmt.Sprintf(".outputs[%d]", i))
+		}
+		e.output = &e.outputs[i]
+		e.judgeOutput(e.places[i])
 	}
-	if raw := e.envelope.get("scheduler_stats"); raw != nil && client >= 0 {
-		e.judgeStats(raw)
+	if e.hasStats && client >= 0 {
+		e.judgeStats()
 	}
 	e.judgeFinished(e.envelope.get("finished_requests"))
 	if raw := e.envelope.get("utility_output"); raw != nil {
 		e.judgeUtility(raw)
 	}
 	return e.found
+}
+
+// readMessage takes a message apart, in one pass over its bytes: its fields, those of each output, and those of the statistics.
+func (e *Engine) readMessage(payload []byte) bool {
+	e.outputs, e.hasStats = e.outputs[:0], false
+	cur := pack.NewCursor(payload)
+	r := &e.envelope
+	r.begin(e.envelopeNames)
+	n, err := cur.ArrayLen()
+	for i := 0; err == nil && i < min(n, len(r.names)); i++ {
+		inside := cur
+		switch r.names[i] {
+		case "outputs":
+			if e.readOutputs(&inside) {
+				cur = inside
+				r.values = append(r.values, nil)
+				continue
+			}
+		case "scheduler_stats":
+			if e.hasStats = e.stats.takeMap(&inside); e.hasStats {
+				cur = inside
+				r.values = append(r.values, nil)
+				continue
+			}
+		}
+		err = r.read(&cur)
+	}
+	return err == nil
+}
+
+// readOutputs reads the outputs of the message, up to the first that is none.
+func (e *Engine) readOutputs(cur *pack.Cursor) bool {
+	n, err := cur.ArrayLen()
+	for i := 0; err == nil && i < n; i++ {
+		if i == cap(e.outputs) {
+			e.outputs = slices.Grow(e.outputs, 1)
+		}
+		e.outputs = e.outputs[:i+1]
+		if !e.outputs[i].takeArray(e.outputNames, cur) {
+			e.outputs = e.outputs[:i]
+			return false
+		}
+	}
+	return err == nil
 }
 
 // fail reports what is wrong at a path of the message, once for each kind of it.
@@ -390,8 +449,8 @@ func (e *Engine) clone() *Engine {
 		other.clients[index] = &again
 	}
 	// What is of one message has memory of its own.
-	other.found, other.known, other.who, other.sizes = nil, map[string]bool{}, nil, nil
-	for _, r := range []*record{&other.envelope, &other.output, &other.stats, &other.part, &other.deeper} {
+	other.found, other.known, other.who, other.sizes, other.tokens, other.places, other.outputs = nil, map[string]bool{}, nil, nil, nil, nil, nil
+	for _, r := range []*record{&other.envelope, &other.stats, &other.part, &other.deeper} {
 		*r = record{}
 	}
 	return &other

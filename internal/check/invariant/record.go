@@ -10,19 +10,30 @@ import (
 type record struct {
 	names  []string // of an array
 	keys   [][]byte // of a map
-	values [][]byte
-	next   int // after the field that was found last: fields are mostly asked for in their order
+	values [][]byte // nil for those that are nil
+	told   int      // values that are neither nil nor 0
+	next   int      // after the field that was found last: fields are mostly asked for in their order
+}
+
+func (r *record) begin(names []string) {
+	r.names, r.keys, r.values, r.told, r.next = names, r.keys[:0], r.values[:0], 0, 0
 }
 
 // readArray reads a struct whose fields have these names. What is longer is not of the line.
 func (r *record) readArray(names []string, raw []byte) bool {
-	r.names, r.keys, r.values, r.next = names, r.keys[:0], r.values[:0], 0
 	cur := pack.NewCursor(raw)
+	return r.takeArray(names, &cur)
+}
+
+// takeArray reads one that others may follow.
+func (r *record) takeArray(names []string, cur *pack.Cursor) bool {
+	r.begin(names)
 	n, err := cur.ArrayLen()
-	for ; err == nil && n > 0 && len(r.values) < len(names); n-- {
-		var value []byte
-		if value, err = cur.Raw(); err == nil {
-			r.values = append(r.values, value)
+	for ; err == nil && n > 0; n-- {
+		if len(r.values) == len(names) {
+			err = cur.Skip()
+		} else {
+			err = r.read(cur)
 		}
 	}
 	return err == nil
@@ -30,19 +41,39 @@ func (r *record) readArray(names []string, raw []byte) bool {
 
 // readMap reads a map with text keys.
 func (r *record) readMap(raw []byte) bool {
-	r.names, r.keys, r.values, r.next = nil, r.keys[:0], r.values[:0], 0
 	cur := pack.NewCursor(raw)
+	return r.takeMap(&cur)
+}
+
+// takeMap reads one that others may follow.
+func (r *record) takeMap(cur *pack.Cursor) bool {
+	r.begin(nil)
 	n, err := cur.MapLen()
 	for ; err == nil && n > 0; n-- {
-		var key, value []byte
+		var key []byte
 		if key, err = cur.Str(); err == nil {
-			value, err = cur.Raw()
-		}
-		if err == nil {
-			r.keys, r.values = append(r.keys, key), append(r.values, value)
+			if err = r.read(cur); err == nil {
+				r.keys = append(r.keys, key)
+			}
 		}
 	}
 	return err == nil
+}
+
+// read reads the next value.
+func (r *record) read(cur *pack.Cursor) error {
+	var value []byte
+	if !cur.Nil() {
+		var err error
+		if value, err = cur.Raw(); err != nil {
+			return err
+		}
+		if len(value) > 1 || value[0] != 0 {
+			r.told++
+		}
+	}
+	r.values = append(r.values, value)
+	return nil
 }
 
 // get returns the value of a field, nil if it is not there, or nil.
@@ -55,9 +86,6 @@ func (r *record) get(name string) []byte {
 		return nil
 	}
 	r.next = at + 1
-	if cur := pack.NewCursor(r.values[at]); cur.Kind() == pack.Nil {
-		return nil
-	}
 	return r.values[at]
 }
 

@@ -1,6 +1,7 @@
 package invariant
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -130,10 +131,7 @@ func (e *Engine) forget() {
 }
 
 // judgeStats looks at the statistics of a step (vllm/v1/core/sched/scheduler.py make_stats).
-func (e *Engine) judgeStats(raw []byte) {
-	if !e.stats.readMap(raw) {
-		return
-	}
+func (e *Engine) judgeStats() {
 	e.told, e.stale = true, e.asked
 	e.judgeGauges()
 	e.judgeCache()
@@ -297,9 +295,9 @@ func (c *cacheTotals) started(r *request, prompt, local int64) {
 	c.startedHits += local
 }
 
-// looks reports whether statistics count a look-up in the prefix cache.
-func (e *Engine) looks(raw []byte) bool {
-	if raw == nil || !e.stats.readMap(raw) {
+// looks reports whether the message's statistics count a look-up in the prefix cache.
+func (e *Engine) looks() bool {
+	if !e.hasStats {
 		return false
 	}
 	if cache := e.stats.get("prefix_cache_stats"); cache == nil || !e.part.readMap(cache) {
@@ -316,10 +314,14 @@ func (e *Engine) looks(raw []byte) bool {
 func (e *Engine) judgeCache() {
 	for _, name := range []string{"prefix_cache_stats", "connector_prefix_cache_stats"} {
 		raw := e.stats.get(name)
+		at := ".scheduler_stats." + name
+		if name == "prefix_cache_stats" && raw != nil && bytes.Equal(raw, e.idle) {
+			e.judgeCacheTotals(at)
+			continue
+		}
 		if raw == nil || !e.part.readMap(raw) {
 			continue
 		}
-		at := ".scheduler_stats." + name
 		value := func(name string) int64 { v, _ := e.part.int(name); return v }
 		requests, queries, hits := value("requests"), value("queries"), value("hits")
 		again, againQueries, againHits := value("preempted_requests"), value("preempted_queries"), value("preempted_hits")
@@ -344,7 +346,8 @@ func (e *Engine) judgeCache() {
 			continue
 		}
 		cur := pack.NewCursor(e.part.get("reset"))
-		if reset, err := cur.Bool(); err == nil && reset && !e.reset {
+		reset, err := cur.Bool()
+		if err == nil && reset && !e.reset {
 			e.fail(CodeCache, at+".reset", false, true, "no call has reset the prefix cache")
 		}
 		if again > 0 && e.roomy && !e.upset {
@@ -354,6 +357,9 @@ func (e *Engine) judgeCache() {
 		e.cache.queries += queries
 		e.cache.hits += hits
 		e.judgeCacheTotals(at)
+		if max(requests, queries, hits, again, againQueries, againHits) == 0 && err == nil && !reset {
+			e.idle = append(e.idle[:0], raw...)
+		}
 	}
 }
 

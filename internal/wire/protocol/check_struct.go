@@ -126,30 +126,43 @@ func (s *structShape) checkField(x *examination, i int) {
 // checkMap wants known keys, each once, and those without a default.
 func (s *structShape) checkMap(x *examination) {
 	n, _ := x.cur.MapLen()
-	seen := map[string]bool{}
-	for range n {
+	fields := s.declared.Fields
+	var seen uint64             // of the fields, by number
+	others := map[string]bool{} // keys that are none
+	for next := 0; n > 0; n-- {
 		if x.cur.Kind() != pack.String {
 			x.mismatch("the name of a field of " + s.name)
 			x.skip()
 			x.skip()
 			continue
 		}
-		at := x.cur
-		key, ok := x.str("the name of a field of " + s.name)
+		at, ahead := x.cur, x.cur
+		key, _ := ahead.Str()
+		i, known := next, next < len(fields) && string(key) == fields[next].Name // an encoder keeps their order
+		if !known {
+			i, known = s.index[string(key)]
+		}
+		if known && seen&(1<<i) == 0 {
+			x.cur, seen, next = ahead, seen|1<<i, i+1
+			x.sees(s, i)
+			x.at(place{name: fields[i].Name}, s.types[i])
+			continue
+		}
+		name, ok := x.str("the name of a field of " + s.name)
 		if !ok {
 			x.skip()
 			continue
 		}
-		s.checkKey(x, key, at, seen[key])
-		seen[key] = true
+		s.checkOther(x, name, at, known || others[name])
+		others[name] = true
 	}
-	if s.declared.Tag != "" && !seen[tagKey] {
+	if s.declared.Tag != "" && !others[tagKey] {
 		x.path = append(x.path, place{name: tagKey})
 		x.report(s.declared.Tag, "missing")
 		x.path = x.path[:len(x.path)-1]
 	}
-	for _, f := range s.declared.Fields {
-		if !seen[f.Name] && (f.Required || has(neededKeys[s.name], f.Name)) {
+	for i := range fields {
+		if f := &fields[i]; seen&(1<<i) == 0 && (f.Required || has(neededKeys[s.name], f.Name)) {
 			x.path = append(x.path, place{name: f.Name})
 			x.report(f.Type, "missing")
 			x.path = x.path[:len(x.path)-1]
@@ -160,14 +173,8 @@ func (s *structShape) checkMap(x *examination) {
 // tagKey has the tag of a struct that is one of a union.
 const tagKey = "type"
 
-// checkKey checks the value behind a key, which stands at.
-func (s *structShape) checkKey(x *examination, key string, at pack.Cursor, twice bool) {
-	i := s.declared.Index(key)
-	if i >= 0 && !twice {
-		x.sees(s, i)
-		x.at(place{name: key}, s.types[i])
-		return
-	}
+// checkOther checks the value behind a key, which stands at, that is not a field, or is one for the second time.
+func (s *structShape) checkOther(x *examination, key string, at pack.Cursor, twice bool) {
 	x.path = append(x.path, place{name: keyStep(key)})
 	if key == tagKey && s.declared.Tag != "" && !twice {
 		x.value(literalShape{text: "the tag of " + s.name, words: []string{s.declared.Tag}})

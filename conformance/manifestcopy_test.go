@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -123,24 +123,10 @@ func (d *manifestCopy) rewrite(t *testing.T, change func(*trace.Trace)) {
 	writeTo(t, d.Trace, d.capture.data)
 }
 
-// files lists what the copy has, with its content.
+// files are what the copy has.
 func (d *manifestCopy) files(t *testing.T) map[string]string {
 	t.Helper()
-	all := map[string]string{}
-	dir := filepath.Dir(d.Manifest)
-	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		name, _ := filepath.Rel(dir, path)
-		all[filepath.ToSlash(name)] = string(data)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return testenv.Files(t, filepath.Dir(d.Manifest))
 }
 
 // manifest reads its manifest, which must have no errors.

@@ -4,15 +4,13 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -58,24 +56,9 @@ func spawn(b *testing.B, binary string, codec *protocol.Codec) (ready time.Durat
 		b.Fatal(err)
 	}
 	ready = time.Since(start)
-	idle = resident(b, cmd.Process.Pid)
+	idle = testenv.Resident(b, cmd.Process.Pid)
 	generate(b, f, 640, 64)
-	return ready, idle, resident(b, cmd.Process.Pid)
-}
-
-// resident is a process's resident memory in MB, from /proc.
-func resident(b *testing.B, pid int) float64 {
-	b.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		b.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(status), "VmRSS:")
-	kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return kb / 1024
+	return ready, idle, testenv.Resident(b, cmd.Process.Pid)
 }
 
 // BenchmarkCommands makes the command tree, as every start does.

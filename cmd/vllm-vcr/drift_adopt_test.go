@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv"
+
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -134,24 +136,6 @@ func in(t *testing.T, dir string, args ...string) (stdout, stderr string, code i
 	return out.String(), log.String(), cmd.ProcessState.ExitCode()
 }
 
-// filesOf are all files below a folder, with their contents.
-func filesOf(t *testing.T, dir string) map[string]string {
-	t.Helper()
-	files := map[string]string{}
-	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		data, err := os.ReadFile(filepath.Join(dir, path))
-		files[path] = string(data)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return files
-}
-
 // nextLine is the line after the newest of this build.
 func nextLine(t *testing.T) string {
 	t.Helper()
@@ -167,12 +151,12 @@ func TestDriftAdopt(t *testing.T) {
 	t.Parallel()
 	line := nextLine(t)
 	release, dir := newWheel(t, line+".0"), repositoryCopy(t)
-	before := filesOf(t, dir)
+	before := testenv.Files(t, dir)
 	stdout, stderr, code := in(t, dir, "drift", "adopt", release, "--dry-run")
 	if code != 0 || !strings.Contains(stdout, "\nadopt: planned: nothing was written\n") {
 		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 	}
-	if changed := differing(before, filesOf(t, dir)); len(changed) > 0 {
+	if changed := differing(before, testenv.Files(t, dir)); len(changed) > 0 {
 		t.Errorf("--dry-run changed %q", changed)
 	}
 	stdout, stderr, code = in(t, dir, "drift", "adopt", release, "--engine", "never", "--prune")
@@ -216,7 +200,7 @@ func checkAdopted(t *testing.T, line, dir string, before map[string]string) {
 	t.Helper()
 	lines := protocol.Lines()
 	oldest := lines[len(lines)-1]
-	for _, name := range differing(before, filesOf(t, dir)) {
+	for _, name := range differing(before, testenv.Files(t, dir)) {
 		isGolden := strings.HasPrefix(name, vcr.GoldensPath+"/conformance/v"+oldest+".")
 		if !slices.Contains([]string{vcr.CompatPath, vcr.ManifestPath, "profiles/" + line + ".json"}, name) && !isGolden {
 			t.Errorf("%s was changed", name)
@@ -279,7 +263,7 @@ func TestDriftAdoptRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := filesOf(t, dir)
+	before := testenv.Files(t, dir)
 	for _, test := range []struct {
 		name string
 		args []string
@@ -305,7 +289,7 @@ func TestDriftAdoptRefuses(t *testing.T) {
 			if code != test.code || !strings.Contains(stdout+stderr, test.want) {
 				t.Errorf("exit code %d, want %d and %q:\n%s%s", code, test.code, test.want, stdout, stderr)
 			}
-			if changed := differing(before, filesOf(t, dir)); len(changed) > 0 {
+			if changed := differing(before, testenv.Files(t, dir)); len(changed) > 0 {
 				t.Errorf("changed: %q", changed)
 			}
 		})

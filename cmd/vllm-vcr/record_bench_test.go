@@ -43,7 +43,7 @@ func BenchmarkRecord(b *testing.B) {
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
 			b.ReportMetric(cpu.Seconds()*1e6/float64(b.N)/benchTokens, "tap-cpu-µs/token")
 			b.ReportMetric(cpu.Seconds()*1e6/float64(messages), "tap-cpu-µs/message")
-			b.ReportMetric(resident(b, tap), "MB-resident")
+			b.ReportMetric(testenv.Resident(b, tap), "MB-resident")
 		})
 	}
 }
@@ -58,11 +58,11 @@ func BenchmarkRecordMemory(b *testing.B) {
 		for messages < 1_000_000 {
 			messages += generate(b, f, 400, 2)
 			if early == 0 && messages > 100_000 {
-				early = resident(b, tap)
+				early = testenv.Resident(b, tap)
 			}
 		}
 		b.ReportMetric(early, "MB-after-100k")
-		b.ReportMetric(resident(b, tap), "MB-after-1M")
+		b.ReportMetric(testenv.Resident(b, tap), "MB-after-1M")
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // peerVariable is the command of another server that BenchmarkBuiltin measures beside serve, without the port:
@@ -60,7 +62,7 @@ func BenchmarkBuiltin(b *testing.B) {
 	of("1000_streams", func(b *testing.B, command string) {
 		for range min(b.N, 2) {
 			s := startServer(b, command+" --inter-token-latency 100ms --max-model-len 131072")
-			idle := resident(b, s.pid)
+			idle := testenv.Resident(b, s.pid)
 			for range 1000 {
 				conn := connect(b, s.address)
 				defer conn.Close()
@@ -71,7 +73,7 @@ func BenchmarkBuiltin(b *testing.B) {
 				go func() { _, _ = io.Copy(io.Discard, conn) }()
 			}
 			b.ReportMetric(idle, "MB-idle")
-			b.ReportMetric(resident(b, s.pid), "MB-streams")
+			b.ReportMetric(testenv.Resident(b, s.pid), "MB-streams")
 			s.stop()
 		}
 	})

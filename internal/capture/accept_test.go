@@ -45,7 +45,7 @@ func TestAccept(t *testing.T) {
 	if wire := capturetest.Entry(t, opt, "0.33", "wire-edge-s1"); wire.Workload != "edge-s1" || *wire.Seed != 1 {
 		t.Errorf("%+v", wire)
 	}
-	files := capturetest.Files(t, opt)
+	files := testenv.Files(t, filepath.Dir(opt.Manifest))
 	again, err := capture.Accept(t.Context(), opt, rec)
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestAccept(t *testing.T) {
 	if again.Goldens[0].Changed || again.Goldens[1].Changed {
 		t.Errorf("again: %+v", again)
 	}
-	if diff := cmp.Diff(files, capturetest.Files(t, opt)); diff != "" {
+	if diff := cmp.Diff(files, testenv.Files(t, filepath.Dir(opt.Manifest))); diff != "" {
 		t.Errorf("again changed:\n%s", diff)
 	}
 }
@@ -204,7 +204,7 @@ func TestAcceptRefuses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/multiturn-s7")
 			test.damage(t, &rec)
-			before := capturetest.Files(t, opt)
+			before := testenv.Files(t, filepath.Dir(opt.Manifest))
 			_, err := capture.Accept(t.Context(), opt, rec)
 			var refused *capture.RefusedError
 			if !errors.As(err, &refused) {
@@ -220,7 +220,7 @@ func TestAcceptRefuses(t *testing.T) {
 					t.Errorf("line %q does not name the target", line)
 				}
 			}
-			if diff := cmp.Diff(before, capturetest.Files(t, opt)); diff != "" {
+			if diff := cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))); diff != "" {
 				t.Errorf("refused, but changed:\n%s", diff)
 			}
 		})
@@ -255,13 +255,13 @@ func besides(name string) func(*testing.T, *capture.Recording) {
 func TestAcceptBothOrNone(t *testing.T) {
 	opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/edge-s1")
 	capturetest.Edit(t, rec.Frames, func(lines []string) []string { return slices.Delete(lines, 40, 44) })
-	before := capturetest.Files(t, opt)
+	before := testenv.Files(t, filepath.Dir(opt.Manifest))
 	_, err := capture.Accept(t.Context(), opt, rec)
 	var refused *conformance.RegistrationError
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "0.33/edge-s1: ") {
 		t.Errorf("got %v", err)
 	}
-	if diff := cmp.Diff(before, capturetest.Files(t, opt)); diff != "" {
+	if diff := cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))); diff != "" {
 		t.Errorf("refused, but changed:\n%s", diff)
 	}
 }
@@ -286,20 +286,20 @@ func TestAcceptWhileOthersEdit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := capturetest.Files(t, opt)["manifest.toml"]; !strings.Contains(text, "a colleague was here") || !strings.Contains(text, done.Goldens[0].Golden.SHA256) {
+	if text := testenv.Files(t, filepath.Dir(opt.Manifest))["manifest.toml"]; !strings.Contains(text, "a colleague was here") || !strings.Contains(text, done.Goldens[0].Golden.SHA256) {
 		t.Error("one of the two edits is lost")
 	}
 }
 
 func TestAcceptInterrupted(t *testing.T) {
 	opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/multiturn-s7")
-	before := capturetest.Files(t, opt)
+	before := testenv.Files(t, filepath.Dir(opt.Manifest))
 	ctx, cancel := context.WithCancel(t.Context())
 	opt.Progress = func(conformance.Result) { cancel() }
 	if _, err := capture.Accept(ctx, opt, rec); err == nil {
 		t.Error("no error")
 	}
-	if diff := cmp.Diff(before, capturetest.Files(t, opt)); diff != "" {
+	if diff := cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))); diff != "" {
 		t.Errorf("interrupted, but changed:\n%s", diff)
 	}
 }
@@ -346,13 +346,13 @@ func TestAcceptUploads(t *testing.T) {
 	}
 	opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/edge-s1")
 	opt.S3 = s3store.Options{Endpoint: server.Endpoint, PathStyle: s3store.On}
-	before := capturetest.Files(t, opt)
+	before := testenv.Files(t, filepath.Dir(opt.Manifest))
 	opt.Upload = "s3://absent/prefix"
 	_, err := capture.Accept(t.Context(), opt, rec)
 	if err == nil || !strings.Contains(err.Error(), "publish to s3://absent/prefix/") {
 		t.Errorf("a bucket that is not there: %v", err)
 	}
-	if diff := cmp.Diff(before, capturetest.Files(t, opt)); diff != "" {
+	if diff := cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))); diff != "" {
 		t.Errorf("refused, but changed:\n%s", diff)
 	}
 	opt.Upload = "s3://captured/prefix"

@@ -2,8 +2,12 @@ package testenv
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
@@ -132,4 +136,19 @@ func VCRAndHelper(t testing.TB) string {
 		return builtProgram{path: helper}
 	})
 	return vcr
+}
+
+// Resident is the resident memory of a process in MB, from /proc.
+func Resident(t testing.TB, pid int) float64 {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kb / 1024
 }

@@ -214,26 +214,6 @@ func ManifestCopy(t testing.TB) capture.AcceptOptions {
 	return opt
 }
 
-// Files are the files of a copy by name, with their content.
-func Files(t testing.TB, opt capture.AcceptOptions) map[string]string {
-	t.Helper()
-	all := map[string]string{}
-	dir := filepath.Dir(opt.Manifest)
-	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		name, _ := filepath.Rel(dir, path)
-		all[filepath.ToSlash(name)] = string(data)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
 // Edit rewrites a gzipped file of lines.
 func Edit(t testing.TB, path string, change func(lines []string) []string) {
 	t.Helper()

@@ -182,7 +182,7 @@ func TestRealKubeRunFails(t *testing.T) {
 				}
 				return capture.Accepted{}, nil
 			}
-			before := capturetest.Files(t, k.edited)
+			before := testenv.Files(t, filepath.Dir(k.edited.Manifest))
 			outcomes := k.start(t.Context(), t)
 			if err := outcomes[0].Err; err == nil || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("got %v, want it to say %q", err, test.says)
@@ -190,7 +190,7 @@ func TestRealKubeRunFails(t *testing.T) {
 			if outcomes[1].Err != nil || outcomes[1].Recording.Trace == "" {
 				t.Errorf("the other: %v", outcomes[1].Err)
 			}
-			if diff := cmp.Diff(before, capturetest.Files(t, k.edited)); diff != "" {
+			if diff := cmp.Diff(before, testenv.Files(t, filepath.Dir(k.edited.Manifest))); diff != "" {
 				t.Errorf("failed, but registered:\n%s", diff)
 			}
 			if test.does == testenv.PodCrash && !slices.Contains(k.told, bad+": frontend | its last words") {

@@ -424,7 +424,7 @@ func TestRemoteFails(t *testing.T) {
 				return accept(ctx, rec)
 			}
 			test.damage(t, r)
-			before := capturetest.Files(t, r.edited)
+			before := testenv.Files(t, filepath.Dir(r.edited.Manifest))
 			outcomes := r.start(t.Context(), t)
 			if err := outcomes[0].Err; err == nil || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("got %v, want it to say %q", err, test.says)
@@ -435,7 +435,7 @@ func TestRemoteFails(t *testing.T) {
 			if len(r.cluster.jobs) != 0 {
 				t.Errorf("%d jobs are left", len(r.cluster.jobs))
 			}
-			if diff := cmp.Diff(before, capturetest.Files(t, r.edited)); diff != "" {
+			if diff := cmp.Diff(before, testenv.Files(t, filepath.Dir(r.edited.Manifest))); diff != "" {
 				t.Errorf("failed, but registered:\n%s", diff)
 			}
 			if !slices.ContainsFunc(r.told, func(s string) bool { return strings.Contains(s, test.says) }) {
@@ -512,7 +512,7 @@ func TestRemoteFailFast(t *testing.T) {
 // An interrupt leaves no job behind, and registers nothing.
 func TestRemoteInterrupted(t *testing.T) {
 	r := newRun(t)
-	before := capturetest.Files(t, r.edited)
+	before := testenv.Files(t, filepath.Dir(r.edited.Manifest))
 	ctx, cancel := context.WithCancel(t.Context())
 	r.cluster.atWatch = func(string) { cancel() }
 	for _, o := range r.start(ctx, t) {
@@ -523,7 +523,7 @@ func TestRemoteInterrupted(t *testing.T) {
 	if len(r.cluster.jobs) != 0 {
 		t.Errorf("%d jobs are left", len(r.cluster.jobs))
 	}
-	if diff := cmp.Diff(before, capturetest.Files(t, r.edited)); diff != "" {
+	if diff := cmp.Diff(before, testenv.Files(t, filepath.Dir(r.edited.Manifest))); diff != "" {
 		t.Errorf("interrupted, but changed:\n%s", diff)
 	}
 }

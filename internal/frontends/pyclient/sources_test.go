@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
@@ -85,7 +86,7 @@ func TestSourcesOnDisk(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, data, 0o644))
 			want := map[bool]string{true: "old", false: client}[sure]
 			tree, err := sources(t, w, cache)
-			if diff := cmp.Diff(map[string]string{"vllm/v1/engine/core_client.py": want}, filesOf(t, tree.Dir)); err != nil || diff != "" {
+			if diff := cmp.Diff(map[string]string{"vllm/v1/engine/core_client.py": want}, testenv.Files(t, tree.Dir)); err != nil || diff != "" {
 				t.Errorf("sure %v: %v (-want +got):\n%s", sure, err, diff)
 			}
 			if tree.Downloaded != 0 || tree.Wheel != "vllm.whl" {
@@ -151,28 +152,12 @@ func TestSources(t *testing.T) {
 			for _, name := range []string{"__init__.py", "v1.py", "v1/engine/core_client.py", "v1/engine/__init__.py", "platforms/x.py"} {
 				want["vllm/"+name] = members["vllm/"+name]
 			}
-			require.NoDiff(t, cmp.Diff(want, filesOf(t, tree.Dir)), "(-want +got)")
+			require.NoDiff(t, cmp.Diff(want, testenv.Files(t, tree.Dir)), "(-want +got)")
 			if tree.Files != 5 || tree.Bytes != 4 || tree.Wheel != "w.whl" || tree.SHA256 != first.SHA256 {
 				t.Errorf("got %+v after %+v", tree, first)
 			}
 		})
 	}
-}
-
-func filesOf(t *testing.T, dir string) map[string]string {
-	t.Helper()
-	files := map[string]string{}
-	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		name, _ := filepath.Rel(dir, path)
-		files[filepath.ToSlash(name)] = string(text)
-		return err
-	})
-	require.NoError(t, err)
-	return files
 }
 
 func TestSourcesFail(t *testing.T) {
@@ -200,7 +185,7 @@ func TestSourcesFail(t *testing.T) {
 			if tree.Dir != "" {
 				t.Errorf("got %+v", tree)
 			}
-			if left := filesOf(t, cache); len(left) > 0 {
+			if left := testenv.Files(t, cache); len(left) > 0 {
 				t.Errorf("it left %v", left)
 			}
 		})
@@ -220,7 +205,7 @@ func TestSourcesAreChecked(t *testing.T) {
 	refuse := func(string) error { return errors.New("this is something else") }
 	_, err := sources(refuse)
 	checkError(t, err, "python of w.whl: this is something else")
-	if left := filesOf(t, cache); len(left) > 0 {
+	if left := testenv.Files(t, cache); len(left) > 0 {
 		t.Errorf("it left %v", left)
 	}
 	tree, err := sources(nil)

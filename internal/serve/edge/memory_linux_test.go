@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // upstreamVariable makes [TestEdgeProcess] serve.
@@ -107,24 +109,9 @@ func withStreams(b *testing.B, streams int) (idle, loaded float64) {
 		}
 	}
 	open()
-	idle = resident(b, edge.Process.Pid)
+	idle = testenv.Resident(b, edge.Process.Pid)
 	for range streams {
 		open()
 	}
-	return idle, resident(b, edge.Process.Pid)
-}
-
-// resident is the resident memory of a process in MB.
-func resident(b *testing.B, pid int) float64 {
-	b.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		b.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(status), "VmRSS:")
-	kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return kb / 1024
+	return idle, testenv.Resident(b, edge.Process.Pid)
 }

@@ -200,6 +200,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		front.Simulator = &edge.Simulator{
 			MaxLoRAs: opts.play.engine.opt.LoRA.MaxLoRAs, MaxModelLen: opts.sim.modelLen, Seed: simulator.Seed,
 			RequestIDs: opts.sim.bool("enable-request-id-headers"), Settings: &settings,
+			BlockSize: simulator.BlockSize, Blocks: max(opts.sim.int("kv-cache-size"), 1),
 		}
 	}
 	listeners, err := opts.edge.listen(opts.host, opts.port, frontends)

@@ -89,6 +89,12 @@ func TestSimulatorServes(t *testing.T) {
 		{"after which all is as before", "/admin/config", "", nil, 200, `"latency-calculator":""`},
 		{"a key that cannot be changed", "/admin/config", `{"port": 1}`, nil, 400, `field 'port' is not admin-configurable`},
 		{"fake metrics where there are real ones", "/fake_metrics", `{"running-requests": 1}`, nil, 500, `Failed to update fake metrics: `},
+		{"an image in a response", "/v1/responses", `{"model": "m", "input": [{"role": "user", "content": [{"type": "input_text", "text": "See"}, {"type": "input_image", "image_url": "http://a/b.png"}]}]}`, nil, 200, `"text":"See\nimage: http://a/b.png"`},
+		{"a video in a response", "/v1/responses", `{"model": "m", "input": [{"role": "user", "content": [{"type": "input_video"}]}]}`, nil, 400, `unsupported input content type: input_video`},
+		{"a tool in a response is called", "/v1/responses", `{"model": "m", "input": "a", "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}]}`, nil, 200, `"call_id":"call_`},
+		{"one that has answered is not", "/v1/responses", `{"model": "m", "input": [{"type": "function_call_output", "call_id": "c", "output": "done"}, {"role": "user", "content": "and?"}], "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}]}`, nil, 200, `"text":"and?"`},
+		{"the places of images", "/v1/chat/completions/render", `{"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "See"}, {"type": "image_url", "image_url": {"url": "http://a/b.png"}}]}]}`, nil, 200, `"mm_placeholders":{"image":[{"offset":6,"length":`},
+		{"blocks", "/metrics", "", nil, 200, `vllm:cache_config_info{block_size="8",num_gpu_blocks="1024"} 1`},
 		{"metrics", "/metrics", "", nil, 200, `vllm:request_success_total{finish_reason="stop",model_name="m"} `},
 		{"a name that metrics had", "/metrics", "", nil, 200, `vllm:time_per_output_token_seconds_bucket{model_name="m",le="1"} `},
 	} {

@@ -30,6 +30,7 @@ type chatRequest struct {
 	calls   bool  // calls of tools are looked for
 	stage   uint8 // of the reasoning, where the answer begins
 	message bool  // the request is one of /v1/messages
+	oneCall bool  // the simulator answers with one call until a tool has answered, as it does to /v1/responses
 	echo    string
 	image   bool // one follows the answer
 }

@@ -149,6 +149,7 @@ func (q *responsesRequest) chat() (*chatRequest, *apiError) {
 	if q.Reasoning != nil {
 		c.Effort = q.Reasoning.Effort
 	}
+	c.oneCall = true
 	c.textOnly = badRequest("", "%s is not a multimodal model", p.Model)
 	if slices.Contains(q.Include, "message.output_text.logprobs") {
 		c.Logprobs, c.TopLogprobs = true, &q.TopLogprobs
@@ -487,7 +488,7 @@ func (o *responseOutput) start(kind itemKind, name string) {
 	case messageItem:
 		o.item = "msg_" + randomHex()
 	default:
-		o.item, o.callID = "fc_"+randomHex(), "chatcmpl-tool-"+randomHex()
+		o.item, o.callID = "fc_"+randomHex(), o.s.sim.callID("call_", "chatcmpl-tool-"+randomHex())
 	}
 	if !o.streams {
 		return

@@ -373,7 +373,7 @@ func (s *Server) spell(text string) *plan {
 // planChat makes the planner of a chat.
 func (s *Server) planChat(q *chatRequest) (err *apiError) {
 	if s.sim.Echo {
-		text, wrong := q.Messages[len(q.Messages)-1].text()
+		text, wrong := q.Messages[len(q.Messages)-1].text(q.oneCall)
 		if wrong != nil {
 			return wrong
 		}
@@ -434,14 +434,27 @@ func (m *simulator) cached(prompt []uint32, model string, enough float64) float6
 // mostBlocks is how many blocks of prompts are known for [Simulator].CacheThreshold.
 const mostBlocks = 1 << 16
 
-// text is the content of a message as the simulator puts it into prompts.
-func (m *message) text() (string, *apiError) {
+// An imageURL is a text, or an object with the member url.
+type imageURL string
+
+func (u *imageURL) UnmarshalJSON(data []byte) error {
+	if data[0] == '"' {
+		return json.Unmarshal(data, (*string)(u))
+	}
+	var object struct {
+		URL string `json:"url"`
+	}
+	err := json.Unmarshal(data, &object)
+	*u = imageURL(object.URL)
+	return err
+}
+
+// text is the content of a message as the simulator puts it into prompts. If it is strict, it refuses parts of other types.
+func (m *message) text(strict bool) (string, *apiError) {
 	var parts []struct {
-		Type  string `json:"type"`
-		Text  string `json:"text"`
-		Image struct {
-			URL string `json:"url"`
-		} `json:"image_url"`
+		Type  string   `json:"type"`
+		Text  string   `json:"text"`
+		Image imageURL `json:"image_url"`
 		Audio struct {
 			Format string `json:"format"`
 		} `json:"input_audio"`
@@ -455,12 +468,14 @@ func (m *message) text() (string, *apiError) {
 	var texts []string
 	for _, part := range parts {
 		switch {
-		case part.Type == "image_url":
-			texts = append(texts, "image: "+part.Image.URL)
+		case part.Type == "image_url" || part.Type == "input_image":
+			texts = append(texts, "image: "+string(part.Image))
 		case part.Type == "input_audio":
 			texts = append(texts, "audio: "+part.Audio.Format)
 		case part.Text != "":
 			texts = append(texts, part.Text)
+		case strict && part.Type != "" && !strings.HasSuffix(part.Type, "_text"):
+			return "", badRequest("", "unsupported input content type: %s", part.Type)
 		}
 	}
 	return strings.Join(texts, "\n"), nil
@@ -471,7 +486,7 @@ func renderSimple(c *chat) (string, *apiError) {
 	var b strings.Builder
 	for i := range c.Messages {
 		m := &c.Messages[i]
-		text, err := m.text()
+		text, err := m.text(c.textOnly != nil)
 		if err != nil {
 			return "", err
 		}
@@ -509,15 +524,13 @@ func (c *chat) images() (urls []string) {
 
 func (m *message) images() (urls []string) {
 	var parts []struct {
-		Type  string `json:"type"`
-		Image struct {
-			URL string `json:"url"`
-		} `json:"image_url"`
+		Type  string   `json:"type"`
+		Image imageURL `json:"image_url"`
 	}
 	if bytes.Contains(m.Content, []byte("image_url")) && json.Unmarshal(m.Content, &parts) == nil {
 		for _, part := range parts {
-			if part.Type == "image_url" {
-				urls = append(urls, part.Image.URL)
+			if part.Type == "image_url" || part.Type == "input_image" {
+				urls = append(urls, string(part.Image))
 			}
 		}
 	}

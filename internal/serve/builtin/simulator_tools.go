@@ -33,13 +33,16 @@ func (s *Server) callTools(q *chatRequest) (planner, *apiError) {
 		tools = slices.DeleteFunc(tools, func(t tool) bool { return t.Function.Name != q.choice.name })
 	}
 	answered := q.Messages[len(q.Messages)-1].Role == "tool" && !q.choice.required
+	if q.oneCall {
+		answered = slices.ContainsFunc(q.Messages, func(m message) bool { return m.Role == "tool" })
+	}
 	texts := make([]string, q.answers)
 	for n := range texts {
 		calls := 0
-		if q.choice.required {
+		if q.choice.required || q.oneCall && !answered {
 			calls = 1
 		}
-		for calls < len(tools) && !answered && (q.Parallel == nil || *q.Parallel || calls == 0) && s.sim.chance(s.sim.Tools.Extra) {
+		for !q.oneCall && calls < len(tools) && !answered && (q.Parallel == nil || *q.Parallel || calls == 0) && s.sim.chance(s.sim.Tools.Extra) {
 			calls++
 		}
 		var b strings.Builder

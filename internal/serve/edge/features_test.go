@@ -289,7 +289,7 @@ func TestMetrics(t *testing.T) {
 		{"no line end", strings.TrimSuffix(real, "\n"), engine, []string{real + "# "}, "lora"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := string(complete([]byte(test.text), []Engine{test.engine}, "m", now))
+			got := string(complete([]byte(test.text), []Engine{test.engine}, "m", now, nil))
 			for _, want := range test.want {
 				if strings.Count(got, want) != 1 {
 					t.Errorf("want once\n%s", want)

@@ -45,7 +45,7 @@ func (e *Edge) serveMetrics(w http.ResponseWriter, r *http.Request, x *exchange)
 		if e.opt.Simulator != nil {
 			break // it shows these alone
 		}
-		text = complete(text, e.engines(x.rank.index), e.opt.ModelName, time.Now())
+		text = complete(text, e.engines(x.rank.index), e.opt.ModelName, time.Now(), e.opt.Simulator)
 	case e.opt.Engines == nil:
 		return false
 	default:
@@ -64,7 +64,7 @@ func (e *Edge) serveMetrics(w http.ResponseWriter, r *http.Request, x *exchange)
 			e.answerAway(w, r, err)
 			return true
 		}
-		text = complete(text, e.engines(x.rank.index), e.opt.ModelName, time.Now())
+		text = complete(text, e.engines(x.rank.index), e.opt.ModelName, time.Now(), e.opt.Simulator)
 	}
 	w.Header().Set("Content-Type", metricsType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
@@ -80,7 +80,7 @@ func (e *Edge) engines(rank int) []Engine {
 }
 
 // complete adds to metrics in the text format what the Python server of vLLM exports beside them.
-func complete(text []byte, engines []Engine, model string, now time.Time) []byte {
+func complete(text []byte, engines []Engine, model string, now time.Time, simulator *Simulator) []byte {
 	if len(engines) == 0 {
 		return text
 	}
@@ -122,7 +122,11 @@ func complete(text []byte, engines []Engine, model string, now time.Time) []byte
 	if cache := "vllm:cache_config_info"; !has[cache] && engines[0].CacheConfig != nil {
 		writeHead(&out, cache, "gauge", "Information of the LLMEngine CacheConfig")
 		for _, e := range engines {
-			writeSample(&out, cache, 1, append(slices.Clone(e.CacheConfig), Label{"engine", strconv.Itoa(e.Index)})...)
+			labels := append(slices.Clone(e.CacheConfig), Label{"engine", strconv.Itoa(e.Index)})
+			if simulator != nil {
+				labels = []Label{{"block_size", strconv.Itoa(simulator.BlockSize)}, {"num_gpu_blocks", strconv.Itoa(simulator.Blocks)}}
+			}
+			writeSample(&out, cache, 1, labels...)
 		}
 	}
 	if state := "vllm:engine_sleep_state"; !has[state] {
@@ -170,7 +174,7 @@ type FakeMetrics struct {
 	Running    *FakeValue       `json:"running-requests,omitempty"`
 	Waiting    *FakeValue       `json:"waiting-requests,omitempty"`
 	CacheUsage *FakeValue       `json:"kv-cache-usage,omitempty"`
-	LoRAs      []FakeLoRA       `json:"loras,omitempty"`
+	LoRAs      []FakeLoRA       `json:"loras,omitzero"`
 	TTFT       []int64          `json:"ttft-buckets-values,omitempty"`
 	TPOT       []int64          `json:"tpot-buckets-values,omitempty"`
 	RequestTPO []int64          `json:"request-tpot-buckets-values,omitempty"`
@@ -305,6 +309,11 @@ func (m *FakeMetrics) updated(data []byte) (*FakeMetrics, error) {
 		return nil, err
 	}
 	maps.DeleteFunc(change, func(_ string, value json.RawMessage) bool { return string(value) == "null" }) // as if it was not there
+	for histogram, total := range map[string]string{"request-prompt-tokens": "total-prompt-tokens", "request-generation-tokens": "total-generation-tokens"} {
+		if change[histogram] != nil && change[total] == nil {
+			delete(both, total) // it follows from the new lengths
+		}
+	}
 	maps.Copy(both, change)
 	whole, err := json.Marshal(both)
 	if err != nil {
@@ -418,9 +427,12 @@ func (s *fakeState) render(model string, now time.Time, simulator *Simulator) []
 	gauge("vllm:num_requests_running", "Number of requests in model execution batches.", m.Running, true)
 	gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", m.Waiting, true)
 	gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", m.CacheUsage, false)
-	if len(m.LoRAs) > 0 {
+	if loras := m.LoRAs; loras != nil {
+		if len(loras) == 0 { // none runs any more
+			loras = []FakeLoRA{{Timestamp: float64(now.Unix())}}
+		}
 		writeHead(&out, "vllm:lora_requests_info", "gauge", loraHelp)
-		for _, l := range m.LoRAs {
+		for _, l := range loras {
 			labels, form := append(slices.Clone(adapter), Label{"running_lora_adapters", l.Running}, Label{"waiting_lora_adapters", l.Waiting}), byte('f')
 			if simulator != nil {
 				form = 'g' // as 1.257894567e+09
@@ -452,7 +464,7 @@ func (s *fakeState) render(model string, now time.Time, simulator *Simulator) []
 		}
 		if n != nil {
 			total = float64(*n)
-		} else if parts == nil {
+		} else if len(parts) == 0 {
 			return
 		}
 		writeHead(&out, name, "counter", help)

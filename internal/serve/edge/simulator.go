@@ -28,6 +28,8 @@ type Simulator struct {
 	RequestIDs bool
 	// MaxLoRAs is a label of fake metrics, and MaxModelLen the largest bound of their numbers of tokens.
 	MaxLoRAs, MaxModelLen int
+	// BlockSize and Blocks are labels of vllm:cache_config_info.
+	BlockSize, Blocks int
 	// Seed is that of the ids of requests: servers with the same seed give the same ids, and so the same answers, in the same order.
 	Seed uint64
 

@@ -30,6 +30,19 @@ func TestSimulatorFakeMetrics(t *testing.T) {
 	if strings.Contains(got, "inter_token_latency") {
 		t.Errorf("an empty list does not take its metric away:\n%s", got)
 	}
+	if m, err = m.updated([]byte(`{"request-prompt-tokens": [1], "loras": []}`)); err != nil {
+		t.Fatal(err)
+	}
+	got = string(newFakeState(m, time.Unix(5, 0)).render("m", time.Unix(5, 0), &Simulator{MaxLoRAs: 3, MaxModelLen: 1024}))
+	if !strings.Contains(got, `{max_lora="3",running_lora_adapters="",waiting_lora_adapters=""} 5`+"\n") || !strings.Contains(got, `vllm:prompt_tokens_total{model_name="m"} 1`+"\n") {
+		t.Errorf("an empty list of adapters, and other lengths:\n%s", got)
+	}
+	if m, err = m.updated([]byte(`{"request-prompt-tokens": []}`)); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(newFakeState(m, now).render("m", now, nil)); strings.Contains(got, "prompt_tokens_total") {
+		t.Errorf("an empty list does not take its total away:\n%s", got)
+	}
 	if strings.Contains(got, "engine=") || strings.Contains(got, `le="2000"`) {
 		t.Errorf("a label engine, or a bucket beyond the context:\n%s", got)
 	}

@@ -2,8 +2,7 @@
 //
 //	store := &golden.Store{S3: s3store.Options{Region: "eu-west-1"}}
 //
-// It makes seven kinds of request, so it signs them itself: the AWS SDK would be a tenth of the program. The tests compare
-// its signatures with those of the SDK.
+// It makes seven kinds of request, so it has no generated client, which would be a tenth of the program. The AWS SDK signs them.
 //
 // Credentials, region and endpoint are found as by any AWS tool: AWS_ACCESS_KEY_ID and so on, AWS_PROFILE with keys, roles,
 // web identity or a credential_process, a container's or a machine's role. A login through a browser (SSO, aws login) and

@@ -41,7 +41,7 @@ func (c *client) send(ctx context.Context, bucket, region string, used keys, op 
 	if err != nil {
 		return nil, err
 	}
-	where.RawQuery = escapeQuery(op.query)
+	where.RawQuery = op.query.Encode()
 	var body io.Reader
 	if op.body != nil && op.size > 0 {
 		body = op.body()
@@ -55,7 +55,6 @@ func (c *client) send(ctx context.Context, bucket, region string, used keys, op 
 		r.Header[name] = values
 	}
 	r.Header.Set("User-Agent", "vllm-vcr")
-	r.Header.Set("Accept-Encoding", "identity") // or package http would inflate an object
 	if op.size >= expectFrom {
 		r.Header.Set("Expect", "100-continue")
 	}
@@ -64,8 +63,12 @@ func (c *client) send(ctx context.Context, bucket, region string, used keys, op 
 		digest = digestOf("")
 	}
 	if used.id != "" {
-		used.sign(r, "s3", region, digest, time.Now().Add(time.Duration(c.clock.Load())))
+		if err := used.sign(r, "s3", region, digest, time.Now().Add(time.Duration(c.clock.Load()))); err != nil {
+			return nil, err
+		}
 	}
+	// Without it, package http would inflate an object. Proxies change it, so it is not signed.
+	r.Header.Set("Accept-Encoding", "identity")
 	answer, err := c.web.Do(r)
 	if err != nil {
 		return nil, err

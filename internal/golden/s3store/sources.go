@@ -212,9 +212,9 @@ func (l lookup) assume(ctx context.Context, form url.Values, signer keys) (keys,
 		}
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		if signer.id != "" {
-			signer.sign(r, "sts", l.region, digestOf(body), time.Now())
+			err = signer.sign(r, "sts", l.region, digestOf(body), time.Now())
 		}
-		return r, nil
+		return r, err
 	})
 	if err != nil {
 		return keys{}, fmt.Errorf("%s: %w", form.Get("Action"), err)

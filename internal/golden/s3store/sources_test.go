@@ -12,56 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/aws/aws-sdk-go-v2/aws"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
-
-// The SDK signs as AWS wants it, so its signature is the one that is right.
-func TestSignatureIsThatOfTheSDK(t *testing.T) {
-	tests := []struct {
-		name, method, url, service string
-		session                    string
-		header                     map[string]string
-	}{
-		{name: "object", method: "GET", url: "https://b.s3.eu-west-1.amazonaws.com/" + escapePath("a b+c%20d/ü&=;,@!$'()*~.jsonl"), service: "s3"},
-		{name: "part", method: "GET", url: "http://127.0.0.1:7070/b/key", service: "s3", header: map[string]string{"Range": "bytes=10-", "If-Match": `"e"`}, session: "s/+="},
-		{name: "query", method: "PUT", url: "http://127.0.0.1:80/b/k?" + escapeQuery(url.Values{"partNumber": {"1"}, "uploadId": {"a b/+~é"}}), service: "s3"},
-		{name: "no value", method: "POST", url: "https://h:443/b/k?uploads=", service: "s3", header: map[string]string{"X-Amz-Meta-A": "  a   b "}},
-		{name: "role", method: "POST", url: "https://sts.eu-west-1.amazonaws.com/", service: "sts", header: map[string]string{"Content-Type": "text/plain"}},
-	}
-	now := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			request := func() *http.Request {
-				r, err := http.NewRequestWithContext(t.Context(), test.method, test.url, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for name, value := range test.header {
-					r.Header.Set(name, value)
-				}
-				return r
-			}
-			ours, theirs := request(), request()
-			digest := digestOf("body")
-			if test.service == "s3" {
-				theirs.Header.Set("X-Amz-Content-Sha256", digest)
-			}
-			keys{id: "AKID", secret: "topsecret", session: test.session}.sign(ours, test.service, "eu-west-1", digest, now)
-			own := aws.Credentials{AccessKeyID: "AKID", SecretAccessKey: "topsecret", SessionToken: test.session}
-			err := v4.NewSigner().SignHTTP(t.Context(), own, theirs, digest, test.service, "eu-west-1", now, func(o *v4.SignerOptions) {
-				o.DisableURIPathEscaping = test.service == "s3"
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got, want := ours.Header.Get("Authorization"), theirs.Header.Get("Authorization"); got != want {
-				t.Errorf("got  %s\nwant %s", got, want)
-			}
-		})
-	}
-}
 
 // Each place where keys are found, by the keys of the request that they end in, and by what was asked on the way.
 func TestKeysAreFound(t *testing.T) {

@@ -60,10 +60,12 @@ type engineMetrics struct {
 	acceptedAt                                               []int
 	adapters                                                 map[[2]string]float64 // when so many ran and waited last, in seconds of Unix time
 	stepTokens                                               int                   // of the step that is being reported
+	fetching                                                 *[3]int               // requests by stage of their KV load; nil without a KV connector
 
 	iteration, promptSize, answerSize, mostWanted, wanted, n, prefilled histogram
 	firstToken, interToken, perToken                                    histogram
 	total, queue, inference, prefill, decode, preempted                 histogram
+	lifetime, idle, reuse                                               histogram // of sampled KV blocks; without bounds until there is one
 }
 
 // requestRecord is what is measured of a request. It is under the mutex of the metrics.
@@ -108,6 +110,7 @@ var (
 	iterationBounds  = []float64{1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384}
 	numberBounds     = []float64{1, 2, 5, 10, 20}
 	preemptionBounds = []float64{1, 2, 3, 4, 5, 10, 20}
+	residencyBounds  = []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800}
 	operationBounds  = []float64{.01, .1, 1, 10, 30, 60, 120, 300, 600}
 )
 
@@ -274,6 +277,17 @@ func (m *metrics) step(engine int, s *player.EngineStats) {
 	if s.External != nil {
 		e.externalQueries += s.External.Queries
 		e.externalHits += s.External.Hits
+		e.fetching = new(s.Fetching)
+	}
+	for _, block := range s.Evictions {
+		if e.lifetime.bounds == nil {
+			e.lifetime, e.idle, e.reuse = newHistogram(residencyBounds), newHistogram(residencyBounds), newHistogram(residencyBounds)
+		}
+		e.lifetime.observe(block.Lifetime)
+		e.idle.observe(block.Idle)
+		for _, gap := range block.ReuseGaps {
+			e.reuse.observe(gap)
+		}
 	}
 	if d := s.Spec; d != nil {
 		e.drafts += d.Drafts
@@ -389,6 +403,15 @@ func (m *metrics) render() []byte {
 		t.sample(name, i, float64(e.waiting), "reason", "capacity")
 		t.sample(name, i, float64(e.deferred), "reason", "deferred")
 	})
+	if m.engines[0].fetching != nil {
+		each("vllm:num_requests_kv_fetch_by_stage", "gauge", "Number of waiting requests by async KV load stage.", func(name string, i int, e *engineMetrics) {
+			for stage, text := range []string{"waiting_to_start", "in_progress", "completed_waiting"} {
+				if e.fetching != nil {
+					t.sample(name, i, float64(e.fetching[stage]), "stage", text)
+				}
+			}
+		})
+	}
 	number("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", func(e *engineMetrics) float64 { return e.usage })
 	counter("vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", func(e *engineMetrics) int { return e.prefixQueries })
 	counter("vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", func(e *engineMetrics) int { return e.prefixHits })
@@ -447,6 +470,11 @@ func (m *metrics) render() []byte {
 	observed("vllm:request_prefill_time_seconds", "Histogram of time spent in PREFILL phase for request.", func(e *engineMetrics) *histogram { return &e.prefill })
 	observed("vllm:request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.", func(e *engineMetrics) *histogram { return &e.decode })
 	observed("vllm:request_num_preemptions", "Histogram of the number of times a request was preempted.", func(e *engineMetrics) *histogram { return &e.preempted })
+	if slices.ContainsFunc(m.engines, func(e engineMetrics) bool { return e.lifetime.bounds != nil }) {
+		observed("vllm:kv_block_lifetime_seconds", "Histogram of KV cache block lifetime from allocation to eviction.", func(e *engineMetrics) *histogram { return &e.lifetime })
+		observed("vllm:kv_block_idle_before_evict_seconds", "Histogram of idle time before KV cache block eviction.", func(e *engineMetrics) *histogram { return &e.idle })
+		observed("vllm:kv_block_reuse_gap_seconds", "Histogram of time gaps between consecutive KV cache block accesses.", func(e *engineMetrics) *histogram { return &e.reuse })
+	}
 	for _, what := range []struct{ name, of string }{{"flops", "floating point operations"}, {"read_bytes", "bytes read from memory"}, {"write_bytes", "bytes written to memory"}} {
 		counter("vllm:estimated_"+what.name+"_per_gpu", "Estimated number of "+what.of+" per GPU.", func(*engineMetrics) int { return 0 }) // nothing is computed
 	}

@@ -52,14 +52,19 @@ func (a *answer) envelope(b []byte) []byte {
 }
 
 var (
-	typeEvents = []string{"text/event-stream"}
-	noCache    = []string{"no-cache"}
+	typeEvents      = []string{"text/event-stream"}
+	typeNamedEvents = []string{"text/event-stream; charset=utf-8"}
+	noCache         = []string{"no-cache"}
 )
 
 // stream sends the head of a stream.
 func (a *answer) stream() {
 	h := a.w.Header()
-	h["Content-Type"], h["Cache-Control"] = typeEvents, noCache
+	if a.named { // an endpoint of the Python frontend alone
+		h["Content-Type"] = typeNamedEvents
+	} else {
+		h["Content-Type"], h["Cache-Control"] = typeEvents, noCache
+	}
 	a.flusher = http.NewResponseController(a.w)
 	a.head = append(a.envelope(append(a.head[:0], "data: "...)), `,"choices":[`...)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -36,6 +37,15 @@ func badType(format string, args ...any) *apiError {
 
 func modelNotFound(name string) *apiError {
 	return &apiError{status: http.StatusNotFound, message: "The model `" + name + "` does not exist.", param: "model"}
+}
+
+// noModel is the error for a model that is not served. The Python frontend names the others.
+func (s *Server) noModel(name string, ofPython bool) *apiError {
+	err := modelNotFound(name)
+	if ofPython && s.sim == nil {
+		err.message += " Valid aliases: " + strings.Join(s.models.base, ", ") + "."
+	}
+	return err
 }
 
 // errInternal is what a client is told of an engine's error that is not its fault.

@@ -94,7 +94,7 @@ func (s *Server) embed(q *embeddingRequest, id, end string) (*generation, *apiEr
 	}
 	c := completionRequest{Prompt: q.Input, params: params{
 		Model: q.Model, AddSpecial: q.AddSpecial, Priority: q.Priority, CacheSalt: q.CacheSalt,
-		logprobs: protocol.NoLogprobs, onlyIDs: true,
+		logprobs: protocol.NoLogprobs, onlyIDs: true, pythonOnly: true,
 	}}
 	if err := c.check(s); err != nil {
 		return nil, err

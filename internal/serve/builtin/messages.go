@@ -81,7 +81,7 @@ func (q *messagesRequest) missing(generates bool) (names []string) {
 func (q *messagesRequest) chat() (*chatRequest, *apiError) {
 	c := &chatRequest{params: params{
 		Model: q.Model, Stream: q.Stream, Stop: q.StopSequences, Temperature: q.Temperature, TopP: q.TopP, TopK: q.TopK,
-		CacheSalt: q.CacheSalt, KVTransfer: q.KVTransfer, XArgs: q.XArgs,
+		CacheSalt: q.CacheSalt, KVTransfer: q.KVTransfer, XArgs: q.XArgs, pythonOnly: true,
 	}, MaxTokens: q.MaxTokens}
 	c.textOnly = badRequest("", "%s is not a multimodal model", q.Model)
 	system, err := blockTexts(q.System)
@@ -442,7 +442,7 @@ func (s *Server) serveCountTokens(w http.ResponseWriter, r *http.Request) {
 		c, err = q.chat()
 	}
 	if err == nil && !s.models.has(q.Model) {
-		err = modelNotFound(q.Model)
+		err = s.noModel(q.Model, true)
 	}
 	var text string
 	var ids []uint32

@@ -74,6 +74,7 @@ type params struct {
 	keepTokens        bool            // the ids of the answer are needed at the end
 	rank              int             // of the engine that the client wants, from 1; 0 is any
 	tools, response   bool            // of /render: the request has tools, or is of /v1/responses
+	pythonOnly        bool            // the endpoint is one of the Python frontend, which vllm-rs does not have
 	planner           planner         // of answers that this server chooses; nil if there are none
 	cacheThreshold    bool            // the answer is that too little of the prompt is cached
 	pooling           []byte          // of a request that generates nothing
@@ -226,7 +227,7 @@ func rustType(name string) string {
 // check refuses what vLLM refuses, in its words, and resolves what follows from several members.
 func (p *params) check(s *Server) *apiError {
 	if p.Model != "" && !s.models.has(p.Model) {
-		return modelNotFound(p.Model)
+		return s.noModel(p.Model, p.pythonOnly)
 	}
 	if p.StreamOptions != nil {
 		if !p.Stream {
@@ -403,6 +404,9 @@ func (p *params) fill(s *Server, r *player.EngineRequest, prompt []uint32) *apiE
 		return badRequest("", "`min_tokens` must be less than or equal to `max_tokens`, got min_tokens=%d, max_tokens=%d", q.MinTokens, q.MaxTokens)
 	}
 	q.Temperature, q.TopP, q.MinP = or(p.Temperature, or(d.Temperature, 1)), or(p.TopP, or(d.TopP, 1)), or(p.MinP, or(d.MinP, 0))
+	if q.Temperature == 0 && p.answers > 1 && s.sim == nil {
+		return badRequest("", "n must be 1 when using greedy sampling, got %d.", p.answers)
+	}
 	q.TopK = max(or(p.TopK, or(d.TopK, 0)), 0)
 	q.FrequencyPenalty, q.PresencePenalty = or(p.FrequencyPenalty, 0), or(p.PresencePenalty, 0)
 	q.RepetitionPenalty = or(p.RepetitionPenalty, or(d.RepetitionPenalty, 1))

@@ -16,6 +16,7 @@ import (
 func (s *Server) serveRenderChat(w http.ResponseWriter, r *http.Request) {
 	var q chatRequest
 	end, err := readJSON(r, &q)
+	q.pythonOnly = true
 	if err == nil {
 		err = s.renderChat(w, r, &q, end)
 	}
@@ -40,7 +41,7 @@ func (s *Server) serveRenderMessages(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) serveRenderResponses(w http.ResponseWriter, r *http.Request) {
-	var q responsesRequest
+	q := responsesRequest{nested: s.sim != nil}
 	members, err := readCounted(r, &q)
 	q.members = members
 	var c *chatRequest
@@ -131,6 +132,7 @@ func (s *Server) renderChat(w http.ResponseWriter, r *http.Request, q *chatReque
 func (s *Server) serveRenderCompletions(w http.ResponseWriter, r *http.Request) {
 	var q completionRequest
 	end, err := readJSON(r, &q)
+	q.pythonOnly = true
 	id := "cmpl-" + requestID(r, q.RequestID)
 	var prompts [][]uint32
 	if err == nil {
@@ -164,10 +166,14 @@ func appendConstraint(b, constraint []byte) []byte {
 	b = append(b, '{')
 	for _, other := range constraintOrder {
 		b = append(append(append(b, '"'), other...), `":`...)
-		if other == name {
-			b = appendPacked(b, &cur)
-		} else {
+		switch {
+		case other != name:
 			b = append(b, "null"...)
+		case name == "structural_tag": // a text, which Python has written
+			tag, _ := cur.StrString()
+			b = appendString(b, spacedJSON([]byte(tag)))
+		default:
+			b = appendPacked(b, &cur)
 		}
 		b = append(b, ',')
 	}

@@ -46,9 +46,10 @@ type responsesRequest struct {
 
 	named   string // the tool that tool_choice names
 	members int    // of the body
+	nested  bool   // tools may have the form of a chat
 }
 
-// responseTool is a tool. Its function may also be an object of its own, as in a chat.
+// responseTool is a tool. With llm-d-inference-sim its function may also be an object of its own, as in a chat.
 type responseTool struct {
 	Type        string          `json:"type"`
 	Name        string          `json:"name"`
@@ -143,7 +144,7 @@ func (q *responsesRequest) chat() (*chatRequest, *apiError) {
 		FrequencyPenalty: p.FrequencyPenalty, PresencePenalty: p.PresencePenalty, RepetitionPenalty: p.RepetitionPenalty, Seed: p.Seed,
 		Stop: p.Stop, StopTokenIDs: p.StopTokenIDs, IncludeStop: p.IncludeStop, IgnoreEOS: p.IgnoreEOS, SkipSpecial: p.SkipSpecial,
 		SpacesBetween: p.SpacesBetween, LogitBias: p.LogitBias, StructuredOutputs: p.StructuredOutputs, Priority: p.Priority,
-		CacheSalt: p.CacheSalt, KVTransfer: p.KVTransfer, ECTransfer: p.ECTransfer, XArgs: p.XArgs,
+		CacheSalt: p.CacheSalt, KVTransfer: p.KVTransfer, ECTransfer: p.ECTransfer, XArgs: p.XArgs, pythonOnly: true,
 	}}
 	c.TemplateArgs = q.TemplateArgs
 	if q.Reasoning != nil {
@@ -260,7 +261,9 @@ func (q *responsesRequest) addInput(c *chatRequest) *apiError {
 			}
 			said(func(m *message) bool { return m.Reasoning == "" }).Reasoning = reasoning
 		case item.Type != "" && item.Type != "message" || item.Role == "":
-			return badRequest("input", "Unsupported input item type: %s", item.Type)
+			e := badJSON("Unsupported input item type: %s", item.Type) // vLLM lists what each kind of item lacks
+			e.param = "body.input"
+			return e
 		case item.Role == "assistant":
 			content := item.Content
 			if len(content) > 0 && content[0] == '[' {
@@ -292,11 +295,14 @@ func firstText(raw json.RawMessage) string {
 func (q *responsesRequest) addTools(c *chatRequest) *apiError {
 	for i := range q.Tools {
 		t := &q.Tools[i]
-		if f := t.Function; f != nil && t.Name == "" {
+		if f := t.Function; f != nil && t.Name == "" && q.nested {
 			t.Name, t.Description, t.Parameters, t.Strict = f.Name, f.Description, f.Parameters, f.Strict
 		}
 		if t.Type != "function" {
 			continue
+		}
+		if t.Name == "" {
+			return missingMembers(2, "tools."+strconv.Itoa(i)+".FunctionTool.name") // vLLM lists what each kind of tool lacks
 		}
 		one := tool{Type: t.Type}
 		one.Function.Name, one.Function.Description, one.Function.Parameters, one.Function.Strict = t.Name, t.Description, t.Parameters, t.Strict
@@ -350,7 +356,7 @@ func readCounted(r *http.Request, to any) (members int, err *apiError) {
 }
 
 func (s *Server) serveResponses(w http.ResponseWriter, r *http.Request) {
-	q := new(responsesRequest)
+	q := &responsesRequest{nested: s.sim != nil}
 	var err *apiError
 	q.members, err = readCounted(r, q)
 	var c *chatRequest

@@ -208,7 +208,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 	case !known:
 		w.WriteHeader(http.StatusNotFound)
-	case r.Method == found.method || r.Method == http.MethodHead && found.method == http.MethodGet:
+	case r.Method == found.method || r.Method == http.MethodHead && found.method == http.MethodGet, r.Method == http.MethodPost && r.URL.Path == "/ping":
 		if found.method == http.MethodPost {
 			s.load.Add(1)
 			defer s.load.Add(-1)

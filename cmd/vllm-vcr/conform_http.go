@@ -26,6 +26,7 @@ import (
 // httpOptions are the flags of conform http.
 type httpOptions struct {
 	against, line, model  string
+	frontend              string
 	apiKey, referenceKey  string
 	run                   []string
 	corpus, known, depth  string
@@ -41,12 +42,14 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 		Short: "Compare the HTTP answers of a server with those of a released frontend",
 		Long: "Send the same requests to the server at URL and to a reference, and compare the answers: status, headers, keys and kinds of " +
 			"the JSON, texts, counts, errors, the order of the events of a stream, and what each request changes in the metrics. The " +
-			"reference is the server of --against; without it, the vllm-rs of --line with the engine of `vllm-vcr serve` behind it.\n\n" +
+			"reference is the server of --against; without it, the vllm-rs of --line with the engine of `vllm-vcr serve` behind it, or with " +
+			"--frontend python the Python server.\n\n" +
 			"Texts and counts are equal only if both servers have engines that answer the same: put your frontend or gateway before " +
 			"`vllm-vcr serve` or `vllm-vcr play --mode text`. With --depth shapes, the texts and numbers are not compared.\n\n" +
 			"The exit code is 1 if there is a difference that --known does not list, or an entry of it that did not occur. The requests " +
 			"load LoRA adapters, let the engine sleep, and reset its caches: do not send them to a server that others use.",
 		Example: "  vllm-vcr conform http http://127.0.0.1:8000\n" +
+			"  vllm-vcr conform http http://127.0.0.1:8000 --frontend python\n" +
 			"  vllm-vcr conform http http://127.0.0.1:9000 \\\n" +
 			"      --against http://127.0.0.1:8000 --known differences.toml\n" +
 			"  vllm-vcr conform http http://127.0.0.1:8000 --run 'chat/*'\n" +
@@ -60,8 +63,9 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&opts.against, "against", "", "`URL` of the reference (default a vllm-rs that is started for this run)")
-	flags.StringVar(&opts.line, "line", "", "vLLM line of the vllm-rs that is started (default the newest)")
+	flags.StringVar(&opts.against, "against", "", "`URL` of the reference (default one that is started for this run)")
+	flags.StringVar(&opts.frontend, "frontend", serve.Rust, "`FRONTEND` that is started as the reference: rust (vllm-rs), or python (of an environment of capture engine)")
+	flags.StringVar(&opts.line, "line", "", "vLLM line of the reference that is started (default the newest)")
 	flags.StringVar(&opts.model, "model", "", "name of the model at both servers (default the first one that the reference, else the server at URL, lists)")
 	flags.StringVar(&opts.apiKey, "api-key", "", "`KEY` for the server at URL, sent as bearer token; prefer its variable, which no list of processes shows (default none)")
 	flags.StringVar(&opts.referenceKey, "against-api-key", "", "`KEY` for the server of --against (default none)")
@@ -69,7 +73,7 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 	flags.StringSliceVar(&opts.run, "run", nil, "`PATTERNS` of the names of requests to send, such as chat/*; a star stands for any text (default all)")
 	flags.StringVar(&opts.corpus, "requests", "", "`FILE` of requests in the format of .http files (default those in this program)")
 	flags.StringVar(&opts.depth, "depth", string(httpdiff.Values), "what is compared: values (everything), shapes (no texts and numbers), status (status and content type)")
-	flags.StringVar(&opts.known, "known", "", "`FILE` of known differences with their reasons (default none; before vllm-rs, those of the builtin frontend if the server is one)")
+	flags.StringVar(&opts.known, "known", "", "`FILE` of known differences with their reasons (default none; without --against, those of the builtin frontend if the server is one)")
 	flags.DurationVar(&opts.timeout, "request-timeout", 30*time.Second, "maximum time for an answer")
 	flags.DurationVar(&opts.settle, "settle", 2*time.Second, "how long the metrics of the two servers may differ after a request")
 	flags.BoolVar(&opts.list, "list", false, "print the requests with the reason for each, and send none")
@@ -137,7 +141,7 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 	}
 	options.A.URL, options.B.URL = args[0], opts.against
 	if opts.against == "" && opts.known == "" {
-		if options.Known, err = httpdiff.KnownOf(ctx, options.A, options.Timeout); err != nil {
+		if options.Known, err = httpdiff.KnownOf(ctx, options.A, opts.frontend == serve.Python, options.Timeout); err != nil {
 			return err
 		}
 		options.Partial = options.Partial || options.Known != nil // some need flags that the server may not have
@@ -195,6 +199,12 @@ func (opts *httpOptions) comparison() (o httpdiff.Options, err error) {
 	depth, err := chooseOne("--depth", httpdiff.Depth(opts.depth), httpdiff.Values, httpdiff.Shapes, httpdiff.Status)
 	if err != nil {
 		return o, err
+	}
+	if opts.frontend, err = chooseOne("--frontend", opts.frontend, serve.Rust, serve.Python); err != nil {
+		return o, err
+	}
+	if opts.against != "" && opts.frontend != serve.Rust {
+		return o, errors.New("--against and --frontend: give one of them: the frontend is started only where no reference is given")
 	}
 	if opts.timeout <= 0 || opts.settle <= 0 {
 		return o, errors.New("--request-timeout and --settle: want more than 0")
@@ -254,7 +264,7 @@ func httpError(err error) error {
 	return infra(err)
 }
 
-// reference starts the vllm-rs of the line with a player behind it, as serve does, and returns the URL of the frontend itself.
+// reference starts the vllm-rs or the Python server of the line with a player behind it, as serve does, and returns the URL of the frontend itself.
 func (opts *httpOptions) reference(ctx context.Context, env *environment, options *httpdiff.Options) (url string, stop func(), err error) {
 	if options.Model == "" {
 		options.Model, err = httpdiff.FirstModel(ctx, options.A, options.Timeout)
@@ -277,7 +287,7 @@ func (opts *httpOptions) reference(ctx context.Context, env *environment, option
 	} else {
 		found.Remove()
 	}
-	args := []string{"--port", "0", "--json", "--served-model-name", name, "--frontend-env", "VLLM_SERVER_DEV_MODE=1", "--shutdown-timeout", "1s"}
+	args := []string{"--port", "0", "--json", "--served-model-name", name, "--frontend", opts.frontend, "--frontend-env", "VLLM_SERVER_DEV_MODE=1", "--shutdown-timeout", "1s"}
 	if opts.line != "" {
 		args = append(args, "--vllm-version", opts.line)
 	}

@@ -174,11 +174,25 @@ func TestConformHTTP(t *testing.T) {
 }
 
 // The builtin frontend answers as the vllm-rs of its line does, but for what is listed with a reason.
-func TestBuiltinAnswersAsVLLMRS(t *testing.T) {
+func TestBuiltinAnswersAsVLLMRS(t *testing.T) { compareBuiltin(t, "builtin.toml") }
+
+// And as the Python server does.
+func TestBuiltinAnswersAsPython(t *testing.T) {
+	if !slices.Contains(strings.Fields(os.Getenv("VLLM_VCR_ENGINES")), "0.33.0") {
+		t.Skip("starts the Python server of an installed engine: set VLLM_VCR_ENGINES=0.33.0 (.ci/peers engine 0.33.0)")
+	}
+	compareBuiltin(t, "builtin-python.toml", "--frontend", "python")
+}
+
+// compareBuiltin compares the builtin frontend with the reference that conform http starts. Other differences than those of a table are
+// errors, and so are entries that did not occur.
+func compareBuiltin(t *testing.T, table string, args ...string) {
 	peers := testenv.PeersDir(t)
 	s := startServe(t, "--quiet", "--frontend", "builtin", "--frontend-env", "VLLM_SERVER_DEV_MODE=1", "--", "--enable-scale-out")
-	cmd := exec.Command("vllm-vcr", "conform", "http", s.URL, "--line", "0.33", "--offline", "--peers", peers, "--json", "--quiet", "--settle", "10s",
-		"--known", "../../internal/check/httpdiff/builtin.toml")
+	cmd := exec.Command("vllm-vcr", append([]string{
+		"conform", "http", s.URL, "--line", "0.33", "--offline", "--peers", peers, "--json", "--quiet", "--settle", "10s",
+		"--known", "../../internal/check/httpdiff/" + table,
+	}, args...)...)
 	out, err := cmd.Output()
 	var got httpJSON
 	if err := errors.Join(json.Unmarshal(out, &got), testenv.CheckJSON("../../docs/json.md", "conform http", out)); err != nil {
@@ -189,11 +203,11 @@ func TestBuiltinAnswersAsVLLMRS(t *testing.T) {
 	}
 	for _, d := range got.Differences {
 		if d.Known == "" {
-			t.Errorf("%s: %s: got %s, vllm-rs %s", d.Request, d.What, d.Tested, d.Reference)
+			t.Errorf("%s: %s: got %s, the reference %s", d.Request, d.What, d.Tested, d.Reference)
 		}
 	}
 	for _, k := range got.Unused {
-		t.Errorf("builtin.toml: %s, %s does not occur any more: remove the entry", k.Request, k.What)
+		t.Errorf("%s: %s, %s does not occur any more: remove the entry", table, k.Request, k.What)
 	}
 }
 

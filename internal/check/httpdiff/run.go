@@ -84,12 +84,17 @@ func ReadKnown(name, text string) ([]Known, error) {
 //go:embed builtin.toml
 var builtinText string
 
+// builtinPythonText are the differences between the builtin frontend and the Python server.
+//
+//go:embed builtin-python.toml
+var builtinPythonText string
+
 // BuiltinMark is in the metrics of `vllm-vcr serve --frontend builtin`.
 const BuiltinMark = "# vllm-vcr serve --frontend builtin\n"
 
-// KnownOf are the known differences between a server and vllm-rs that are in this program: those of the builtin frontend, which its
-// metrics tell. Other servers have none.
-func KnownOf(ctx context.Context, side Side, timeout time.Duration) ([]Known, error) {
+// KnownOf are the known differences between a server and vllm-rs, or the Python server, that are in this program: those of the builtin
+// frontend, which its metrics tell. Other servers have none.
+func KnownOf(ctx context.Context, side Side, python bool, timeout time.Duration) ([]Known, error) {
 	s, err := newServer(side, "", timeout)
 	if err != nil {
 		return nil, err
@@ -97,6 +102,9 @@ func KnownOf(ctx context.Context, side Side, timeout time.Duration) ([]Known, er
 	defer s.client.CloseIdleConnections()
 	if page, err := s.get(ctx, metricsPath); err != nil || !bytes.Contains(page.body, []byte(BuiltinMark)) {
 		return nil, nil // Run tells what is wrong with a server
+	}
+	if python {
+		return ReadKnown("builtin-python.toml", builtinPythonText)
 	}
 	return ReadKnown("builtin.toml", builtinText)
 }

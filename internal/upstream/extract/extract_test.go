@@ -45,6 +45,7 @@ const (
 	coordinatorFile = "vllm/v1/engine/coordinator.py"
 	eventsFile      = "vllm/distributed/kv_events.py"
 	samplingFile    = "vllm/sampling.py"
+	loggersFile     = "vllm/v1/metrics/loggers.py"
 )
 
 func edited(t *testing.T, edits []edit) memory {
@@ -179,7 +180,8 @@ func TestGaps(t *testing.T) {
 			"messages UTILITY, coordinator load: there is no module",
 		}},
 		{"the coordinator is gone", []edit{{coordinatorFile, "", gone}}, []string{"the messages that vllm.v1.engine.coordinator sends", "messages START_DP_WAVE, coordinator counts: there is no module"}},
-		{"the metrics are gone", []edit{{"vllm/v1/metrics/loggers.py", "", gone}, {"vllm/v1/spec_decode/metrics.py", "", gone}}, []string{"metrics of the Python server: no metric is declared in vllm.v1.metrics.loggers"}},
+		{"the metrics are gone", []edit{{loggersFile, "", gone}, {"vllm/v1/spec_decode/metrics.py", "", gone}}, []string{"metrics of the Python server: no metric is declared in vllm.v1.metrics.loggers"}},
+		{"metrics with too many variables", []edit{{loggersFile, "        name, documentation = None, None\n", "        l = [" + strings.Repeat("labelnames, ", 2000) + "]\n        self._gauge_cls('vllm:x', '', l)\n"}}, []string{"metrics of the Python server: their declarations have more variables"}},
 		{"a root is renamed", []edit{{engineFile, "class EngineCoreReadyResponse", "class EngineCoreReady"}}, []string{
 			engineFile + ": class EngineCoreReadyResponse: " + engineFile + " neither declares nor imports it",
 		}},
@@ -411,14 +413,14 @@ func TestEveryLineCounts(t *testing.T) {
 // FuzzExtract: no source makes it panic, and none is read without a word when the module of the wire is not there.
 func FuzzExtract(f *testing.F) {
 	files := tiny(f)
-	for i, name := range []string{engineFile, coreFile, clientFile, utilsFile, coordinatorFile, eventsFile, samplingFile} {
+	for i, name := range []string{engineFile, coreFile, clientFile, utilsFile, coordinatorFile, eventsFile, samplingFile, loggersFile} {
 		f.Add(uint8(i), files[name])
 	}
 	f.Add(uint8(0), "class EngineCoreRequest(\n")
 	f.Add(uint8(0), "from . import *\nfrom .. import engine\nimport vllm.v1.engine as e\nX = X\nclass A(A): a: A\n")
 	f.Add(uint8(1), "class EngineCoreProc(:\n def f(self\nready = {\"status\": \"READY\"\n x[1] = \n")
 	f.Fuzz(func(t *testing.T, which uint8, text string) {
-		names := []string{engineFile, coreFile, clientFile, utilsFile, coordinatorFile, eventsFile, samplingFile}
+		names := []string{engineFile, coreFile, clientFile, utilsFile, coordinatorFile, eventsFile, samplingFile, loggersFile}
 		files := tiny(t)
 		files[names[int(which)%len(names)]] = text
 		p, _, err := extractFrom(t, files)

@@ -26,8 +26,11 @@ var metricClasses = map[string]string{
 	"_gauge_cls": "gauge", "_counter_cls": "counter", "_histogram_cls": "histogram",
 }
 
-// maxVariables bounds how many expressions of a release are looked at for variables. vLLM 0.33 has 400 in its declarations.
-const maxVariables = 5000
+// maxVariables bounds how many expressions of a release are looked at for variables. vLLM 0.33 has 273.
+const maxVariables = 2000
+
+// mostTexts bounds the labels of a metric, and the metrics of a declaration.
+const mostTexts = 500
 
 // A metricReader reads the declarations of metrics, which have names, labels and buckets from variables.
 type metricReader struct {
@@ -46,8 +49,11 @@ func (x *extractor) metrics() {
 			continue // an older release, or its metrics are removed or are declared elsewhere
 		}
 		for n := range m.tree.Root.All() {
+			if n.Kind != "call" {
+				continue
+			}
 			kind := metricClasses[lastName(n.ByField("function"))]
-			if n.Kind != "call" || kind == "" {
+			if kind == "" {
 				continue
 			}
 			if x.ctx.Err() != nil {
@@ -69,8 +75,13 @@ func (x *extractor) metrics() {
 		}
 	}
 	x.profile.SetMetrics(metrics)
-	if len(metrics) == 0 && x.err == nil {
-		x.gap(nil, 0, "metrics of the Python server", "no metric is declared in "+statModule+": it was renamed, moved, or declares them in another way")
+	const what = "metrics of the Python server"
+	switch {
+	case x.err != nil:
+	case r.variables > maxVariables:
+		x.gap(nil, 0, what, "their declarations have more variables than this program follows")
+	case len(metrics) == 0:
+		x.gap(nil, 0, what, "no metric is declared in "+statModule+": it was renamed, moved, or declares them in another way")
 	}
 }
 
@@ -97,7 +108,7 @@ func (r *metricReader) texts(m *module, n *pyast.Node) []string {
 	texts := []string{} // never nil, as it is when a profile was read
 	add := func(more ...string) {
 		for _, text := range more {
-			if !slices.Contains(texts, text) {
+			if len(texts) < mostTexts && !slices.Contains(texts, text) {
 				texts = append(texts, text)
 			}
 		}
@@ -141,12 +152,13 @@ func (r *metricReader) follow(m *module, n *pyast.Node, use func(*pyast.Node)) {
 	var found []*pyast.Node
 	for function := enclosingFunction(n); function != nil && found == nil; function = enclosingFunction(function) {
 		for at := range function.ByField("body").All() {
-			left, right := at.ByField("left"), at.ByField("right")
-			switch {
-			case at.Kind == "assignment" && left.Text() == name && right != nil:
-				found = append(found, right)
-			case at.Kind == "for_in_clause" || at.Kind == "for_statement":
-				found = append(found, r.items(m, left, right, name)...)
+			switch at.Kind {
+			case "assignment":
+				if value := at.ByField("right"); value != nil && at.ByField("left").Text() == name {
+					found = append(found, value)
+				}
+			case "for_in_clause", "for_statement":
+				found = append(found, r.items(m, at.ByField("left"), at.ByField("right"), name)...)
 			}
 		}
 	}

@@ -144,10 +144,33 @@ func TestLearningTakesWhatTracesDoNotSay(t *testing.T) {
 	if _, err := learn(fit, Override{}); err == nil || !strings.Contains(err.Error(), "max_num_batched_tokens is 8192, and 512 in says.jsonl") {
 		t.Errorf("steps of two sizes: %v", err)
 	}
-	_, err := learn(fit, Override{MaxNumBatchedTokens: 512})
+	_, err := Calibrate(Options{Fit: fit, Predict: []*trace.Trace{steady("other.jsonl", 41, 11)}, Engine: Override{MaxNumBatchedTokens: 512}})
 	require.NoError(t, err)
 	_, err = learn(fit[:1], Override{MaxNumBatchedTokens: 4096}) // it said so itself
 	require.NoError(t, err)
+}
+
+// Recordings that contradict each other are too noisy for a limit below what they contradict each other by, and the report says so.
+func TestNoiseOfRecordings(t *testing.T) {
+	slow := []*trace.Trace{steady("a.jsonl", 40, 10), steady("b.jsonl", 40, 10), steady("c.jsonl", 40, 16)}
+	for _, test := range []struct {
+		name  string
+		fit   []*trace.Trace
+		limit float64
+		noisy bool
+	}{
+		{"the same", slow[:2], 0.15, false},
+		{"one is slower", slow, 0.15, true},
+		{"one is slower, and may be", slow, 2, false},
+	} {
+		r, err := Calibrate(Options{Fit: test.fit, Predict: []*trace.Trace{steady("other.jsonl", 41, 10.5)}, MedianTolerance: test.limit})
+		require.NoError(t, err)
+		var text bytes.Buffer
+		require.NoError(t, r.Text(&text, strings.TrimSpace))
+		if said := strings.Contains(text.String(), "too noisy for a limit of"); said != test.noisy || r.Confidence.TooNoisy != test.noisy {
+			t.Errorf("%s: %+v, told: %v", test.name, r.Confidence, said)
+		}
+	}
 }
 
 // stalled makes every tenth gap a slow one.

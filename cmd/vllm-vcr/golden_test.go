@@ -95,6 +95,30 @@ func wantLines(t *testing.T, text string, patterns ...string) {
 	}
 }
 
+// A diffusion model commits 16 tokens at a time. Its recording is replayed token by token like any other.
+func TestDiffusionReplays(t *testing.T) {
+	run := filepath.Join(t.TempDir(), "run.jsonl")
+	for _, args := range [][]string{
+		{
+			"record", "--from-frames", "../../testdata/captures/0.33.0-diffusion.jsonl.gz", "--trace-out", run, "--record-tokens", "--record-prompts",
+			"--vllm-version", "v0.33.0", "--gpu", "cpu", "--model", "tiny-diffusion", "--engine-config", "max_num_seqs=4",
+		},
+		{"golden", "add", "--dry-run", "--trace", run, "--line", "0.33", "--id", "diffusion-s1", "--scenario", "baseline", "--seed", "1", "--manifest", "../../conformance/manifest.toml"},
+	} {
+		code, stdout, stderr := runApp(args...)
+		if code != 0 {
+			t.Fatalf("%s: exit code %d\n%s%s", args[0], code, stdout, stderr)
+		}
+		if args[0] == "golden" {
+			wantLines(t, stdout, "golden 0.33/diffusion-s1: .*", "checked: .*: 8 records, 8 streams, 464 tokens", "conform: PASS: .*; 928 tokens compared.*", ".*: not stored: .*", ".*: not edited: .*")
+		}
+	}
+	read, err := trace.Read(run, trace.Options{})
+	if err != nil || !slices.Contains(read.Records[0].ITLTokens, 16) {
+		t.Errorf("no block of 16 tokens in the first record: %v", err)
+	}
+}
+
 // What add registers is what conform then finds.
 func TestGoldenAdd(t *testing.T) {
 	f := newManifestFixture(t, nil)

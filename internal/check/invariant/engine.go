@@ -92,6 +92,7 @@ type Engine struct {
 	roomy    bool // all requests so far fit into the KV cache together
 	iterated int64
 	drafts   int64 // num_spec_tokens
+	verifies bool  // drafts are verified token by token, so the model is not one of diffusion
 	weights  string
 	changed  bool // a call may have changed the version of the weights
 

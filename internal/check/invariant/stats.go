@@ -416,9 +416,15 @@ func (e *Engine) judgeDrafts() {
 		return
 	}
 	e.drafts = spec
+	outputs := int64(len(e.sizes))
+	if accepted%spec != 0 || accepted/spec < outputs {
+		e.verifies = true
+	}
 	switch {
-	case len(e.clients) == 1 && drafts > int64(len(e.sizes)):
-		e.fail(CodeSpeculation, at+".num_drafts", fmt.Sprintf("at most %d", len(e.sizes)), drafts, "each verified draft gives an output")
+	// A diffusion model counts each denoising step as a draft of which nothing is accepted, until all of it is
+	// (vllm/v1/core/sched/diffusion_scheduler.py).
+	case len(e.clients) == 1 && drafts > outputs && e.verifies:
+		e.fail(CodeSpeculation, at+".num_drafts", fmt.Sprintf("at most %d", outputs), drafts, "each verified draft gives an output")
 	case drafts < 1 || drafted < 0 || drafted > drafts*spec:
 		e.fail(CodeSpeculation, at+".num_draft_tokens", fmt.Sprintf("up to %d of each of %d drafts", spec, drafts), drafted, "no draft is longer than num_spec_tokens")
 	case accepted < 0 || accepted > drafted:

@@ -30,6 +30,8 @@ type driftAcceptOptions struct {
 	output string
 	jobs   int
 	check  bool
+	client string // the frontend
+	core   bool   // measure an engine core instead
 }
 
 func newDriftAcceptCommand(env *environment) *cobra.Command {
@@ -45,6 +47,9 @@ func newDriftAcceptCommand(env *environment) *cobra.Command {
 			"  altered  the client gets another response\n" +
 			"  failed   the client gets an error or no response; the frontend still serves others\n" +
 			"  dead     the frontend no longer serves anybody, or does not start\n\n" +
+			"With --frontend python, the Python client of the release is measured: AsyncLLM, which decodes, processes and counts what the " +
+			"engine sends. With --engine-core, the messages are those of a frontend, and the engine core of the release gets them. Both need " +
+			"the CPU engine of the release, and write RELEASE-python.txt and RELEASE-engine.txt.\n\n" +
 			"A release takes some minutes. docs/drift.md has more. Downloaded programs run with the rights of this command.\n\n" +
 			"Exit codes: 0 the tables are written, 1 --check found other outcomes, 3 a frontend could not be measured.",
 		Example: "  vllm-vcr drift accept\n" +
@@ -55,7 +60,9 @@ func newDriftAcceptCommand(env *environment) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&opts.output, "output", "o", acceptance.Folder, "`FOLDER` of the tables")
-	flags.IntVar(&opts.jobs, "jobs", defaultAcceptJobs, "number of frontends that run at the same time")
+	flags.StringVar(&opts.client, "frontend", acceptance.RustFrontend, "the frontend: "+acceptance.RustFrontend+" or "+acceptance.PythonFrontend)
+	flags.BoolVar(&opts.core, "engine-core", false, "measure the engine core: which messages of a frontend it accepts")
+	flags.IntVar(&opts.jobs, "jobs", defaultAcceptJobs, "number of frontends or engines that run at the same time")
 	flags.BoolVar(&opts.check, "check", false, "compare with the existing tables, and write nothing")
 	opts.engine.addFlags(flags)
 	flags.StringVar(&opts.cache, "cache", "", "`FOLDER` for the model of the frontends (default vllm-vcr in the user's cache directory)")
@@ -68,6 +75,12 @@ func newDriftAcceptCommand(env *environment) *cobra.Command {
 func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptions, releases []string) error {
 	if opts.jobs < 1 {
 		return fmt.Errorf("--jobs %d: want 1 or more", opts.jobs)
+	}
+	if opts.client != acceptance.RustFrontend && opts.client != acceptance.PythonFrontend {
+		return fmt.Errorf("--frontend %q: want %s or %s", opts.client, acceptance.RustFrontend, acceptance.PythonFrontend)
+	}
+	if opts.core {
+		opts.client = acceptance.EngineCore
 	}
 	if len(releases) == 0 {
 		matrix, _, err := loadInputs(env, &opts.in)
@@ -91,7 +104,7 @@ func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptio
 		if err != nil {
 			return exitError{conformance.ExitInfra, fmt.Errorf("%s: %w", release, err)}
 		}
-		fmt.Fprintf(env.stdout, "vllm-rs %s:", release)
+		fmt.Fprintf(env.stdout, "%s %s:", opts.client, release)
 		for i, o := range acceptance.Outcomes {
 			fmt.Fprintf(env.stdout, "%s %d %s", []string{"", ","}[min(i, 1)], table.Count(o), o)
 		}
@@ -136,7 +149,7 @@ func (run *adoption) acceptAdopted(ctx context.Context) {
 	model, err := acceptanceModel("")
 	if err == nil {
 		var table *acceptance.Table
-		opts := driftAcceptOptions{engine: run.flags.engine, jobs: defaultAcceptJobs}
+		opts := driftAcceptOptions{engine: run.flags.engine, jobs: defaultAcceptJobs, client: acceptance.RustFrontend}
 		if table, err = measureAcceptance(ctx, run.env, opts, run.plan.Release, model); err == nil {
 			_, _, err = keepAcceptance(table, acceptance.Folder, false)
 		}
@@ -162,30 +175,71 @@ func acceptanceModel(named string) (string, error) {
 // defaultAcceptJobs is how many frontends are measured at a time.
 const defaultAcceptJobs = 4
 
+// pythonReady is how long a Python client may take for a handshake: it makes its tokenizer and its metrics meanwhile.
+const pythonReady = 15 * time.Second
+
 // measureAcceptance makes the table of a release.
 func measureAcceptance(ctx context.Context, env *environment, opts driftAcceptOptions, release, model string) (*acceptance.Table, error) {
 	steps := openSteps(env)
 	defer steps.close()
-	frontend, err := cpuengine.EnsureFrontend(ctx, opts.engine.options(steps, "frontend "+release, release))
-	if err != nil {
-		return nil, err
+	started, tenth := time.Now(), 0
+	progress := func(done, of int) {
+		if now := 10 * done / of; now > tenth {
+			tenth = now
+			steps.show(opts.client+" "+release, fmt.Sprintf("%d of %d messages after %.0f s", done, of, time.Since(started).Seconds()))
+		}
+	}
+	if opts.client == acceptance.EngineCore {
+		return measureEngine(ctx, opts, steps, release, model, progress)
 	}
 	messages, err := acceptance.New(release)
 	if err != nil {
 		return nil, err
 	}
-	started, tenth := time.Now(), 0
-	outcomes, err := acceptance.Rust{
-		Binary: frontend.VLLMRS, Model: model, Workers: opts.jobs, Log: env.log,
-		Progress: func(done, of int) {
-			if now := 10 * done / of; now > tenth {
-				tenth = now
-				steps.show("vllm-rs "+release, fmt.Sprintf("%d of %d messages after %.0f s", done, of, time.Since(started).Seconds()))
-			}
-		},
-	}.Measure(ctx, messages)
+	measure := acceptance.Rust{Model: model, Workers: opts.jobs, Log: env.log, Progress: progress}
+	if opts.client == acceptance.PythonFrontend {
+		engine, err := opts.engine.ensure(ctx, steps, release)
+		if err != nil {
+			return nil, err
+		}
+		before, stop, err := acceptance.StartPython(ctx, engine.Python, model)
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
+		measure.Binary, measure.Before, measure.Ready = engine.Python, before, pythonReady
+	} else {
+		frontend, err := cpuengine.EnsureFrontend(ctx, opts.engine.options(steps, "frontend "+release, release))
+		if err != nil {
+			return nil, err
+		}
+		measure.Binary = frontend.VLLMRS
+	}
+	outcomes, err := measure.Measure(ctx, messages)
 	if err != nil {
 		return nil, err
 	}
-	return acceptance.NewTable(acceptance.RustFrontend, release, messages, outcomes), nil
+	return acceptance.NewTable(opts.client, release, messages, outcomes), nil
+}
+
+// measureEngine makes the table of a release's engine core.
+func measureEngine(ctx context.Context, opts driftAcceptOptions, steps *steps, release, model string, progress func(done, of int)) (*acceptance.Table, error) {
+	messages, err := acceptance.NewRequests(release)
+	if err != nil {
+		return nil, err
+	}
+	engine, err := opts.engine.ensure(ctx, steps, release)
+	if err != nil {
+		return nil, err
+	}
+	start, stop, err := acceptance.StartEngine(ctx, engine.Python, model)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	outcomes, err := acceptance.Engine{Start: start, Workers: opts.jobs, Progress: progress}.Measure(ctx, messages)
+	if err != nil {
+		return nil, err
+	}
+	return acceptance.NewTable(acceptance.EngineCore, release, messages, outcomes), nil
 }

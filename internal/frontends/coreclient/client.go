@@ -30,12 +30,15 @@ type Options struct {
 	HandshakeTimeout time.Duration
 	// Step, unless nil, is called with how far Accept is, and what it waits for.
 	Step func(step string)
+	// Init, unless nil, returns what answers HELLO instead of the usual INIT: to see what an engine makes of it.
+	Init func(usual []byte) []byte
 }
 
 // Frontend listens for one engine.
 type Frontend struct {
 	codec   *protocol.Codec
 	step    func(string)
+	init    func([]byte) []byte
 	shake   *zmq.Listener   // ROUTER
 	inputs  []*zmq.Listener // ROUTER, one a client
 	outputs []*zmq.Listener // PULL, one a client
@@ -77,7 +80,7 @@ func Listen(opt Options) (*Frontend, error) {
 	if opt.HandshakeAddress == "" {
 		opt.HandshakeAddress = opt.Address
 	}
-	f := &Frontend{codec: opt.Codec, step: opt.Step, noFiles: make(chan error, 1)}
+	f := &Frontend{codec: opt.Codec, step: opt.Step, init: opt.Init, noFiles: make(chan error, 1)}
 	if f.step == nil {
 		f.step = func(string) {}
 	}
@@ -218,6 +221,9 @@ func (f *Frontend) status(ctx context.Context) error {
 	}
 	f.engine.Identity = d.Peer.Identity
 	d.Conn.Trust()
+	if f.init != nil {
+		answer = f.init(answer)
+	}
 	return f.shake.Send(d.Peer.Identity, answer)
 }
 

@@ -3,7 +3,6 @@ package builtin
 import (
 	"archive/zip"
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -14,7 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/serve/grpc"
@@ -29,11 +28,15 @@ const engineService = grpc.EngineService
 // rpc is what the gRPC service knows beside the HTTP server.
 type rpc struct {
 	started time.Time
-	last    atomic.Int64 // a request came, in nanoseconds of Unix time; 0 is never
+	model   modelInfo
+
+	mu      sync.Mutex
+	running map[string][]*generation // by the id that the client gave
+	last    time.Time                // a request came
 }
 
 func (s *Server) newRPC() grpc.Server {
-	s.rpc.started = time.Now()
+	s.rpc = rpc{started: time.Now(), running: map[string][]*generation{}, model: readModelInfo(s.opt.Dir)}
 	server := grpc.Server{}
 	server.Serve(engineService, map[string]grpc.Handler{
 		"Generate":      s.rpcGenerate,
@@ -110,7 +113,7 @@ func (s *Server) rpcGenerate(ctx context.Context, c *grpc.Call) error {
 	one, zero, yes, no := 1.0, 0.0, true, false
 	q := &rpcRequest{params: params{
 		Temperature: &one, TopP: &one, TopK: new(int), MinP: &zero, FrequencyPenalty: &zero, PresencePenalty: &zero, RepetitionPenalty: &one,
-		SkipSpecial: &no, SpacesBetween: &yes, ReturnTokenIDs: true, rpc: true, answers: 1, logprobs: protocol.NoLogprobs, promptLogprobs: protocol.NoLogprobs,
+		SkipSpecial: &no, SpacesBetween: &yes, ReturnTokenIDs: true, answers: 1, logprobs: protocol.NoLogprobs, promptLogprobs: protocol.NoLogprobs,
 	}}
 	if err := q.read(message); err != nil {
 		return err
@@ -134,12 +137,12 @@ func (s *Server) rpcGenerate(ctx context.Context, c *grpc.Call) error {
 	}
 	s.load.Add(1)
 	defer s.load.Add(-1)
-	s.rpc.last.Store(time.Now().UnixNano())
 	g, refused := s.generate(&q.params, q.id, [][]uint32{ids}, nil)
 	if refused != nil {
 		return rpcError(refused)
 	}
 	defer g.close()
+	defer s.rpc.run(q.id, g)()
 	var b []byte
 	for g.open() {
 		switch err := g.next(ctx, func(one *sequence, p *piece, _ string) error {
@@ -173,6 +176,22 @@ func (s *Server) rpcGenerate(ctx context.Context, c *grpc.Call) error {
 		}
 	}
 	return nil
+}
+
+// run notes a generation under the id of the client until the function that it returns is called.
+func (r *rpc) run(id string, g *generation) (end func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = time.Now()
+	r.running[id] = append(r.running[id], g)
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		left := slices.DeleteFunc(r.running[id], func(other *generation) bool { return other == g })
+		if r.running[id] = left; len(left) == 0 {
+			delete(r.running, id)
+		}
+	}
 }
 
 // read takes the fields of a GenerateRequest.
@@ -604,7 +623,7 @@ func (s *Server) rpcEmbed(ctx context.Context, message []byte) ([]byte, error) {
 	if err := s.checkPrompt(ids); err != nil {
 		return nil, err
 	}
-	p := params{rpc: true, answers: 1, onlyIDs: true, logprobs: protocol.NoLogprobs, promptLogprobs: protocol.NoLogprobs}
+	p := params{answers: 1, onlyIDs: true, logprobs: protocol.NoLogprobs, promptLogprobs: protocol.NoLogprobs}
 	codec, err := protocol.CodecFor(s.opt.Group.Line())
 	if err == nil {
 		p.pooling, err = codec.AppendPooling(nil, "embed", 0)
@@ -614,12 +633,12 @@ func (s *Server) rpcEmbed(ctx context.Context, message []byte) ([]byte, error) {
 	}
 	s.load.Add(1)
 	defer s.load.Add(-1)
-	s.rpc.last.Store(time.Now().UnixNano())
 	g, refused := s.generate(&p, id, [][]uint32{ids}, nil)
 	if refused != nil {
 		return nil, rpcError(refused)
 	}
 	defer g.close()
+	defer s.rpc.run(id, g)()
 	for g.open() {
 		if err := g.next(ctx, func(*sequence, *piece, string) error { return nil }); err != nil {
 			return nil, rpcEnded(err)
@@ -656,8 +675,14 @@ func (s *Server) rpcAbort(_ context.Context, message []byte) ([]byte, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if len(ids) > 0 {
-		s.open.abort(ids...)
+	s.rpc.mu.Lock()
+	defer s.rpc.mu.Unlock()
+	for _, id := range ids {
+		for _, g := range s.rpc.running[id] {
+			for _, q := range g.all {
+				q.abort()
+			}
+		}
 	}
 	return nil, nil
 }
@@ -673,8 +698,7 @@ type modelInfo struct {
 	sampling      string // JSON
 }
 
-// readModelInfo takes it from config.json and generation_config.json.
-func readModelInfo(configText, generationText []byte) (m modelInfo) {
+func readModelInfo(dir string) (m modelInfo) {
 	var config struct {
 		Kind          string          `json:"model_type"`
 		Architectures []string        `json:"architectures"`
@@ -685,10 +709,14 @@ func readModelInfo(configText, generationText []byte) (m modelInfo) {
 		BOS           *int            `json:"bos_token_id"`
 		Vocabulary    int             `json:"vocab_size"`
 	}
-	if json.Unmarshal(configText, &config) != nil {
-		return m // readModel says what is wrong with it, if anything needs it
+	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil || json.Unmarshal(text, &config) != nil {
+		return m // New has said what is wrong with it, if anything needs it
 	}
-	m.kind, m.architectures, m.dtype, m.vocabulary = config.Kind, config.Architectures, cmp.Or(config.Dtype, config.TorchDtype), config.Vocabulary
+	m.kind, m.architectures, m.dtype, m.vocabulary = config.Kind, config.Architectures, config.Dtype, config.Vocabulary
+	if m.dtype == "" {
+		m.dtype = config.TorchDtype
+	}
 	m.pad, m.bos = or(config.Pad, 0), or(config.BOS, 0)
 	var id uint32
 	if json.Unmarshal(config.EOS, &id) == nil {
@@ -697,20 +725,21 @@ func readModelInfo(configText, generationText []byte) (m modelInfo) {
 		_ = json.Unmarshal(config.EOS, &m.eos)
 	}
 	var sampling map[string]json.RawMessage
-	_ = json.Unmarshal(generationText, &sampling) // likewise
-	for _, name := range []string{"temperature", "top_p", "top_k", "min_p", "repetition_penalty"} {
-		if raw := sampling[name]; !absent(raw) {
-			m.sampling += `,"` + name + `":` + string(raw)
+	if text, err := os.ReadFile(filepath.Join(dir, "generation_config.json")); err == nil && json.Unmarshal(text, &sampling) == nil {
+		for _, name := range []string{"temperature", "top_p", "top_k", "min_p", "repetition_penalty"} {
+			if raw := sampling[name]; !absent(raw) {
+				m.sampling += `,"` + name + `":` + string(raw)
+			}
 		}
-	}
-	if m.sampling != "" {
-		m.sampling = "{" + m.sampling[1:] + "}"
+		if m.sampling != "" {
+			m.sampling = "{" + m.sampling[1:] + "}"
+		}
 	}
 	return m
 }
 
 func (s *Server) rpcModelInfo(context.Context, []byte) ([]byte, error) {
-	m := &s.model.info
+	m := &s.rpc.model
 	vocabulary := m.vocabulary
 	if vocabulary == 0 {
 		vocabulary = s.opt.Tokenizer.VocabSize()
@@ -733,22 +762,24 @@ func (s *Server) rpcModelInfo(context.Context, []byte) ([]byte, error) {
 }
 
 func (s *Server) rpcServerInfo(ctx context.Context, _ []byte) ([]byte, error) {
-	last := s.rpc.last.Load()
+	s.rpc.mu.Lock()
+	last := s.rpc.last
+	s.rpc.mu.Unlock()
 	paused, err := s.call(ctx, "is_scheduler_paused")
 	is, _ := paused.(bool)
 	engine := s.opt.Group.Engines()[0]
 	b := grpc.AppendUint(nil, 1, uint64(s.load.Load()))
 	b = grpc.AppendBool(b, 2, err == nil && is)
-	if last != 0 {
-		b = grpc.AppendDouble(b, 3, float64(last/1e3)/1e6)
+	if !last.IsZero() {
+		b = grpc.AppendDouble(b, 3, float64(last.UnixMicro())/1e6)
 	}
 	b = grpc.AppendDouble(b, 4, time.Since(s.rpc.started).Seconds())
 	b = grpc.AppendString(b, 5, "vllm-grpc")
 	b = grpc.AppendUint(b, 9, uint64(len(s.balance.open)))
 	b = grpc.AppendString(b, 11, "auto")
 	b = grpc.AppendUint(b, 12, uint64(engine.BlockSize))
-	if s.model.info.dtype != "" {
-		b = grpc.AppendString(b, 14, "torch."+s.model.info.dtype)
+	if s.rpc.model.dtype != "" {
+		b = grpc.AppendString(b, 14, "torch."+s.rpc.model.dtype)
 	}
 	return grpc.AppendString(b, 24, "first_token"), nil
 }

@@ -136,7 +136,7 @@ func (s *Server) scaleOutRoutes() map[string]route {
 		"/v1/completions/derender":      {post, unsupported},
 	}
 	if s.opt.Flags.ScaleOut || slices.Contains(s.opt.Env, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1") {
-		s.open.all = true
+		s.open.byID = map[string]*sequence{}
 		return routes
 	}
 	for path := range routes {
@@ -434,54 +434,50 @@ func (s *Server) serveRPC(w http.ResponseWriter, r *http.Request) {
 	})(w, r)
 }
 
-// running are the answers that are being generated, by the ids that clients know: that of the request, and that of the answer where it has
-// one of its own. Those of gRPC are always noted, and those of HTTP if all is set: if there are endpoints that abort them.
+// running are the requests that run, by the ids that clients know. Only the endpoints that abort them need them.
 type running struct {
-	all  bool
 	mu   sync.Mutex
-	byID map[string][]*sequence
+	byID map[string]*sequence // nil where there are no such endpoints
 }
 
 func (o *running) add(g *generation) {
+	if o.byID == nil {
+		return
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, q := range g.all {
-		o.byID[g.id] = append(o.byID[g.id], q)
-		if q.external != g.id {
-			o.byID[q.external] = append(o.byID[q.external], q)
-		}
+		o.byID[q.external] = q
 	}
 }
 
 func (o *running) remove(g *generation) {
+	if o.byID == nil {
+		return
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, q := range g.all {
-		for _, id := range []string{g.id, q.external} {
-			left := slices.DeleteFunc(o.byID[id], func(other *sequence) bool { return other == q })
-			if o.byID[id] = left; len(left) == 0 {
-				delete(o.byID, id)
-			}
+		if o.byID[q.external] == q {
+			delete(o.byID, q.external)
 		}
 	}
 }
 
-// abort ends requests, all of them if no id is given.
-func (o *running) abort(ids ...string) {
+// abort ends requests, all of them if no id is given, and returns how many.
+func (o *running) abort(ids []string) (n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(ids) == 0 {
 		ids = slices.Collect(maps.Keys(o.byID))
 	}
-	ended := map[*sequence]bool{}
 	for _, id := range ids {
-		for _, q := range o.byID[id] {
-			if !ended[q] {
-				ended[q] = true
-				q.abort()
-			}
+		if q := o.byID[id]; q != nil {
+			q.abort()
+			n++
 		}
 	}
+	return n
 }
 
 // abort ends an answer while its HTTP request goes on: the client gets what there is.
@@ -503,7 +499,7 @@ func (s *Server) serveAbort(w http.ResponseWriter, r *http.Request) {
 		err.write(w)
 		return
 	}
-	s.open.abort(q.IDs...)
+	s.open.abort(q.IDs)
 	w.WriteHeader(http.StatusOK)
 }
 
@@ -521,7 +517,7 @@ func (s *Server) serveAbortByID(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if len(q.IDs) > 0 {
-		s.open.abort(q.IDs...)
+		s.open.abort(q.IDs)
 	}
 	w.WriteHeader(http.StatusOK)
 }

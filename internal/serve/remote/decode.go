@@ -3,6 +3,7 @@ package remote
 import (
 	"fmt"
 
+	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -30,7 +31,7 @@ func readOutput(in *protocol.RequestOutput, aux [][]byte) (out protocol.Output, 
 	}
 	if in.Pooling != nil {
 		cur := pack.NewCursor(in.Pooling)
-		t, err := protocol.ReadTensor(&cur, aux)
+		t, err := message.ReadTensor(&cur, aux)
 		if err != nil {
 			return out, fmt.Errorf("pooling_output: %w", err)
 		}
@@ -40,7 +41,7 @@ func readOutput(in *protocol.RequestOutput, aux [][]byte) (out protocol.Output, 
 		}
 	}
 	if in.Prefill != nil {
-		counts, err := protocol.Integers(in.Prefill)
+		counts, err := message.Integers(in.Prefill)
 		if err != nil {
 			return out, fmt.Errorf("prefill_stats: %w", err)
 		}
@@ -74,7 +75,7 @@ func readLogprobs(raw []byte, aux [][]byte) (*protocol.Logprobs, error) {
 	}
 	t := new(protocol.Logprobs)
 	for i := range 3 {
-		values, err := protocol.ReadTensor(&cur, aux)
+		values, err := message.ReadTensor(&cur, aux)
 		if err != nil {
 			return nil, err
 		}

@@ -27,6 +27,7 @@ type scenario struct {
 	method, path string
 	body         map[string]any
 	call         string // the utility method that is called then; empty for a completion
+	kind         byte   // of what a frontend sends
 	// raw makes the frames of a message that is none; clean is one that is.
 	raw func(clean []byte) [][]byte
 }
@@ -38,6 +39,7 @@ type Messages struct {
 
 	ready                map[string][]byte
 	hello, register, end *scenario
+	init                 *scenario // of a frontend's messages
 	plain                *scenario
 }
 

@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,7 +36,11 @@ var Outcomes = []Outcome{Served, Altered, Failed, Dead}
 // Rust measures with vllm-rs.
 type Rust struct {
 	Binary, Model string // the program, and a model directory
-	// Workers is how many frontends run at a time; default 4.
+	// Before stands before the command line of the frontend: with it, Binary is an interpreter, see [StartPython].
+	Before []string
+	// Ready is how long a frontend may wait for the rest of a handshake that is tampered with; default 4 s.
+	Ready time.Duration
+	// Workers is how many frontends run at a time, by default 4.
 	Workers int
 	Log     *slog.Logger
 	// Progress gets how many of the probes are done, one call at a time; may be nil.
@@ -47,15 +52,22 @@ const (
 	startTime  = 60 * time.Second // for a handshake with nothing wrong in it
 	readyTime  = 4 * time.Second  // for one that is tampered with; the frontend itself gives up then
 	answerTime = 20 * time.Second // for a request of which the engine has said all
-	lostTime   = 2 * time.Second  // for one of which it may not have
 )
 
 // Measure returns what becomes of each probe, in their order.
 func (r Rust) Measure(ctx context.Context, m *Messages) ([]Outcome, error) {
-	workers := r.Workers
-	if workers == 0 {
-		workers = 4
-	}
+	r.Ready = cmp.Or(r.Ready, readyTime)
+	return measure(ctx, m, r.Workers, r.Progress, func() prober { return &rustWorker{Rust: r, m: m} })
+}
+
+// A prober tries one probe after the other.
+type prober interface {
+	probe(ctx context.Context, p *Probe) (Outcome, error)
+	close()
+}
+
+// measure shares the probes among some workers, by default 4.
+func measure(ctx context.Context, m *Messages, workers int, progress func(done, of int), prober func() prober) ([]Outcome, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	outcomes := make([]Outcome, len(m.Probes))
@@ -63,9 +75,9 @@ func (r Rust) Measure(ctx context.Context, m *Messages) ([]Outcome, error) {
 	var counting sync.Mutex
 	done := 0
 	var group sync.WaitGroup
-	for range workers {
+	for range cmp.Or(workers, 4) {
 		group.Go(func() {
-			w := rustWorker{Rust: r, m: m}
+			w := prober()
 			defer w.close()
 			for i := int(next.Add(1)) - 1; i < len(m.Probes); i = int(next.Add(1)) - 1 {
 				var err error
@@ -74,8 +86,8 @@ func (r Rust) Measure(ctx context.Context, m *Messages) ([]Outcome, error) {
 					return
 				}
 				counting.Lock()
-				if done++; r.Progress != nil {
-					r.Progress(done, len(m.Probes))
+				if done++; progress != nil {
+					progress(done, len(m.Probes))
 				}
 				counting.Unlock()
 			}
@@ -193,9 +205,9 @@ func (w *rustWorker) handshake(ctx context.Context, p *Probe) (Outcome, error) {
 		return s.clean(f)
 	}
 	began := time.Now()
-	s, err := w.open(ctx, readyTime, of(w.m.hello), of(w.m.register), of(w.m.end))
-	if err != nil && time.Since(began) > readyTime/2 { // it waits for more, or it is slow
-		s, err = w.open(ctx, readyTime, of(w.m.hello), of(w.m.register), of(w.m.end))
+	s, err := w.open(ctx, w.Ready, of(w.m.hello), of(w.m.register), of(w.m.end))
+	if err != nil && time.Since(began) > w.Ready/2 { // it waits for more, or it is slow
+		s, err = w.open(ctx, w.Ready, of(w.m.hello), of(w.m.register), of(w.m.end))
 	}
 	if err != nil {
 		return Dead, context.Cause(ctx)
@@ -217,7 +229,7 @@ func (w *rustWorker) handshake(ctx context.Context, p *Probe) (Outcome, error) {
 // open starts a frontend and registers with it. It returns when the frontend is healthy.
 func (w *rustWorker) open(ctx context.Context, limit time.Duration, hello, register, ready []byte) (s *rustSession, err error) {
 	server, err := vllmrs.Start(ctx, vllmrs.Options{
-		Binary: w.Binary, ModelDir: w.Model, ReadyTimeout: limit, Log: w.Log, Env: []string{"VLLM_SERVER_DEV_MODE=1"},
+		Binary: w.Binary, Before: w.Before, ModelDir: w.Model, ReadyTimeout: limit, Log: w.Log, Env: []string{"VLLM_SERVER_DEV_MODE=1"},
 	})
 	if err != nil {
 		return nil, err
@@ -325,7 +337,7 @@ func (w *rustWorker) ask(ctx context.Context, sc *scenario, message func(facts) 
 			}
 			if patience, ok := w.answer(sc, m, message); ok && patience {
 				// The engine may have said nothing that the frontend can relate to the call.
-				time.AfterFunc(lostTime, cancel)
+				time.AfterFunc(w.Ready/2, cancel)
 			}
 		}
 	}
@@ -347,6 +359,11 @@ func (w *rustWorker) answer(sc *scenario, m zmq.Message, message func(facts) [][
 		f.id = r.ID
 	case protocol.TypeUtility:
 		call, err := protocol.DecodeUtilityCall(m[1])
+		if err == nil && call.Method == "get_supported_tasks" { // the Python client asks before its first request
+			if tasks, err := w.m.Codec.UtilityResult(0, call, []string{"generate"}, sampleTime); err == nil {
+				_ = w.session.output.Send(tasks...)
+			}
+		}
 		if err != nil || call.Method != sc.call {
 			return false, false
 		}

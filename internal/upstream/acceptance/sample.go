@@ -75,11 +75,20 @@ var hints = map[string]func(facts) []byte{
 	"PrefillStats.num_computed_tokens":        func(facts) []byte { return pack.AppendInt(nil, promptTokens) },
 	"SchedulerStats.kv_cache_usage":           func(facts) []byte { return pack.AppendFloat64(nil, 0.25) },
 	"LogprobsLists.cu_num_generated_tokens[]": func(facts) []byte { return pack.AppendInt(nil, 0) },
+	"EngineCoreRequest.request_id":            func(f facts) []byte { return pack.AppendString(nil, f.id) },
+	"EngineCoreRequest.prompt_token_ids[]":    func(facts) []byte { return pack.AppendInt(nil, 20) },
+	"EngineCoreRequest.arrival_time":          func(facts) []byte { return pack.AppendFloat64(nil, sampleTime) },
+	"SamplingParams.max_tokens":               func(facts) []byte { return pack.AppendInt(nil, 2) },
+	"SamplingParams.temperature":              func(facts) []byte { return pack.AppendFloat64(nil, 0) },
+	"SamplingParams.output_kind":              func(facts) []byte { return pack.AppendInt(nil, 1) },
+	"EngineZmqAddresses.inputs[]":             func(f facts) []byte { return f.ready["inputs"] },
+	"EngineZmqAddresses.outputs[]":            func(f facts) []byte { return f.ready["outputs"] },
 }
 
 // always are places that have their sample, whatever their default is.
 var always = []string{
 	"EngineCoreOutput.finish_reason", "EngineCoreOutputs.timestamp", "PrefillStats.num_prompt_tokens", "PrefillStats.num_computed_tokens",
+	"SamplingParams.max_tokens", "SamplingParams.temperature", "SamplingParams.output_kind",
 }
 
 const (
@@ -116,6 +125,12 @@ func (b *builder) build(parent *node, place, field string, t pytype.Type) *node 
 		}
 	case "dict", "Mapping":
 		n.form, n.kind, n.keys = dict, pack.Map, []string{"x"}
+		if e, is := b.profile.Enums[argument(0).Name]; is && len(e.Members) > 0 {
+			key := &node{}
+			if enumSample(key, e); len(key.words) > 0 {
+				n.keys = key.words[:1]
+			}
+		}
 		n.parts = []*node{b.build(n, place+"{}", field+"{}", argument(1))}
 	case "Annotated":
 		b.all = b.all[:len(b.all)-1]

@@ -26,6 +26,8 @@ const Folder = "internal/upstream/acceptance/tables"
 const (
 	RustFrontend   = "vllm-rs"
 	PythonFrontend = "python"
+	// EngineCore is no frontend: its tables are of the messages of [NewRequests].
+	EngineCore = "engine"
 )
 
 // A Table is what a released frontend makes of the messages of its line.
@@ -83,7 +85,7 @@ func (t *Table) Name() string { return t.Version + "-" + t.Frontend + ".txt" }
 // of the same frontend, it has the places that differ, and those that are gone.
 func (t *Table) Text(base *Table) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# What becomes of %s of vLLM %s that gets a message with one place changed.\n# Written by: vllm-vcr drift accept %[2]s\n", t.name(), t.Version)
+	fmt.Fprintf(&b, "# What becomes of %s of vLLM %s that gets a message with one place changed.\n# Written by: vllm-vcr drift accept %[2]s%s\n", t.name(), t.Version, t.flag())
 	groups := map[string][]string{}
 	var signatures []string
 	group := func(s, at string) {
@@ -132,10 +134,24 @@ func (t *Table) Text(base *Table) []byte {
 const gone = "gone"
 
 func (t *Table) name() string {
-	if t.Frontend == PythonFrontend {
+	switch t.Frontend {
+	case PythonFrontend:
 		return "the Python client"
+	case EngineCore:
+		return "the engine core"
 	}
 	return t.Frontend
+}
+
+// flag is that of drift accept that measures again.
+func (t *Table) flag() string {
+	switch t.Frontend {
+	case PythonFrontend:
+		return " --frontend " + PythonFrontend
+	case EngineCore:
+		return " --engine-core"
+	}
+	return ""
 }
 
 // signatures are the outcomes of each place, in the words of the file.
@@ -224,10 +240,12 @@ func (t *Table) add(line string, group []string) error {
 
 // places are those of a line. "result of is_sleeping" is one.
 func places(line string) []string {
-	if strings.HasPrefix(line, "result of ") {
-		words := strings.Fields(strings.TrimPrefix(line, "result of "))
-		words[0] = "result of " + words[0]
-		return words
+	for _, of := range []string{"result of ", "call of "} {
+		if after, is := strings.CutPrefix(line, of); is {
+			words := strings.Fields(after)
+			words[0] = of + words[0]
+			return words
+		}
 	}
 	return strings.Fields(line)
 }

@@ -156,7 +156,7 @@ func (n *node) lengths() []tamper {
 	})
 	add("empty", func([][]byte) []byte { return pack.AppendArrayHeader(nil, 0) })
 	add("longer", func(parts [][]byte) []byte {
-		if n.form == structArray || n.form == tensor {
+		if n.form == structArray || n.form == tensor || len(parts) == 0 {
 			return arrayOf(append(parts, pack.AppendNil(nil)))
 		}
 		return arrayOf(append(parts, parts[len(parts)-1]))

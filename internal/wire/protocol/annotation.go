@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"encoding/json"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -77,6 +78,18 @@ func (r *rules) parseName(name string) shape {
 		return kinds
 	}
 	switch name {
+	case "CacheHitSource": // the Python client makes a member of it
+		words := literalShape{text: name}
+		for _, m := range r.profile.Enums[name].Members {
+			var word string
+			if json.Unmarshal(m.Value, &word) == nil {
+				words.words = append(words.words, word)
+			}
+		}
+		if words.words == nil {
+			return kindShape{name, pack.String}
+		}
+		return words
 	case "Any":
 		return anyShape{}
 	case "FinishReason":
@@ -103,9 +116,8 @@ var plainTypes = map[string]shape{
 	"str": kindShape{"str", pack.String}, "bytes": kindShape{"bytes", pack.Bin}, "float": floatShape{},
 	"EngineCoreEventType": eventType, "RequestOutputKind": outputKind, "PauseMode": pauseMode,
 	// Words whose list grows with the releases.
-	"PoolingTask": kindShape{"PoolingTask", pack.String}, "CacheHitSource": kindShape{"CacheHitSource", pack.String},
-	"EEPNotificationType": kindShape{"EEPNotificationType", pack.String},
-	"ExternalBlockHash":   unionShape{text: "ExternalBlockHash", options: []shape{kindShape{"bytes", pack.Bin}, kindShape{"int", pack.Int}}},
+	"PoolingTask": kindShape{"PoolingTask", pack.String}, "EEPNotificationType": kindShape{"EEPNotificationType", pack.String},
+	"ExternalBlockHash": unionShape{text: "ExternalBlockHash", options: []shape{kindShape{"bytes", pack.Bin}, kindShape{"int", pack.Int}}},
 	// [type_info, value]: the value is of the method called.
 	"UtilityResult": tupleShape{text: "UtilityResult", elements: []shape{anyShape{}, anyShape{}}},
 	"NestedTensors": nestedShape{},

@@ -39,7 +39,7 @@ var (
 		"LogprobsLists":     {"logprob_token_ids": integers, "logprobs": singles, "sampled_token_ranks": integers},
 		"LogprobsTensors":   {"logprob_token_ids": integers, "logprobs": singles, "selected_token_ranks": integers},
 		"SamplingMaskLists": {"token_ids": integers, "offsets": integers},
-		"EngineCoreOutput":  {"prompt_token_id_logprobs": slices.Concat(singles, []string{"float64", "float16", "bfloat16"})},
+		"EngineCoreOutput":  {"prompt_token_id_logprobs": slices.Concat(singles, []string{"float64", "float16"})},
 	}
 	integers = []string{"<i4", "<i8", ">i4", ">i8", "int32", "int64"}
 	singles  = []string{"<f4", ">f4", "float32"}

@@ -39,7 +39,6 @@ type RequestOutput struct {
 	Events         []byte
 	KVTransfer     []byte
 	TraceHeaders   []byte
-	CacheMisses    []byte
 	Drafts         []byte
 	Prefill        []byte
 	Error          []byte
@@ -254,8 +253,6 @@ func (c *Codec) decodeOutputField(cur *pack.Cursor, i int, out *RequestOutput) (
 		out.TraceHeaders, err = cur.Raw()
 	case outDrafts:
 		out.Drafts, err = cur.Raw()
-	case outCacheMisses:
-		out.CacheMisses, err = cur.Raw()
 	case outPrefill:
 		out.Prefill, err = cur.Raw()
 	case outError:

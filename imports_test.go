@@ -32,6 +32,7 @@ var importRules = map[string][]string{
 	"cmd/vllm-vcr":         {"*"},
 	"cmd/vllm-vcr-cluster": {"internal/capture/remote"},
 	"cmd/vllm-vcr-dataset": {"internal/engine/dataset/tables"},
+	"cmd/vllm-vcr-python":  {"internal/upstream/pyast/treesitter"},
 	"conformance": {
 		"player", "compat", "manifest", "trace", "internal/check", "internal/frontends", "internal/wire", "internal/golden",
 	},
@@ -84,11 +85,12 @@ var importRules = map[string][]string{
 	"internal/inspect/convert": {"trace", "internal/inspect"},
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
 
-	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},
-	"internal/upstream/pinned":   {"internal/frontends/pyclient", "internal/upstream/pypi", toml},
-	"internal/upstream/pyast":    {wazero},
-	"internal/upstream/extract":  {"compat", "internal/wire", "internal/upstream/pyast", "internal/upstream/pypi"},
-	"internal/upstream/wirediff": {"compat", "internal/report/sarif", "internal/wire"},
+	"internal/upstream/pypi":             {"compat", "golang.org/x/net"},
+	"internal/upstream/pinned":           {"internal/frontends/pyclient", "internal/upstream/pypi", toml},
+	"internal/upstream/pyast":            {},
+	"internal/upstream/pyast/treesitter": {wazero},
+	"internal/upstream/extract":          {"compat", "internal/wire", "internal/upstream/pyast", "internal/upstream/pypi"},
+	"internal/upstream/wirediff":         {"compat", "internal/report/sarif", "internal/wire"},
 	"internal/upstream/drift": {
 		"player", "compat", "manifest", "conformance", "internal/check", "internal/frontends", "internal/wire/protocol", "internal/capture",
 		"internal/report", "internal/upstream",
@@ -166,7 +168,7 @@ func TestProgramsAreLean(t *testing.T) {
 	}{
 		{root: "conformance", absent: []string{aws, k8s, wazero, yaml, parquet, sqlite, "github.com/google/go-github", "text/template"}},
 		// Of AWS only what signs: the generated clients were a tenth of the program.
-		{root: "cmd/vllm-vcr", absent: []string{aws + "/aws-sdk-go-v2/service", aws + "/aws-sdk-go-v2/config", k8s, parquet, sqlite}},
+		{root: "cmd/vllm-vcr", absent: []string{aws + "/aws-sdk-go-v2/service", aws + "/aws-sdk-go-v2/config", k8s, wazero, parquet, sqlite}},
 		{root: "cmd/vllm-vcr-cluster", absent: []string{aws + "/aws-sdk-go-v2/service", aws + "/aws-sdk-go-v2/config", wazero, parquet, sqlite}},
 		{root: "cmd/vllm-vcr-dataset", absent: []string{aws, k8s, wazero, yaml}},
 	}

@@ -17,9 +17,11 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
+	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/history"
+	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -280,12 +282,21 @@ func extractProfile(ctx context.Context, env *environment, name, index string, o
 	if release.Warning != "" {
 		env.log.Warn(release.Warning)
 	}
-	profile, gaps, err := extract.Read(ctx, release)
+	profile, gaps, err := extract.Read(ctx, startPython, release)
 	if err != nil {
 		return nil, nil, exitError{conformance.ExitInfra, err}
 	}
 	env.log.Info("sources read", "release", profile.Version, "bytes", release.Downloaded(), "duration", time.Since(started))
 	return profile, gaps, nil
+}
+
+// startPython starts the program that parses Python.
+func startPython(ctx context.Context) (*pyast.Parser, error) {
+	path, err := program.Find(ctx, pyast.Program, "the Python sources of a release are read by", buildVersion())
+	if err != nil {
+		return nil, err
+	}
+	return pyast.Start(ctx, path)
 }
 
 // The forms of a history.

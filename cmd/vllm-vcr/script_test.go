@@ -16,12 +16,19 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/engine/dataset/tables"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
+	"github.com/vllm-vcr/conformance/internal/upstream/pyast/treesitter"
 )
 
 // TestMain makes the command itself and its helper available to the scripts, and to tests that
 // start it as a process.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"vllm-vcr": main, helper.Program: func() { os.Exit(remote.Main(version)) }, dataset.Program: func() { os.Exit(tables.Main(version)) }})
+	testscript.Main(m, map[string]func(){
+		"vllm-vcr":      main,
+		helper.Program:  func() { os.Exit(remote.Main(version)) },
+		dataset.Program: func() { os.Exit(tables.Main(version)) },
+		pyast.Program:   func() { os.Exit(treesitter.Main(version)) },
+	})
 }
 
 // TestScripts runs testdata/script/*.txtar. Besides the usual commands they have

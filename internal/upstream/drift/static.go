@@ -14,6 +14,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
+	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -27,7 +28,7 @@ type Extraction struct {
 }
 
 // Extract reads the Python sources in a wheel. It runs no code of them.
-func Extract(ctx context.Context, s pinned.Source) (x Extraction, err error) {
+func Extract(ctx context.Context, start pyast.Starter, s pinned.Source) (x Extraction, err error) {
 	ctx, cancel := extract.Limited(ctx)
 	defer cancel()
 	wheel, err := s.Open(ctx)
@@ -35,7 +36,7 @@ func Extract(ctx context.Context, s pinned.Source) (x Extraction, err error) {
 		return x, err
 	}
 	defer wheel.Close()
-	x.Profile, x.Gaps, err = extract.Read(ctx, extract.Wheel{Wheel: wheel})
+	x.Profile, x.Gaps, err = extract.Read(ctx, start, extract.Wheel{Wheel: wheel})
 	x.Downloaded = wheel.Downloaded()
 	return x, err
 }

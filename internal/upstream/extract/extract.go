@@ -107,10 +107,10 @@ type wanted struct {
 }
 
 // Read is [Extract] with a parser of its own.
-func Read(ctx context.Context, source Source) (*protocol.Profile, []Gap, error) {
-	parser, err := pyast.New(ctx)
+func Read(ctx context.Context, start pyast.Starter, source Source) (*protocol.Profile, []Gap, error) {
+	parser, err := start(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("parser of Python: %w", err)
+		return nil, nil, err
 	}
 	defer parser.Close(context.WithoutCancel(ctx))
 	return Extract(ctx, parser, source)

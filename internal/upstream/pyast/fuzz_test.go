@@ -1,7 +1,6 @@
 package pyast
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,7 +31,7 @@ func FuzzParse(f *testing.F) {
 		}
 		tree, err := p.Parse(t.Context(), source)
 		if err != nil {
-			if utf8.Valid(source) && !strings.Contains(string(source), "\x00") && !errors.Is(err, errTimeout) {
+			if utf8.Valid(source) && !strings.Contains(string(source), "\x00") && !strings.Contains(err.Error(), "more than a minute") {
 				t.Errorf("it is text, and yet: %v", err)
 			}
 			return

@@ -1,31 +1,28 @@
 package pyast
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/upstream/pyast/treesitter"
 )
 
 // newParser returns a parser that is closed with the test.
 func newParser(t testing.TB) *Parser {
 	t.Helper()
-	p, err := New(t.Context())
+	b, err := treesitter.New(t.Context())
 	must(t, err)
-	t.Cleanup(func() {
-		if err := p.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	p := New(b)
+	t.Cleanup(func() { must(t, p.Close(context.Background())) })
 	return p
 }
 
@@ -77,70 +74,8 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-func TestParseStops(t *testing.T) {
-	p := newParser(t)
-	long := []byte(strings.Repeat("a = 1\n", 10_000))
-	ended := errors.New("ended")
-	cancelled, cancel := context.WithCancelCause(t.Context())
-	cancel(ended)
-	tests := []struct {
-		name    string
-		ctx     context.Context
-		timeout time.Duration
-		want    error
-	}{
-		{name: "cancelled", ctx: cancelled, timeout: time.Hour, want: ended},
-		{name: "too slow", ctx: t.Context(), timeout: time.Nanosecond, want: errTimeout},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			p.timeout = test.timeout
-			if _, err := p.Parse(test.ctx, long); !errors.Is(err, test.want) {
-				t.Errorf("got %v, want %v", err, test.want)
-			}
-			p.timeout = maxTime
-			if tree := parse(t, p, string(long)); len(tree.Root.Children) != 10_000 {
-				t.Errorf("afterwards %d statements were read", len(tree.Root.Children))
-			}
-		})
-	}
-}
-
-// TestParseStopsWithinToken cancels while the parser looks for a token, where it does not ask whether to go on.
-func TestParseStopsWithinToken(t *testing.T) {
-	p := newParser(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	asked := 0
-	i, err := p.take(ctx)
-	must(t, err)
-	source := []byte(strings.Repeat("\\\n", 1<<20)) // each backslash has it read all that follows
-	_, _, err = i.run(cancelOnErr{ctx, func() {
-		if asked++; asked == 100 {
-			cancel()
-		}
-	}}, source)
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	if asked > 500 {
-		t.Errorf("it asked %d more times", asked-100)
-	}
-}
-
-// cancelOnErr calls f whenever it is asked for its error.
-type cancelOnErr struct {
-	context.Context
-	f func()
-}
-
-func (c cancelOnErr) Err() error {
-	c.f()
-	return c.Context.Err()
-}
-
 func TestParseAfterClose(t *testing.T) {
-	p, err := New(t.Context())
-	must(t, err)
+	p := newParser(t)
 	tree := parse(t, p, "a = 1")
 	must(t, p.Close(t.Context()))
 	if got := expression(t, tree).Text(); got != "1" {
@@ -177,23 +112,6 @@ func TestParseAtOnce(t *testing.T) {
 	group.Wait()
 }
 
-// TestParseKeepsInstances parses more than fits, bit by bit, in one instance; one that took much memory is not kept.
-func TestParseKeepsInstances(t *testing.T) {
-	p := newParser(t)
-	source := strings.Repeat("def f(a, b=[1, 2, 3]): return {'a': a, 'b': b}\n", 200)
-	parse(t, p, source)
-	before := p.idle[0].module.Memory().Size()
-	for range 50 {
-		parse(t, p, source)
-	}
-	if after := p.idle[0].module.Memory().Size(); after != before || len(p.idle) != 1 {
-		t.Errorf("%d instances, the memory grew from %d to %d bytes", len(p.idle), before, after)
-	}
-	if parse(t, p, strings.Repeat("x = [1, 2]\n", 40_000)); len(p.idle) != 0 {
-		t.Errorf("one of %d bytes is kept", p.idle[0].module.Memory().Size())
-	}
-}
-
 func TestParseLineEnds(t *testing.T) {
 	p := newParser(t)
 	const unix = "\ufeffclass A:\n\tx: int = '''a\nb'''\n\n\ty = 2 # c\nz = \\\n3\n"
@@ -226,43 +144,6 @@ func TestParseLineEnds(t *testing.T) {
 	}
 }
 
-// TestModuleAsksForNothing pins that the module cannot reach files, clocks or the network: it is not even given WASI.
-func TestModuleAsksForNothing(t *testing.T) {
-	var imports []string
-	for _, f := range newParser(t).compiled.ImportedFunctions() {
-		from, name, _ := f.Import()
-		imports = append(imports, from+"."+name)
-	}
-	if diff := cmp.Diff([]string{"env.stop"}, imports); diff != "" {
-		t.Errorf("imports (-want +got):\n%s", diff)
-	}
-}
-
-// TestModuleIsBuiltFromItsSources builds the module again, from what the registries have.
-func TestModuleIsBuiltFromItsSources(t *testing.T) {
-	if os.Getenv("VLLM_VCR_NETWORK") == "" {
-		t.Skip("downloads a compiler of 90 MB: set VLLM_VCR_NETWORK=1")
-	}
-	out := filepath.Join(t.TempDir(), "python.wasm")
-	cmd := exec.CommandContext(t.Context(), "python3", "wasm/build", out)
-	if log, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, log)
-	}
-	built, err := os.ReadFile(out)
-	must(t, err)
-	if !bytes.Equal(built, module) {
-		t.Errorf("wasm/build makes %d bytes, not the %d of python.wasm: run it, and commit both", len(built), len(module))
-	}
-}
-
-func BenchmarkNew(b *testing.B) {
-	for b.Loop() {
-		p, err := New(b.Context())
-		must(b, err)
-		_ = p.Close(b.Context())
-	}
-}
-
 func BenchmarkParse(b *testing.B) {
 	source, err := os.ReadFile("testdata/python/serial_utils.py")
 	must(b, err)
@@ -281,4 +162,78 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestMain has this program be the one that parses, if its environment says so.
+func TestMain(m *testing.M) {
+	switch os.Getenv("PYAST_TEST") {
+	case "parse":
+		os.Exit(treesitter.Main(""))
+	case "fail":
+		fmt.Fprintln(os.Stderr, "no\tmemory")
+		os.Exit(3)
+	case "other":
+		fmt.Println(`{"Symbols":["module"],"Fields":[""]}`)
+		fmt.Println(`{"Records":"AAAAAAAAAAAAAAAAAAAAAAAAAAA=","Nodes":7}`)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// TestProcess has another process parse, and compares what comes back with what this process makes of the same files.
+func TestProcess(t *testing.T) {
+	self, err := os.Executable()
+	must(t, err)
+	t.Setenv("PYAST_TEST", "parse")
+	p, err := Start(t.Context(), self)
+	must(t, err)
+	here := newParser(t)
+	files, err := filepath.Glob("testdata/python/*.py")
+	must(t, err)
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		must(t, err)
+		got, want := parse(t, p, string(source)), parse(t, here, string(source))
+		var nodes []*Node
+		for n := range want.Root.All() {
+			nodes = append(nodes, n)
+		}
+		for n := range got.Root.All() {
+			if len(nodes) == 0 || n.Kind != nodes[0].Kind || n.Field != nodes[0].Field || n.Text() != nodes[0].Text() {
+				t.Fatalf("%s: %s %q differs", file, n.Kind, n.Text())
+			}
+			nodes = nodes[1:]
+		}
+		if len(nodes) > 0 || len(got.Errors()) != len(want.Errors()) {
+			t.Errorf("%s: %d nodes are lost", file, len(nodes))
+		}
+	}
+	if _, err := p.Parse(t.Context(), []byte("a\x00")); err == nil || err.Error() != "line 1: a NUL byte, which Python source cannot hold" {
+		t.Errorf("got %v", err)
+	}
+	must(t, p.Close(t.Context()))
+	if _, err := p.Parse(t.Context(), []byte("a")); err == nil {
+		t.Error("a closed parser parses")
+	}
+
+	stopped := errors.New("stopped")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	p, err = Start(t.Context(), self)
+	must(t, err)
+	cancel(stopped)
+	if _, err := p.Parse(ctx, []byte(strings.Repeat("a = 1\n", 100_000))); !errors.Is(err, stopped) {
+		t.Errorf("got %v", err)
+	}
+	t.Setenv("PYAST_TEST", "fail")
+	if _, err := Start(t.Context(), self); err == nil || err.Error() != "vllm-vcr-python: no memory" {
+		t.Errorf("got %v", err)
+	}
+	t.Setenv("PYAST_TEST", "other")
+	p, err = Start(t.Context(), self)
+	must(t, err)
+	if _, err := p.Parse(t.Context(), []byte("a")); err == nil || !strings.Contains(err.Error(), "7 nodes in 20 bytes") {
+		t.Errorf("got %v", err)
+	}
+	must(t, p.Close(t.Context()))
 }

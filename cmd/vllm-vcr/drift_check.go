@@ -211,8 +211,10 @@ func checkRelease(ctx context.Context, env *environment, run *driftRun, live dri
 		Frontend: func(ctx context.Context) (drift.Frontend, error) {
 			return drift.Fetch(ctx, run.subject.source, run.cache, env.log)
 		},
-		Extract: func(ctx context.Context) (drift.Extraction, error) { return drift.Extract(ctx, startPython, run.subject.source) },
-		Step:    func(layer drift.LayerName, step string) { steps.show(string(layer), step) },
+		Extract: func(ctx context.Context) (drift.Extraction, error) {
+			return drift.Extract(ctx, startPython, run.subject.source)
+		},
+		Step: func(layer drift.LayerName, step string) { steps.show(string(layer), step) },
 		Engines: drift.Engines{Mode: drift.EngineMode(opts.engine), Options: cpuengine.Options{
 			Dir: opts.peers, Index: opts.index, Log: env.log,
 			Progress: func(step string) { steps.show("engine "+run.subject.build.String(), step) },

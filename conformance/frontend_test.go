@@ -216,6 +216,22 @@ func TestFrontendsAreStartedAgain(t *testing.T) {
 	}
 }
 
+// A released frontend without the variables that switch its routes for adapters on is not judged by them, and the verdict says which they are.
+func TestFrontendWithoutItsVariables(t *testing.T) {
+	version := testenv.FrontendVersions()[0]
+	front := realUnderTest(t, version)
+	front.Env = []string{"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "NO_COLOR=1"}
+	report := underTest(t, front, protocol.LineOf(version), Timeouts{}, frontendsuite.LoRA, frontendsuite.Health)
+	if report.ExitCode != ExitOK {
+		t.Errorf("exit code %d", report.ExitCode)
+	}
+	for _, name := range []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES="} {
+		if !strings.Contains(report.Reason, name) {
+			t.Errorf("the verdict does not name %s: %s", name, report.Reason)
+		}
+	}
+}
+
 // What is no frontend, or none that works, is reported with its last words, in time,
 // and leaves nothing behind.
 func TestFrontendsThatDoNotServe(t *testing.T) {

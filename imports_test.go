@@ -71,7 +71,7 @@ var importRules = map[string][]string{
 	"internal/serve/grpc":    {},
 	"internal/serve/remote":  {"player", "internal/check/message", "internal/frontends/coreclient", "internal/wire"},
 	"internal/serve/jinja":   {},
-	"internal/serve/builtin": {"player", "internal/engine/tokenizer", "internal/serve/jinja", "internal/serve/grpc", "internal/wire/pack", "internal/wire/protocol"},
+	"internal/serve/builtin": {"player", "internal/engine/tokenizer", "internal/serve/jinja", "internal/serve/grpc", "internal/wire/pack", "internal/wire/protocol", "github.com/zeebo"},
 	"internal/serve": {
 		".", "player", "internal/frontends", "internal/engine/tokenizer", "internal/capture/cpuengine",
 	},

@@ -23,7 +23,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/vllm-vcr/conformance/internal/base/blake3"
+	"github.com/zeebo/blake3"
+
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )

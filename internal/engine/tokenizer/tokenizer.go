@@ -57,8 +57,11 @@ func (t *Tokenizer) Encode(text string) []uint32 {
 	if t.words != nil {
 		return t.words.encode(text)
 	}
+	if text == "" {
+		return nil
+	}
 	text = strings.ToValidUTF8(text, string(utf8.RuneError))
-	var ids []uint32
+	ids := make([]uint32, 0, len(text)/3+4)
 	t.added.raw.split(text, func(part string, id uint32, token bool) {
 		if token {
 			ids = append(ids, id)
@@ -114,7 +117,7 @@ func (t *Tokenizer) Added(id uint32) bool { return t.isAdded[id] }
 func (t *Tokenizer) encodePart(ids []uint32, part string) []uint32 {
 	pieces := []string{part}
 	for _, s := range t.split {
-		var next []string
+		next := make([]string, 0, len(part)/4+4)
 		for _, piece := range pieces {
 			next = s.split(next, piece)
 		}

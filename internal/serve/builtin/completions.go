@@ -1,12 +1,14 @@
 package builtin
 
 import (
+	"bytes"
 	"encoding/json"
 	"iter"
 	"math"
 	"net/http"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -147,7 +149,9 @@ func (s *Server) prompts(q *completionRequest, id string) (prompts [][]uint32, e
 		}
 	}
 	addText := func(text string) {
-		q.plain = append(q.plain, text)
+		if s.sim != nil {
+			q.plain = append(q.plain, text)
+		}
 		add(text, s.encode(text, or(q.AddSpecial, true)))
 	}
 	addIDs := func(ids []uint32) *apiError {
@@ -164,6 +168,10 @@ func (s *Server) prompts(q *completionRequest, id string) (prompts [][]uint32, e
 		}
 		add(text, ids)
 		return nil
+	}
+	if text, ok := plainText(q.Prompt); ok {
+		addText(text)
+		return s.checkPrompts(q, prompts, id)
 	}
 	var text string
 	var texts []string
@@ -194,6 +202,19 @@ func (s *Server) prompts(q *completionRequest, id string) (prompts [][]uint32, e
 	if err != nil {
 		return nil, err
 	}
+	return s.checkPrompts(q, prompts, id)
+}
+
+// plainText is a text of valid JSON without escapes.
+func plainText(raw []byte) (text string, ok bool) {
+	if len(raw) < 2 || raw[0] != '"' || bytes.IndexByte(raw, '\\') >= 0 || !utf8.Valid(raw) {
+		return "", false
+	}
+	return string(raw[1 : len(raw)-1]), true
+}
+
+// checkPrompts truncates prompts and refuses empty ones.
+func (s *Server) checkPrompts(q *completionRequest, prompts [][]uint32, id string) ([][]uint32, *apiError) {
 	for i, ids := range prompts {
 		if q.TruncatePrompt != nil && *q.TruncatePrompt >= 0 && len(ids) > *q.TruncatePrompt {
 			prompts[i] = ids[len(ids)-*q.TruncatePrompt:]

@@ -20,7 +20,8 @@ import (
 type generation struct {
 	server *Server
 	params *params
-	all    []*sequence // by the index of the choice
+	all    []*sequence  // by the index of the choice
+	one    [1]*sequence // the room for all of one answer
 
 	wake chan struct{} // something has come
 	mu   sync.Mutex    // of what the sequences got
@@ -41,6 +42,7 @@ type sequence struct {
 	pieces  []piece
 	spare   []piece
 	waiting bool // Full was true
+	room    [1]piece
 
 	// Of the goroutine of the HTTP request.
 	decoder  decoder
@@ -151,7 +153,12 @@ func (g *generation) notify() {
 // generate begins an answer to each prompt, or as many as n says. id is that of the HTTP request. They have to be ended by
 // [generation.close].
 func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protocol.LoRA) (*generation, *apiError) {
-	g := &generation{server: s, params: p, wake: make(chan struct{}, 1), all: make([]*sequence, 0, len(prompts)*p.answers)}
+	g := &generation{server: s, params: p, wake: make(chan struct{}, 1)}
+	var room [1]*player.EngineRequest
+	requests := room[:0]
+	if g.all = g.one[:0]; len(prompts)*p.answers > 1 {
+		g.all, requests = make([]*sequence, 0, len(prompts)*p.answers), make([]*player.EngineRequest, 0, len(prompts)*p.answers)
+	}
 	if p.rank > len(s.balance.open) {
 		return nil, badRequest("", "engine-core error")
 	}
@@ -161,7 +168,6 @@ func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protoc
 		}
 	}
 	eager := p.Stream || len(p.Stop) > 0
-	requests := make([]*player.EngineRequest, 0, cap(g.all))
 	arrival := time.Now()
 	for number, prompt := range prompts {
 		for n := range p.answers {
@@ -169,12 +175,13 @@ func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protoc
 			if len(g.all) > 0 {
 				external += "-" + strconv.Itoa(len(g.all)) // as the requests that serve makes of one before another frontend
 			}
-			q := &sequence{gen: g, index: len(g.all), id: external + "-" + suffix(), external: external, prompt: prompt, eager: eager}
+			q := &sequence{gen: g, index: len(g.all), id: internalID(external), external: external, prompt: prompt, eager: eager}
 			if q.engine = p.rank - 1; q.engine < 0 {
 				q.engine = s.balance.choose()
 			} else {
 				s.balance.take(q.engine)
 			}
+			q.pieces = q.room[:0]
 			g.all = append(g.all, q)
 			q.decoder = newDecoder(s.opt.Tokenizer, p, !p.Stream)
 			r := s.opt.Group.NewRequest(q.engine)
@@ -209,6 +216,13 @@ func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protoc
 		s.opt.Group.Submit(g.all[i].engine, r)
 	}
 	return g, nil
+}
+
+// internalID is the id of a request for the engine.
+func internalID(external string) string {
+	n := rand.Uint32()
+	b := append(append(make([]byte, 0, len(external)+9), external...), '-')
+	return string(hex.AppendEncode(b, []byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}))
 }
 
 // suffix distinguishes requests of the same id, as frontends do.

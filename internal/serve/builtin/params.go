@@ -466,24 +466,30 @@ func (s *Server) badWord(word string) (all [][]uint32) {
 
 // extraArgs are vllm_xargs and the parameters of connectors as the engine gets them.
 func (p *params) extraArgs() ([]byte, *apiError) {
+	if len(p.XArgs) == 0 && absent(p.KVTransfer) && absent(p.ECTransfer) {
+		return nil, nil
+	}
 	var own map[string]any
 	if len(p.XArgs) > 0 {
 		if err := json.Unmarshal(p.XArgs, &own); err != nil {
 			return nil, badType("vllm_xargs: expected a map")
 		}
 	}
-	for name, raw := range map[string]json.RawMessage{"kv_transfer_params": p.KVTransfer, "ec_transfer_params": p.ECTransfer} {
-		if absent(raw) {
+	for _, transfer := range [...]struct {
+		name string
+		raw  json.RawMessage
+	}{{"kv_transfer_params", p.KVTransfer}, {"ec_transfer_params", p.ECTransfer}} {
+		if absent(transfer.raw) {
 			continue
 		}
 		var value map[string]any
-		if err := json.Unmarshal(raw, &value); err != nil {
-			return nil, badType("%s: expected a map", name)
+		if err := json.Unmarshal(transfer.raw, &value); err != nil {
+			return nil, badType("%s: expected a map", transfer.name)
 		}
 		if own == nil {
 			own = map[string]any{}
 		}
-		own[name] = value
+		own[transfer.name] = value
 	}
 	if own == nil {
 		return nil, nil

@@ -12,12 +12,20 @@ import (
 
 // serveLocal lets the frontend in this process answer.
 func (e *Edge) serveLocal(w http.ResponseWriter, r *http.Request, x *exchange) {
-	r.Header[headerRequestID] = []string{x.id}
+	x.shown[0] = x.id
+	r.Header[headerRequestID] = x.shown[:]
 	if x.body != nil {
-		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
+		body := new(knownBody)
+		body.Reset(x.body)
+		r.Body, r.ContentLength = body, int64(len(x.body))
 	}
 	x.rank.local.ServeHTTP(w, r)
 }
+
+// A knownBody is one that was read.
+type knownBody struct{ bytes.Reader }
+
+func (*knownBody) Close() error { return nil }
 
 // roundTripLocal is the answer of a frontend in this process as one that can be changed on its way. The end of its body, or of the
 // request, ends the work at it.

@@ -612,7 +612,7 @@ func (c *clientSide) process(data []byte) {
 	c.tries = 0
 	var local *http.Request
 	if l.of.local {
-		local, body = requestOf(h, request), bytes.Clone(body)
+		local, body = requestOf(c.answering().ctx, h, request), bytes.Clone(body)
 	} else {
 		if c.id = h.id; c.id == "" {
 			c.id = newID()

@@ -27,10 +27,11 @@ type answering struct {
 	state  atomic.Int32
 	// writable gets something when epoll says that the client takes more.
 	writable chan struct{}
-	cancel   context.CancelFunc
+	// ctx ends when the client leaves. All requests of the connection have it.
+	ctx    context.Context
+	cancel context.CancelFunc
 
 	// Of the goroutine.
-	gone   <-chan struct{} // closed when the client has left
 	header http.Header
 	status int
 	begun  bool       // the head was written
@@ -58,16 +59,19 @@ func (o *outBuffer) WriteString(s string) (int, error) { o.b = append(o.b, s...)
 
 func (o *outBuffer) Write(p []byte) (int, error) { o.b = append(o.b, p...); return len(p), nil }
 
-// serve lets the frontend of a rank answer a request.
-func (c *clientSide) serve(to *rank, r *http.Request, body []byte) {
-	a := c.local
-	if a == nil {
-		a = &answering{client: c, fd: c.fd, writable: make(chan struct{}, 1), header: http.Header{}}
+// answering is that of the client.
+func (c *clientSide) answering() *answering {
+	if c.local == nil {
+		a := &answering{client: c, fd: c.fd, writable: make(chan struct{}, 1), header: http.Header{}}
+		a.ctx, a.cancel = context.WithCancel(context.Background())
 		c.local = a
 	}
-	var ctx context.Context
-	ctx, a.cancel = context.WithCancel(context.Background())
-	a.gone = ctx.Done()
+	return c.local
+}
+
+// serve lets the frontend of a rank answer a request.
+func (c *clientSide) serve(to *rank, r *http.Request, body []byte) {
+	a := c.answering()
 	clear(a.header)
 	a.status, a.begun, a.left = 0, false, 0
 	state := answers
@@ -75,24 +79,30 @@ func (c *clientSide) serve(to *rank, r *http.Request, body []byte) {
 		state = calls // the next request may be here
 	}
 	a.state.Store(state)
-	go a.run(r.WithContext(ctx), &exchange{rank: to, id: requestID(r), body: body}, a.cancel)
+	go a.run(r, &exchange{rank: to, id: requestID(r), body: body})
 }
 
 // requestOf is a plain request as package http would have read it, without its body. head is what readPlain has written of it.
-func requestOf(h plainHead, head []byte) *http.Request {
+func requestOf(ctx context.Context, h plainHead, head []byte) *http.Request {
 	first, rest, _ := strings.Cut(string(head), "\r\n")
 	method, _, _ := strings.Cut(first, " ")
-	r := &http.Request{
-		Method: method, URL: &url.URL{Path: h.path}, RequestURI: h.path, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: make(http.Header, 8), Body: http.NoBody, ContentLength: int64(h.length),
-	}
+	var empty http.Request
+	r := empty.WithContext(ctx)
+	r.Method, r.URL, r.RequestURI, r.Proto, r.ProtoMajor, r.ProtoMinor = method, &url.URL{Path: h.path}, h.path, "HTTP/1.1", 1, 1
+	r.Header, r.Body, r.ContentLength = make(http.Header, 8), http.NoBody, int64(h.length)
+	values := make([]string, 0, strings.Count(rest, "\r\n")) // of all headers
 	for line := range strings.SplitSeq(strings.TrimSuffix(rest, "\r\n"), "\r\n") {
 		name, value, _ := strings.Cut(line, ": ")
 		if name = http.CanonicalHeaderKey(name); name == "Host" {
 			r.Host = value
 			continue
 		}
-		r.Header[name] = append(r.Header[name], value)
+		if r.Header[name] == nil {
+			values = append(values, value)
+			r.Header[name] = values[len(values)-1 : len(values) : len(values)]
+		} else {
+			r.Header[name] = append(r.Header[name], value)
+		}
 	}
 	if h.id != "" {
 		r.Header[headerRequestID] = []string{h.id}
@@ -108,7 +118,7 @@ func growStack() byte {
 	return room[len(os.Args)&1]
 }
 
-func (a *answering) run(r *http.Request, x *exchange, cancel context.CancelFunc) {
+func (a *answering) run(r *http.Request, x *exchange) {
 	growStack()
 	defer func() {
 		if reason := recover(); reason != nil {
@@ -118,7 +128,6 @@ func (a *answering) run(r *http.Request, x *exchange, cancel context.CancelFunc)
 			a.failed = cmp.Or(a.failed, http.ErrAbortHandler)
 		}
 		a.finish()
-		cancel()
 		a.end()
 	}()
 	a.client.loop.of.edge.answer(a, r, x)
@@ -333,7 +342,7 @@ func (a *answering) send() error {
 		case err == unix.EAGAIN:
 			select {
 			case <-a.writable:
-			case <-a.gone:
+			case <-a.ctx.Done():
 				a.failed = errLeft
 			}
 		case err != unix.EINTR:

@@ -77,7 +77,8 @@ type exchange struct {
 	id     string
 	body   []byte // of a request whose body the edge has to know, else nil
 	asked  asked
-	record *Record // nil without a log
+	record *Record   // nil without a log
+	shown  [1]string // the id, as the value of a header
 }
 
 // asked is what the edge has to know of the body of a request.
@@ -176,7 +177,8 @@ func (e *Edge) answer(w http.ResponseWriter, r *http.Request, x *exchange) {
 // showID puts the id of a request into its answer.
 func (e *Edge) showID(w http.ResponseWriter, x *exchange) {
 	if e.opt.Simulator == nil || e.opt.Simulator.RequestIDs {
-		w.Header()[headerRequestID] = []string{x.id}
+		x.shown[0] = x.id
+		w.Header()[headerRequestID] = x.shown[:]
 	}
 }
 

@@ -69,7 +69,7 @@ var importRules = map[string][]string{
 
 	"internal/serve/edge":    {"internal/serve/grpc", "golang.org/x/sys"},
 	"internal/serve/grpc":    {},
-	"internal/serve/remote":  {"player", "internal/check/message", "internal/frontends/coreclient", "internal/wire"},
+	"internal/serve/remote":  {"player", "internal/frontends/coreclient", "internal/wire"},
 	"internal/serve/jinja":   {},
 	"internal/serve/builtin": {"player", "internal/engine/tokenizer", "internal/serve/jinja", "internal/serve/grpc", "internal/wire/pack", "internal/wire/protocol", "github.com/zeebo"},
 	"internal/serve": {

@@ -69,7 +69,7 @@ func (e *Engine) judgeTable(t table) {
 	for i, name := range names[:3] {
 		raw := e.deeper.get(name)
 		cur := pack.NewCursor(raw)
-		tensor, err := message.ReadTensor(&cur, e.aux)
+		tensor, err := protocol.ReadTensor(&cur, e.aux)
 		if err != nil {
 			e.fail(CodeLogprobs, t.path+"."+name, "a tensor of the line", err, "a table of request %s", t.id)
 			return
@@ -186,7 +186,7 @@ func (e *Engine) judgeMask(at string, r *request, tokens []uint32) {
 	at += ".new_sampling_mask"
 	read := func(name string) (values []int64, ok bool) {
 		cur := pack.NewCursor(e.deeper.get(name))
-		tensor, err := message.ReadTensor(&cur, e.aux)
+		tensor, err := protocol.ReadTensor(&cur, e.aux)
 		switch {
 		case err != nil:
 			e.fail(CodeMask, at+"."+name, "a tensor of the line", err, "it does not decode")

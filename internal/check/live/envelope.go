@@ -127,7 +127,7 @@ func (l *live) takeStats(raw []byte) {
 			l.statistics("prefix_cache_stats."+key, "it is missing, and a real frontend dies of that")
 		}
 	}
-	counts, err := message.Integers(raw)
+	counts, err := protocol.Integers(raw)
 	if err != nil {
 		l.statistics("", err.Error())
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -50,7 +49,7 @@ func LogprobTable(raw []byte, aux [][]byte, rows, columns int) ([]int64, error) 
 	}
 	var ids []int64
 	for i, part := range []string{"token ids", "logprobs", "ranks"} {
-		t, err := message.ReadTensor(&cur, aux)
+		t, err := protocol.ReadTensor(&cur, aux)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", part, err)
 		}

@@ -1,3 +1,3 @@
-// Package message reads what several suites judge of an engine's messages: the keys of its registration, the layout of its
-// outputs, numbers and tensors.
+// Package message reads what several suites judge of an engine's messages: the keys of its registration, and the layout of its
+// outputs.
 package message

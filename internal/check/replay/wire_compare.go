@@ -366,7 +366,7 @@ func FirstIDs(raw []byte, aux [][]byte) []int64 {
 	if n, err := cur.ArrayLen(); err != nil || n == 0 {
 		return nil
 	}
-	ids, err := message.ReadTensor(&cur, aux)
+	ids, err := protocol.ReadTensor(&cur, aux)
 	if err != nil || len(ids.Shape) != 2 || ids.Shape[1] == 0 {
 		return nil
 	}

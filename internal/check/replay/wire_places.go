@@ -3,7 +3,6 @@ package replay
 import (
 	"fmt"
 
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -81,7 +80,7 @@ func (w *WireSession) gauge(at int, name string) int {
 	if err := w.codec.DecodeOutputs(w.Said[at].Frames[0], &o); err != nil || o.SchedulerStats == nil {
 		return 0
 	}
-	counts, _ := message.Integers(o.SchedulerStats)
+	counts, _ := protocol.Integers(o.SchedulerStats)
 	return int(counts[name])
 }
 

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -229,7 +228,7 @@ func (w *WireSession) addOutput(s *WireSaid, o *protocol.RequestOutput) error {
 		return fmt.Errorf("an output for request %q, which has finished", o.ID)
 	}
 	if o.Prefill != nil && len(r.steps) == 0 {
-		counts, err := message.Integers(o.Prefill)
+		counts, err := protocol.Integers(o.Prefill)
 		if err != nil {
 			return fmt.Errorf("prefill_stats: %w", err)
 		}

@@ -3,7 +3,6 @@ package remote
 import (
 	"fmt"
 
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -31,7 +30,7 @@ func readOutput(in *protocol.RequestOutput, aux [][]byte) (out protocol.Output, 
 	}
 	if in.Pooling != nil {
 		cur := pack.NewCursor(in.Pooling)
-		t, err := message.ReadTensor(&cur, aux)
+		t, err := protocol.ReadTensor(&cur, aux)
 		if err != nil {
 			return out, fmt.Errorf("pooling_output: %w", err)
 		}
@@ -41,7 +40,7 @@ func readOutput(in *protocol.RequestOutput, aux [][]byte) (out protocol.Output, 
 		}
 	}
 	if in.Prefill != nil {
-		counts, err := message.Integers(in.Prefill)
+		counts, err := protocol.Integers(in.Prefill)
 		if err != nil {
 			return out, fmt.Errorf("prefill_stats: %w", err)
 		}
@@ -75,7 +74,7 @@ func readLogprobs(raw []byte, aux [][]byte) (*protocol.Logprobs, error) {
 	}
 	t := new(protocol.Logprobs)
 	for i := range 3 {
-		values, err := message.ReadTensor(&cur, aux)
+		values, err := protocol.ReadTensor(&cur, aux)
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package message
+package protocol
 
 import (
 	"encoding/binary"
@@ -7,22 +7,22 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// tensor is an ndarray or a torch tensor of a message (vllm/v1/serial_utils.py).
-type tensor struct {
+// An Array is an ndarray or a torch tensor of a message (vllm/v1/serial_utils.py).
+type Array struct {
 	Dtype string // "<i8", "int32"
 	Shape []int
 	data  []byte // little-endian
 }
 
-// tensorWidths are the bytes of one element.
-var tensorWidths = map[string]int{
+// elementWidths are the bytes of one element.
+var elementWidths = map[string]int{
 	"<i4": 4, "<i8": 8, "<f4": 4, "<f8": 8, "int32": 4, "int64": 8, "float32": 4, "float64": 8,
 }
 
-func ReadTensor(cur *pack.Cursor, aux [][]byte) (t tensor, err error) {
+// ReadTensor reads one as a message has it. aux are the frames after the message.
+func ReadTensor(cur *pack.Cursor, aux [][]byte) (t Array, err error) {
 	n, err := cur.ArrayLen()
 	if err != nil || n != 3 {
 		return t, fmt.Errorf("%d values, want dtype, shape and data: %v", n, err)
@@ -30,7 +30,7 @@ func ReadTensor(cur *pack.Cursor, aux [][]byte) (t tensor, err error) {
 	if t.Dtype, err = cur.StrString(); err != nil {
 		return t, fmt.Errorf("dtype: %w", err)
 	}
-	width, known := tensorWidths[t.Dtype]
+	width, known := elementWidths[t.Dtype]
 	if !known {
 		return t, fmt.Errorf("dtype %q, want integers or floats of 4 or 8 bytes", t.Dtype)
 	}
@@ -56,8 +56,8 @@ func ReadTensor(cur *pack.Cursor, aux [][]byte) (t tensor, err error) {
 func tensorBytes(cur *pack.Cursor, aux [][]byte) ([]byte, error) {
 	if cur.Kind() != pack.Int {
 		code, data, err := cur.Ext()
-		if err == nil && code != protocol.ExtRawView {
-			err = fmt.Errorf("extension type %d, want %d", code, protocol.ExtRawView)
+		if err == nil && code != ExtRawView {
+			err = fmt.Errorf("extension type %d, want %d", code, ExtRawView)
 		}
 		return data, err
 	}
@@ -68,9 +68,10 @@ func tensorBytes(cur *pack.Cursor, aux [][]byte) ([]byte, error) {
 	return aux[i-1], nil
 }
 
-func (t tensor) Integers() []int64 {
+// Integers are the values of a tensor of integers.
+func (t Array) Integers() []int64 {
 	var values []int64
-	for width, rest := tensorWidths[t.Dtype], t.data; len(rest) > 0; rest = rest[width:] {
+	for width, rest := elementWidths[t.Dtype], t.data; len(rest) > 0; rest = rest[width:] {
 		if width == 4 {
 			values = append(values, int64(int32(binary.LittleEndian.Uint32(rest))))
 		} else {
@@ -81,9 +82,9 @@ func (t tensor) Integers() []int64 {
 }
 
 // Floats are the values of a tensor of floats.
-func (t tensor) Floats() []float64 {
+func (t Array) Floats() []float64 {
 	var values []float64
-	for width, rest := tensorWidths[t.Dtype], t.data; len(rest) > 0; rest = rest[width:] {
+	for width, rest := elementWidths[t.Dtype], t.data; len(rest) > 0; rest = rest[width:] {
 		if width == 4 {
 			values = append(values, float64(math.Float32frombits(binary.LittleEndian.Uint32(rest))))
 		} else {
@@ -94,4 +95,23 @@ func (t tensor) Floats() []float64 {
 }
 
 // IsFloat reports whether the elements are floats; else they are integers.
-func (t tensor) IsFloat() bool { return strings.Contains(t.Dtype, "f") }
+func (t Array) IsFloat() bool { return strings.Contains(t.Dtype, "f") }
+
+// Integers reads the integers among the values of a map with text keys.
+func Integers(raw []byte) (map[string]int64, error) {
+	values := map[string]int64{}
+	cur := pack.NewCursor(raw)
+	n, err := cur.MapLen()
+	for ; err == nil && n > 0; n-- {
+		var key string
+		if key, err = cur.StrString(); err != nil {
+			break
+		}
+		if cur.Kind() == pack.Int {
+			values[key], err = cur.Int()
+		} else {
+			err = cur.Skip()
+		}
+	}
+	return values, err
+}

@@ -19,6 +19,8 @@ import (
 // A generation is what one HTTP request lets the engines generate.
 type generation struct {
 	server *Server
+	id     string // that the client knows
+	noted  bool   // in the register of the server
 	params *params
 	all    []*sequence  // by the index of the choice
 	one    [1]*sequence // the room for all of one answer
@@ -153,7 +155,7 @@ func (g *generation) notify() {
 // generate begins an answer to each prompt, or as many as n says. id is that of the HTTP request. They have to be ended by
 // [generation.close].
 func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protocol.LoRA) (*generation, *apiError) {
-	g := &generation{server: s, params: p, wake: make(chan struct{}, 1)}
+	g := &generation{server: s, id: id, noted: p.rpc || s.open.all, params: p, wake: make(chan struct{}, 1)}
 	var room [1]*player.EngineRequest
 	requests := room[:0]
 	if g.all = g.one[:0]; len(prompts)*p.answers > 1 {
@@ -207,7 +209,9 @@ func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protoc
 			requests = append(requests, r)
 		}
 	}
-	s.open.add(g)
+	if g.noted {
+		s.open.add(g)
+	}
 	for i, r := range requests {
 		if q := g.all[i]; q.plan != nil && q.plan.now {
 			q.Receive(&player.EngineOutput{Finish: q.plan.finish}, 0)
@@ -355,7 +359,9 @@ func (g *generation) open() bool {
 
 // close aborts what has not ended.
 func (g *generation) close() {
-	g.server.open.remove(g)
+	if g.noted {
+		g.server.open.remove(g)
+	}
 	for _, q := range g.all {
 		if !q.ended {
 			q.ended = true

@@ -3,6 +3,7 @@ package builtin
 import (
 	"archive/zip"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,7 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/serve/grpc"
@@ -28,15 +29,11 @@ const engineService = grpc.EngineService
 // rpc is what the gRPC service knows beside the HTTP server.
 type rpc struct {
 	started time.Time
-	model   modelInfo
-
-	mu      sync.Mutex
-	running map[string][]*generation // by the id that the client gave
-	last    time.Time                // a request came
+	last    atomic.Int64 // a request came, in nanoseconds of Unix time; 0 is never
 }
 
 func (s *Server) newRPC() grpc.Server {
-	s.rpc = rpc{started: time.Now(), running: map[string][]*generation{}, model: readModelInfo(s.opt.Dir)}
+	s.rpc.started = time.Now()
 	server := grpc.Server{}
 	server.Serve(engineService, map[string]grpc.Handler{
 		"Generate":      s.rpcGenerate,
@@ -113,7 +110,7 @@ func (s *Server) rpcGenerate(ctx context.Context, c *grpc.Call) error {
 	one, zero, yes, no := 1.0, 0.0, true, false
 	q := &rpcRequest{params: params{
 		Temperature: &one, TopP: &one, TopK: new(int), MinP: &zero, FrequencyPenalty: &zero, PresencePenalty: &zero, RepetitionPenalty: &one,
-		SkipSpecial: &no, SpacesBetween: &yes, ReturnTokenIDs: true, answers: 1, logprobs: protocol.NoLogprobs, promptLogprobs: protocol.NoLogprobs,
+		SkipSpecial: &no, SpacesBetween: &yes, ReturnTokenIDs: true, rpc: true, answers: 1, logprobs: protocol.NoLogprobs, promptLogprobs: protocol.NoLogprobs,
 	}}
 	if err := q.read(message); err != nil {
 		return err
@@ -137,12 +134,12 @@ func (s *Server) rpcGenerate(ctx context.Context, c *grpc.Call) error {
 	}
 	s.load.Add(1)
 	defer s.load.Add(-1)
+	s.rpc.last.Store(time.Now().UnixNano())
 	g, refused := s.generate(&q.params, q.id, [][]uint32{ids}, nil)
 	if refused != nil {
 		return rpcError(refused)
 	}
 	defer g.close()
-	defer s.rpc.run(q.id, g)()
 	var b []byte
 	for g.open() {
 		switch err := g.next(ctx, func(one *sequence, p *piece, _ string) error {
@@ -176,22 +173,6 @@ func (s *Server) rpcGenerate(ctx context.Context, c *grpc.Call) error {
 		}
 	}
 	return nil
-}
-
-// run notes a generation under the id of the client until the function that it returns is called.
-func (r *rpc) run(id string, g *generation) (end func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.last = time.Now()
-	r.running[id] = append(r.running[id], g)
-	return func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		left := slices.DeleteFunc(r.running[id], func(other *generation) bool { return other == g })
-		if r.running[id] = left; len(left) == 0 {
-			delete(r.running, id)
-		}
-	}
 }
 
 // read takes the fields of a GenerateRequest.
@@ -623,7 +604,7 @@ func (s *Server) rpcEmbed(ctx context.Context, message []byte) ([]byte, error) {
 	if err := s.checkPrompt(ids); err != nil {
 		return nil, err
 	}
-	p := params{answers: 1, onlyIDs: true, logprobs: protocol.NoLogprobs, promptLogprobs: protocol.NoLogprobs}
+	p := params{rpc: true, answers: 1, onlyIDs: true, logprobs: protocol.NoLogprobs, promptLogprobs: protocol.NoLogprobs}
 	codec, err := protocol.CodecFor(s.opt.Group.Line())
 	if err == nil {
 		p.pooling, err = codec.AppendPooling(nil, "embed", 0)
@@ -633,12 +614,12 @@ func (s *Server) rpcEmbed(ctx context.Context, message []byte) ([]byte, error) {
 	}
 	s.load.Add(1)
 	defer s.load.Add(-1)
+	s.rpc.last.Store(time.Now().UnixNano())
 	g, refused := s.generate(&p, id, [][]uint32{ids}, nil)
 	if refused != nil {
 		return nil, rpcError(refused)
 	}
 	defer g.close()
-	defer s.rpc.run(id, g)()
 	for g.open() {
 		if err := g.next(ctx, func(*sequence, *piece, string) error { return nil }); err != nil {
 			return nil, rpcEnded(err)
@@ -675,14 +656,8 @@ func (s *Server) rpcAbort(_ context.Context, message []byte) ([]byte, error) {
 	}); err != nil {
 		return nil, err
 	}
-	s.rpc.mu.Lock()
-	defer s.rpc.mu.Unlock()
-	for _, id := range ids {
-		for _, g := range s.rpc.running[id] {
-			for _, q := range g.all {
-				q.abort()
-			}
-		}
+	if len(ids) > 0 {
+		s.open.abort(ids...)
 	}
 	return nil, nil
 }
@@ -698,7 +673,8 @@ type modelInfo struct {
 	sampling      string // JSON
 }
 
-func readModelInfo(dir string) (m modelInfo) {
+// readModelInfo takes it from config.json and generation_config.json.
+func readModelInfo(configText, generationText []byte) (m modelInfo) {
 	var config struct {
 		Kind          string          `json:"model_type"`
 		Architectures []string        `json:"architectures"`
@@ -709,14 +685,10 @@ func readModelInfo(dir string) (m modelInfo) {
 		BOS           *int            `json:"bos_token_id"`
 		Vocabulary    int             `json:"vocab_size"`
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
-	if err != nil || json.Unmarshal(text, &config) != nil {
-		return m // New has said what is wrong with it, if anything needs it
+	if json.Unmarshal(configText, &config) != nil {
+		return m // readModel says what is wrong with it, if anything needs it
 	}
-	m.kind, m.architectures, m.dtype, m.vocabulary = config.Kind, config.Architectures, config.Dtype, config.Vocabulary
-	if m.dtype == "" {
-		m.dtype = config.TorchDtype
-	}
+	m.kind, m.architectures, m.dtype, m.vocabulary = config.Kind, config.Architectures, cmp.Or(config.Dtype, config.TorchDtype), config.Vocabulary
 	m.pad, m.bos = or(config.Pad, 0), or(config.BOS, 0)
 	var id uint32
 	if json.Unmarshal(config.EOS, &id) == nil {
@@ -725,21 +697,20 @@ func readModelInfo(dir string) (m modelInfo) {
 		_ = json.Unmarshal(config.EOS, &m.eos)
 	}
 	var sampling map[string]json.RawMessage
-	if text, err := os.ReadFile(filepath.Join(dir, "generation_config.json")); err == nil && json.Unmarshal(text, &sampling) == nil {
-		for _, name := range []string{"temperature", "top_p", "top_k", "min_p", "repetition_penalty"} {
-			if raw := sampling[name]; !absent(raw) {
-				m.sampling += `,"` + name + `":` + string(raw)
-			}
+	_ = json.Unmarshal(generationText, &sampling) // likewise
+	for _, name := range []string{"temperature", "top_p", "top_k", "min_p", "repetition_penalty"} {
+		if raw := sampling[name]; !absent(raw) {
+			m.sampling += `,"` + name + `":` + string(raw)
 		}
-		if m.sampling != "" {
-			m.sampling = "{" + m.sampling[1:] + "}"
-		}
+	}
+	if m.sampling != "" {
+		m.sampling = "{" + m.sampling[1:] + "}"
 	}
 	return m
 }
 
 func (s *Server) rpcModelInfo(context.Context, []byte) ([]byte, error) {
-	m := &s.rpc.model
+	m := &s.model.info
 	vocabulary := m.vocabulary
 	if vocabulary == 0 {
 		vocabulary = s.opt.Tokenizer.VocabSize()
@@ -762,24 +733,22 @@ func (s *Server) rpcModelInfo(context.Context, []byte) ([]byte, error) {
 }
 
 func (s *Server) rpcServerInfo(ctx context.Context, _ []byte) ([]byte, error) {
-	s.rpc.mu.Lock()
-	last := s.rpc.last
-	s.rpc.mu.Unlock()
+	last := s.rpc.last.Load()
 	paused, err := s.call(ctx, "is_scheduler_paused")
 	is, _ := paused.(bool)
 	engine := s.opt.Group.Engines()[0]
 	b := grpc.AppendUint(nil, 1, uint64(s.load.Load()))
 	b = grpc.AppendBool(b, 2, err == nil && is)
-	if !last.IsZero() {
-		b = grpc.AppendDouble(b, 3, float64(last.UnixMicro())/1e6)
+	if last != 0 {
+		b = grpc.AppendDouble(b, 3, float64(last/1e3)/1e6)
 	}
 	b = grpc.AppendDouble(b, 4, time.Since(s.rpc.started).Seconds())
 	b = grpc.AppendString(b, 5, "vllm-grpc")
 	b = grpc.AppendUint(b, 9, uint64(len(s.balance.open)))
 	b = grpc.AppendString(b, 11, "auto")
 	b = grpc.AppendUint(b, 12, uint64(engine.BlockSize))
-	if s.rpc.model.dtype != "" {
-		b = grpc.AppendString(b, 14, "torch."+s.rpc.model.dtype)
+	if s.model.info.dtype != "" {
+		b = grpc.AppendString(b, 14, "torch."+s.model.info.dtype)
 	}
 	return grpc.AppendString(b, 24, "first_token"), nil
 }

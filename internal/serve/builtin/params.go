@@ -78,6 +78,7 @@ type params struct {
 	planner           planner         // of answers that this server chooses; nil if there are none
 	cacheThreshold    bool            // the answer is that too little of the prompt is cached
 	pooling           []byte          // of a request that generates nothing
+	rpc               bool            // the request is one of gRPC
 	media             []mediaItem     // of the prompt
 	noPayload         bool            // of /render: nothing but the names of images is wanted
 }

@@ -136,7 +136,7 @@ func (s *Server) scaleOutRoutes() map[string]route {
 		"/v1/completions/derender":      {post, unsupported},
 	}
 	if s.opt.Flags.ScaleOut || slices.Contains(s.opt.Env, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1") {
-		s.open.byID = map[string]*sequence{}
+		s.open.all = true
 		return routes
 	}
 	for path := range routes {
@@ -434,50 +434,54 @@ func (s *Server) serveRPC(w http.ResponseWriter, r *http.Request) {
 	})(w, r)
 }
 
-// running are the requests that run, by the ids that clients know. Only the endpoints that abort them need them.
+// running are the answers that are being generated, by the ids that clients know: that of the request, and that of the answer where it has
+// one of its own. Those of gRPC are always noted, and those of HTTP if all is set: if there are endpoints that abort them.
 type running struct {
+	all  bool
 	mu   sync.Mutex
-	byID map[string]*sequence // nil where there are no such endpoints
+	byID map[string][]*sequence
 }
 
 func (o *running) add(g *generation) {
-	if o.byID == nil {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, q := range g.all {
-		o.byID[q.external] = q
-	}
-}
-
-func (o *running) remove(g *generation) {
-	if o.byID == nil {
-		return
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, q := range g.all {
-		if o.byID[q.external] == q {
-			delete(o.byID, q.external)
+		o.byID[g.id] = append(o.byID[g.id], q)
+		if q.external != g.id {
+			o.byID[q.external] = append(o.byID[q.external], q)
 		}
 	}
 }
 
-// abort ends requests, all of them if no id is given, and returns how many.
-func (o *running) abort(ids []string) (n int) {
+func (o *running) remove(g *generation) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, q := range g.all {
+		for _, id := range []string{g.id, q.external} {
+			left := slices.DeleteFunc(o.byID[id], func(other *sequence) bool { return other == q })
+			if o.byID[id] = left; len(left) == 0 {
+				delete(o.byID, id)
+			}
+		}
+	}
+}
+
+// abort ends requests, all of them if no id is given.
+func (o *running) abort(ids ...string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(ids) == 0 {
 		ids = slices.Collect(maps.Keys(o.byID))
 	}
+	ended := map[*sequence]bool{}
 	for _, id := range ids {
-		if q := o.byID[id]; q != nil {
-			q.abort()
-			n++
+		for _, q := range o.byID[id] {
+			if !ended[q] {
+				ended[q] = true
+				q.abort()
+			}
 		}
 	}
-	return n
 }
 
 // abort ends an answer while its HTTP request goes on: the client gets what there is.
@@ -499,7 +503,7 @@ func (s *Server) serveAbort(w http.ResponseWriter, r *http.Request) {
 		err.write(w)
 		return
 	}
-	s.open.abort(q.IDs)
+	s.open.abort(q.IDs...)
 	w.WriteHeader(http.StatusOK)
 }
 
@@ -517,7 +521,7 @@ func (s *Server) serveAbortByID(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if len(q.IDs) > 0 {
-		s.open.abort(q.IDs)
+		s.open.abort(q.IDs...)
 	}
 	w.WriteHeader(http.StatusOK)
 }

@@ -110,7 +110,7 @@ func New(opt Options) (*Server, error) {
 		opt: opt, ended: make(chan struct{}), balance: balance{open: make([]int, len(engines))},
 		maxModelLen: engines[0].MaxModelLen, metrics: newMetrics(opt.Names[0], len(engines), engines[0].MaxModelLen),
 	}
-	s.models.base = opt.Names
+	s.models.base, s.open.byID = opt.Names, map[string][]*sequence{}
 	var err error
 	if s.model, err = readModel(opt.Dir, opt.Tokenizer); err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func New(opt Options) (*Server, error) {
 	}
 	if slices.Contains(opt.Env, "VLLM_SERVER_DEV_MODE=1") {
 		maps.Copy(s.routes, s.devRoutes())
-		s.open.byID = map[string]*sequence{}
+		s.open.all = true
 	}
 	if opt.Simulator != nil {
 		s.simulate(opt.Simulator)
@@ -263,6 +263,7 @@ type modelFiles struct {
 	defaults samplingDefaults
 	template chatTemplate
 	vision   *vision // nil for a model of texts
+	info     modelInfo
 }
 
 // samplingDefaults are those of generation_config.json.
@@ -277,14 +278,17 @@ type samplingDefaults struct {
 }
 
 func readModel(dir string, tok *tokenizer.Tokenizer) (m modelFiles, err error) {
-	read := func(file string, to any) {
+	read := func(file string, to ...any) (text []byte) {
 		text, missing := os.ReadFile(filepath.Join(dir, file))
 		if missing != nil || err != nil {
-			return
+			return nil
 		}
-		if failed := json.Unmarshal(text, to); failed != nil {
-			err = fmt.Errorf("model folder %s: %s: %w", dir, file, failed)
+		for _, one := range to {
+			if failed := json.Unmarshal(text, one); failed != nil && err == nil {
+				err = fmt.Errorf("model folder %s: %s: %w", dir, file, failed)
+			}
 		}
+		return text
 	}
 	var names struct {
 		BOS      json.RawMessage `json:"bos_token"`
@@ -306,14 +310,13 @@ func readModel(dir string, tok *tokenizer.Tokenizer) (m modelFiles, err error) {
 	}
 	var whole, processor tree
 	read("tokenizer_config.json", &names)
-	read("config.json", &config)
-	read("config.json", &whole)
+	configText := read("config.json", &config, &whole)
 	read("preprocessor_config.json", &processor)
-	read("generation_config.json", &generation)
+	generationText := read("generation_config.json", &generation)
 	if err != nil {
 		return m, err
 	}
-	m.defaults, m.vision = generation.samplingDefaults, readVision(whole, processor, tok)
+	m.defaults, m.vision, m.info = generation.samplingDefaults, readVision(whole, processor, tok), readModelInfo(configText, generationText)
 	special := map[string]string{}
 	for key, raw := range map[string]json.RawMessage{"bos_token": names.BOS, "eos_token": names.EOS, "pad_token": names.Pad, "unk_token": names.Unknown} {
 		var text string

@@ -327,3 +327,35 @@ func TestCounts(t *testing.T) {
 		}
 	}
 }
+
+// A request is aborted by its id with all its answers, whichever API it came by, and is forgotten then.
+func TestAbortOfAllAnswers(t *testing.T) {
+	url, s, source := serving(t, func(o *player.Options) {
+		o.Timing.Pace, o.Timing.Latency = player.PaceModelled, &player.LatencyTimes{InterTokenLatency: 1e6, LoadFactor: 1}
+	})
+	source.set("...")
+	answered := make(chan string)
+	go func() {
+		r, err := post(context.Background(), url, "/v1/chat/completions", `{"request_id":"a","n":2,"max_tokens":4000,"messages":[{"role":"user","content":"Hi"}]}`)
+		if err != nil {
+			answered <- err.Error()
+			return
+		}
+		defer r.Body.Close()
+		text, _ := io.ReadAll(r.Body)
+		answered <- string(text)
+	}()
+	await(t, s, "vllm:num_requests_running", "2")
+	if _, err := s.rpcAbort(t.Context(), []byte("\n\x0achatcmpl-a")); err != nil {
+		t.Fatal(err)
+	}
+	if text := <-answered; strings.Count(text, `"finish_reason":"abort"`) != 2 {
+		t.Errorf("got %s", text)
+	}
+	for noted := true; noted; { // until the handler has ended
+		_, _ = s.call(t.Context(), "is_sleeping")
+		s.open.mu.Lock()
+		noted = len(s.open.byID) != 0
+		s.open.mu.Unlock()
+	}
+}

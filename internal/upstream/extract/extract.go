@@ -49,7 +49,9 @@ var likelyFiles = []string{
 	"vllm/pooling_params.py", "vllm/lora/request.py", "vllm/multimodal/inputs.py", "vllm/outputs.py", "vllm/tasks.py",
 	"vllm/v1/outputs.py", "vllm/v1/metrics/stats.py", "vllm/v1/metrics/perf.py", "vllm/v1/metrics/cache_hit_source.py",
 	"vllm/v1/spec_decode/metrics.py", "vllm/compilation/cuda_graph.py", "vllm/v1/core/kv_cache_utils.py",
-	"vllm/v1/core/sched/interface.py", "vllm/v1/metrics/loggers.py",
+	"vllm/v1/core/sched/interface.py",
+	"vllm/v1/metrics/loggers.py", "vllm/v1/metrics/buckets.py", "vllm/parser/metrics.py", "vllm/entrypoints/serve/dev/sleep/metrics.py",
+	"vllm/entrypoints/rl/online/metrics.py", "vllm/entrypoints/speech_to_text/realtime/metrics.py",
 	"vllm/v1/kv_hints/__init__.py", "vllm/v1/kv_hints/protocol.py", "vllm/v1/fault_tolerance/utils.py",
 	"vllm/v1/fault_tolerance/engine_core_sentinel.py", "vllm/distributed/elastic_ep/external_elastic_ep.py",
 }

@@ -257,7 +257,7 @@ const (
 	messageRows = "Messages"
 	structRows  = "Structs"
 	enumRows    = "Enums"
-	otherRows   = "Methods and constants"
+	otherRows   = "Methods, constants and metrics"
 )
 
 func (h *History) matrix() matrix {
@@ -272,6 +272,8 @@ func (h *History) matrix() matrix {
 				group = enumRows
 			case "constant":
 				group, name = otherRows, "constants"
+			case "metric":
+				group, name = otherRows, "metrics"
 			case "utility":
 				group, name = otherRows, "utilities"
 			}

@@ -182,8 +182,12 @@ func TestHTML(t *testing.T) {
 			t.Errorf("the page has no %s", want)
 		}
 	}
-	if n := len(render(t, history.HTML, ofBuild(t))); n > 300_000 {
+	build := render(t, history.HTML, ofBuild(t))
+	if n := len(build); n > 300_000 {
 		t.Errorf("the page of the build has %d bytes: it cannot be attached to anything", n)
+	}
+	if !strings.Contains(build, `id="0.32-metrics"`) || strings.Contains(build, `id="0.32-"`) {
+		t.Error("the metrics that 0.32 added have no row of their own")
 	}
 }
 

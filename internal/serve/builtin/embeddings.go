@@ -29,7 +29,7 @@ type embeddingRequest struct {
 
 func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) {
 	var q embeddingRequest
-	end, err := readJSON(r, &q)
+	end, err := readBody(r, &q, pythonError)
 	if err != nil {
 		err.write(w)
 		return

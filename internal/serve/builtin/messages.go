@@ -226,20 +226,19 @@ func (e *apiError) writeNamed(w http.ResponseWriter) { writeJSON(w, e.status, e.
 func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) {
 	var q messagesRequest
 	members, err := readCounted(r, &q)
+	if err != nil { // in the form of OpenAI, as in vLLM
+		err.write(w)
+		return
+	}
 	id := "chatcmpl-" + requestID(r, "")
 	if s.sim != nil {
 		id = "msg_" + requestID(r, "")
 	}
-	if err == nil {
-		if missing := q.missing(true); missing != nil {
-			missingMembers(members, missing...).write(w)
-			return
-		}
+	if missing := q.missing(true); missing != nil {
+		missingMembers(members, missing...).write(w)
+		return
 	}
-	var c *chatRequest
-	if err == nil {
-		c, err = q.chat()
-	}
+	c, err := q.chat()
 	if err == nil && *q.MaxTokens < 1 {
 		e := badJSON("1 validation error:\n  {'type': 'value_error', 'loc': 'body.max_tokens', 'msg': 'Value error, max_tokens must be positive', 'input': '%d', "+
 			"'ctx': {'error': ValueError('max_tokens must be positive')}}", *q.MaxTokens)
@@ -431,16 +430,15 @@ func appendNullable(b []byte, text string) []byte {
 func (s *Server) serveCountTokens(w http.ResponseWriter, r *http.Request) {
 	var q messagesRequest
 	members, err := readCounted(r, &q)
-	if err == nil {
-		if missing := q.missing(false); missing != nil {
-			missingMembers(members, missing...).write(w)
-			return
-		}
+	if err != nil { // in the form of OpenAI, as in vLLM
+		err.write(w)
+		return
 	}
-	var c *chatRequest
-	if err == nil {
-		c, err = q.chat()
+	if missing := q.missing(false); missing != nil {
+		missingMembers(members, missing...).write(w)
+		return
 	}
+	c, err := q.chat()
 	if err == nil && !s.models.has(q.Model) {
 		err = s.noModel(q.Model, true)
 	}

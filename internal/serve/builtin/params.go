@@ -112,7 +112,10 @@ var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 const mostKept = 64 << 10
 
 // readJSON reads the body of a request, and returns where it ends. The error is of the client.
-func readJSON(r *http.Request, to any) (end string, err *apiError) {
+func readJSON(r *http.Request, to any) (end string, err *apiError) { return readBody(r, to, jsonError) }
+
+// readBody is readJSON with the words in which to say what is wrong with a body.
+func readBody(r *http.Request, to any, wrong func(text []byte, err error) *apiError) (end string, err *apiError) {
 	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	if kind = strings.TrimSpace(kind); kind != "application/json" && !strings.HasSuffix(kind, "+json") {
 		return "", badJSON("Expected request with `Content-Type: application/json`")
@@ -131,7 +134,7 @@ func readJSON(r *http.Request, to any) (end string, err *apiError) {
 		return "", badJSON("Failed to buffer the request body: %v", err)
 	}
 	if err := json.Unmarshal(b.Bytes(), to); err != nil {
-		return "", jsonError(b.Bytes(), err)
+		return "", wrong(b.Bytes(), err)
 	}
 	return place(b.Bytes(), int64(b.Len())), nil
 }

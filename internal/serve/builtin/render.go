@@ -15,7 +15,7 @@ import (
 
 func (s *Server) serveRenderChat(w http.ResponseWriter, r *http.Request) {
 	var q chatRequest
-	end, err := readJSON(r, &q)
+	end, err := readBody(r, &q, pythonError)
 	q.pythonOnly = true
 	if err == nil {
 		err = s.renderChat(w, r, &q, end)
@@ -27,7 +27,7 @@ func (s *Server) serveRenderChat(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) serveRenderMessages(w http.ResponseWriter, r *http.Request) {
 	var q messagesRequest
-	_, err := readJSON(r, &q)
+	_, err := readBody(r, &q, pythonError)
 	var c *chatRequest
 	if err == nil {
 		if c, err = q.chat(); err == nil {
@@ -131,7 +131,7 @@ func (s *Server) renderChat(w http.ResponseWriter, r *http.Request, q *chatReque
 
 func (s *Server) serveRenderCompletions(w http.ResponseWriter, r *http.Request) {
 	var q completionRequest
-	end, err := readJSON(r, &q)
+	end, err := readBody(r, &q, pythonError)
 	q.pythonOnly = true
 	id := "cmpl-" + requestID(r, q.RequestID)
 	var prompts [][]uint32

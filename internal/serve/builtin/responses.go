@@ -344,7 +344,7 @@ func (q *responsesRequest) addTools(c *chatRequest) *apiError {
 // readCounted reads a body, and counts its members: the errors of the Python frontend tell how many there are.
 func readCounted(r *http.Request, to any) (members int, err *apiError) {
 	var raw json.RawMessage
-	if _, err := readJSON(r, &raw); err != nil {
+	if _, err := readBody(r, &raw, pythonError); err != nil {
 		return 0, err
 	}
 	if err := json.Unmarshal(raw, to); err != nil {

@@ -22,6 +22,7 @@
 //   - Utilities: the methods that vllm/v1/engine/core_client.py calls, with the engine's signature.
 //   - Messages without a struct: HELLO and READY, INIT.parallel_config, UTILITY, START_DP_WAVE, the frames of KV
 //     events and of their replay, and what the coordinator of data-parallel engines sends and takes.
+//   - Metrics of the Python server, from the files that declare them: names, kinds, labels, buckets. They are no messages.
 //
 // Types and defaults have one spelling, so that another way of writing the same is no change: Optional["List[X]"] is
 // list[X] | None, and a default that names a constant or a member of an enum is its value. A default that is known only

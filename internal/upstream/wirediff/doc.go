@@ -54,6 +54,7 @@
 //	constant: a new call id                    frontends, which never asked for it
 //	method: called now                         engines, in what needs the call
 //	method: called no more                     nobody
+//	metric: any change                         nobody: it is no message
 //	method: arguments                          engines if frontends of B pass what A's method does not take, and
 //	                                           frontends the other way round
 //	method: result                             engines and frontends, in that call

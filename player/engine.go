@@ -233,6 +233,13 @@ func (e *engine) accept(r *protocol.Request) *request {
 		e.refuse(r, r.ClientIndex, code, err)
 		return nil
 	}
+	if lost := e.lostImages(r); lost != nil {
+		// vllm/v1/engine/core.py _handle_mm_cache_miss
+		e.log.Warn("request ended: its frontend named images without sending them, and this engine does not have them; the frontend sends them with the next request",
+			"request", r.ID, "images", len(lost))
+		e.sendFinal(r.ClientIndex, e.codec.NewStream(r), &protocol.Output{Finish: protocol.FinishError, CacheMisses: lost})
+		return nil
+	}
 	faults, err := e.faultsFor(r)
 	if err != nil {
 		e.refuse(r, r.ClientIndex, "bad_request", err)
@@ -315,6 +322,17 @@ func (e *engine) sendRefusal(r *protocol.Request, client int, reason *protocol.R
 func (e *engine) endWithError(q *request, err error) {
 	e.log.Error("request ended", "request", q.id, "error", err)
 	out := e.internalError(q.id, err)
+	e.remove(q)
+	e.sendFinal(q.client, q.stream, out)
+}
+
+// endUnexplained ends a request as endWithError does. The client is told no reason, but what has happened to the request.
+func (e *engine) endUnexplained(q *request, err error) {
+	e.log.Error("request ended, and its client is not told why, as with a real engine", "request", q.id, "error", err)
+	if e.onRefused != nil {
+		e.onRefused(q.id, err)
+	}
+	out := &protocol.Output{Finish: protocol.FinishError, Events: q.events, TraceHeaders: q.traceHeaders}
 	e.remove(q)
 	e.sendFinal(q.client, q.stream, out)
 }

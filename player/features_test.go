@@ -11,11 +11,16 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// image sets an image, by its hash, in place of some tokens of the prompt.
-func image(id string, offset, length int) change {
+// image sets an image, by its hash, in place of some tokens of the prompt. named: without its content.
+func image(id string, offset, length int, named bool) change {
 	place := pack.AppendString(pack.AppendMapHeader(nil, 2), "offset")
 	place = pack.AppendInt(pack.AppendString(pack.AppendInt(place, int64(offset)), "length"), int64(length))
-	one := pack.AppendNil(pack.AppendString(pack.AppendMapHeader(nil, 4), "data"))
+	one := pack.AppendString(pack.AppendMapHeader(nil, 4), "data")
+	if named {
+		one = pack.AppendNil(one)
+	} else {
+		one = pack.AppendMapHeader(one, 0)
+	}
 	one = pack.AppendString(pack.AppendString(one, "mm_hash"), id)
 	one = pack.AppendString(pack.AppendString(one, "identifier"), id)
 	one = append(pack.AppendString(one, "mm_position"), place...)

@@ -326,6 +326,41 @@ func featuresOf(r *protocol.Request, blockSize int) ([]kvcache.Feature, error) {
 	return features, nil
 }
 
+// imageCache is which images and the like an engine was sent, so that a frontend need not send them again
+// (vllm/multimodal/cache). A real engine keeps the last of them up to --mm-processor-cache-gb; the player has only digests, of
+// as many as no real one keeps.
+type imageCache struct{ recent, older map[[sha256.Size]byte]bool }
+
+const maxImages = 1 << 16
+
+func (c *imageCache) add(key [sha256.Size]byte) {
+	if c.recent == nil || len(c.recent) == maxImages {
+		c.recent, c.older = map[[sha256.Size]byte]bool{}, c.recent
+	}
+	c.recent[key] = true
+}
+
+// lostImages are the hashes of images that a request names without their content, and that the engine does not have. Lines
+// before 0.28 cannot ask for them. A frontend in this process sends no content at all.
+func (e *engine) lostImages(r *protocol.Request) (lost []string) {
+	if r.MMFeatures == nil || r.Receiver != nil || !e.codec.HasCacheMisses() {
+		return nil
+	}
+	items, err := protocol.DecodeFeatures(r.MMFeatures)
+	if err != nil {
+		return nil // the request is refused for it
+	}
+	for _, item := range items {
+		key := sha256.Sum256([]byte(item.Key))
+		if c := &e.state.images; !item.Named || c.recent[key] || c.older[key] {
+			c.add(key)
+		} else {
+			lost = append(lost, item.Key)
+		}
+	}
+	return lost
+}
+
 // embedFeatures has one for each full block of embeddings, by their content
 // (vllm/v1/core/kv_cache_utils.py _gen_prompt_embeds_extra_hash_keys). Images beside
 // them count in every block.

@@ -478,12 +478,12 @@ func (s *script) request(id string, values map[string]string) *protocol.Request 
 			q.CacheSalt = value
 		case "lora":
 			adapted(value, int64(value[len(value)-1]-'0'))(q)
-		case "image": // HASH@OFFSET+LENGTH
+		case "image", "named": // HASH@OFFSET+LENGTH
 			var hash string
 			var offset, length int
 			_, err := fmt.Sscanf(strings.NewReplacer("@", " ", "+", " ").Replace(value), "%s %d %d", &hash, &offset, &length)
 			must(s.t, err)
-			image(hash, offset, length)(q)
+			image(hash, offset, length, name == "named")(q)
 		case "traceparent":
 			q.TraceHeaders = pack.AppendString(pack.AppendString(pack.AppendMapHeader(nil, 1), "traceparent"), value)
 		case "external":
@@ -578,6 +578,9 @@ func (s *script) output(out protocol.RequestOutput) string {
 	}
 	if out.Drafts != nil {
 		text += " spec_decode_metrics=" + pack.Format(out.Drafts)
+	}
+	if out.CacheMisses != nil {
+		text += " mm_cache_miss_hashes=" + pack.Format(out.CacheMisses)
 	}
 	if s.shown["events"] && out.Events != nil {
 		for _, event := range decoded(s.t, out.Events).([]any) {

@@ -161,7 +161,8 @@ func (e *engine) finishPull(q *request, err error) {
 	}
 	err = fmt.Errorf("the KV cache of its prompt did not arrive from the other engine: %w", err)
 	if e.connector.FailurePolicy == FailOnLoadFailure {
-		e.endWithError(q, err)
+		// vllm/v1/core/sched/scheduler.py update_from_output, and the golden frames-transfer of 0.33
+		e.endUnexplained(q, err)
 		return
 	}
 	e.log.Warn("a KV cache did not arrive, so the prompt is computed here", "request", q.id, "error", err)

@@ -18,6 +18,7 @@ type engineState struct {
 	refusesRequests bool     // after pause_generation, until resumed (0.33)
 	draining        []pendingCall
 	weightVersion   string
+	images          imageCache
 	loras           adapters
 	uses            uint64                  // of adapters
 	stats           protocol.SchedulerStats // scratch of takeStats
@@ -76,6 +77,9 @@ func (e *engine) call(call protocol.UtilityCall) (any, error) {
 	case "resume_scheduler":
 		e.resume()
 		return nil, nil
+	case "reset_mm_cache":
+		e.state.images = imageCache{}
+		return nil, nil
 	case "release_kv_cache_memory":
 		return nil, e.releaseKVCache()
 	case "reset_prefix_cache":
@@ -87,7 +91,7 @@ func (e *engine) call(call protocol.UtilityCall) (any, error) {
 // callPassive answers the methods that change nothing a replay depends on.
 func (e *engine) callPassive(call protocol.UtilityCall) (any, error) {
 	switch call.Method {
-	case "reset_mm_cache", "reset_encoder_cache", "profile", "execute_dummy_batch":
+	case "reset_encoder_cache", "profile", "execute_dummy_batch":
 		return nil, nil
 	case "get_weight_version":
 		return e.state.weightVersion, nil
@@ -296,6 +300,7 @@ func (e *engine) finishPause(call protocol.UtilityCall) error {
 	if !clear {
 		return nil
 	}
+	e.state.images = imageCache{}
 	_, err := e.resetPrefixCache(true, true)
 	return err
 }

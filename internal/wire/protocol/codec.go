@@ -72,6 +72,9 @@ func (c *Codec) Line() string { return c.profile.Line }
 // [RequestError]; before 0.33 a refused request has only its finish reason.
 func (c *Codec) HasRequestError() bool { return c.output.hasError }
 
+// HasCacheMisses reports whether an engine of the line asks for images that it has lost; before 0.28 it failed.
+func (c *Codec) HasCacheMisses() bool { return c.output.hasMisses }
+
 // mapField writes one key of a map-encoded struct and its value.
 type mapField[T any] struct {
 	key   []byte

@@ -12,6 +12,8 @@ import (
 type Feature struct {
 	ID             string // identifier: a hash of its content
 	Offset, Length int    // of its placeholder tokens in the prompt
+	Key            string // what an engine keeps its content under: mm_hash, else the identifier
+	Named          bool   // the frontend takes it that the engine has the content, and sends none
 }
 
 // errNoPlace is a feature of which nobody can tell where it is.
@@ -47,6 +49,14 @@ func decodeFeature(cur *pack.Cursor) (Feature, error) {
 		case "identifier":
 			named = true
 			f.ID, err = cur.StrString()
+		case "mm_hash":
+			if !cur.Nil() {
+				f.Key, err = cur.StrString()
+			}
+		case "data":
+			if f.Named = cur.Nil(); !f.Named {
+				err = cur.Skip()
+			}
 		case "mm_position":
 			err = decodeMembers(cur, func(name []byte) (err error) { return decodePlace(cur, name, &f) })
 		default:
@@ -54,6 +64,9 @@ func decodeFeature(cur *pack.Cursor) (Feature, error) {
 		}
 		return err
 	})
+	if f.Key == "" {
+		f.Key = f.ID
+	}
 	if err == nil && (!named || f.Offset < 0 || f.Length < 0) {
 		err = errNoPlace
 	}

@@ -13,11 +13,12 @@ import (
 // The images of requests are found in what frontends of every release wrote.
 func TestFeaturesOfRealFrontends(t *testing.T) {
 	want := map[string][]Feature{
-		"enc-request-mm-inline": {{ID: "id1", Offset: 1, Length: 2}},
-		"enc-request-mm-aux":    {{ID: "id1", Offset: 1, Length: 2}},
-		"enc-request-mm-cached": {{ID: "id1", Offset: 1, Length: 2}},
+		"enc-request-mm-inline": {{ID: "id1", Offset: 1, Length: 2, Key: "hash1"}},
+		"enc-request-mm-aux":    {{ID: "id1", Offset: 1, Length: 2, Key: "hash1"}},
+		"enc-request-mm-cached": {{ID: "id1", Offset: 1, Length: 2, Key: "hash1", Named: true}},
 		"rust-11-add-image": {{
 			ID: "8f5fe5fee219cef20b0c0dd7668274cb8f380a166443340a01d83fb03ba67b06", Offset: 6, Length: 4,
+			Key: "8f5fe5fee219cef20b0c0dd7668274cb8f380a166443340a01d83fb03ba67b06",
 		}},
 		"rust-10-add-logprobs": nil,
 	}

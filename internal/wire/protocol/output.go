@@ -81,6 +81,7 @@ type Output struct {
 	KVTransfer     []byte         // raw msgpack map
 	TraceHeaders   []byte         // raw msgpack map, as in the request
 	Drafts         *RequestDrafts // on the last output only
+	CacheMisses    []string       // hashes of images that the frontend only named, and the engine does not have: with FinishError, since 0.28
 	Error          *RequestError  // with FinishError, written by lines that know the field (0.33)
 }
 
@@ -216,6 +217,7 @@ const (
 	outPrefill
 	outTraceHeaders
 	outDrafts
+	outCacheMisses
 	outError
 )
 
@@ -225,6 +227,7 @@ var outputOps = map[string]outputOp{
 	"pooling_output": outPooling, "finish_reason": outFinish,
 	"stop_reason": outStopReason, "events": outEvents, "kv_transfer_params": outKVTransfer,
 	"prefill_stats": outPrefill, "error": outError, "trace_headers": outTraceHeaders, "spec_decode_metrics": outDrafts,
+	"mm_cache_miss_hashes": outCacheMisses,
 }
 
 // outputLayout is EngineCoreOutput of a line: one op a field, and the bytes of
@@ -239,6 +242,7 @@ type outputLayout struct {
 	finishAt  int  // offset of finish_reason in plain
 	hasError  bool
 	hasDrafts bool
+	hasMisses bool
 	sampled   arrayLayout
 	prompt    arrayLayout
 }
@@ -267,6 +271,7 @@ func (c *Codec) compileOutput() error {
 		l.ops, l.consts, l.kinds = append(l.ops, op), append(l.consts, def), append(l.kinds, kind.Kind())
 		l.hasError = l.hasError || op == outError
 		l.hasDrafts = l.hasDrafts || op == outDrafts
+		l.hasMisses = l.hasMisses || op == outCacheMisses
 		l.quiet = l.quiet && (i < 2 || op == outConst || kind.Kind() == pack.Nil)
 	}
 	if l.finishAt < 0 || l.ops[0] != outID || l.ops[1] != outTokens {
@@ -410,7 +415,7 @@ func (b *Batch) ReportFinished(id string) { b.finished = append(b.finished, id) 
 // default.
 func (o *Output) plain() bool {
 	return o.Logprobs == nil && o.PromptLogprobs == nil && o.PromptScores == nil && o.Pooling == nil && o.Events == nil && o.Prefill == nil &&
-		!o.HasStopToken && o.StopString == "" && o.KVTransfer == nil && o.TraceHeaders == nil && o.Drafts == nil && o.Error == nil
+		!o.HasStopToken && o.StopString == "" && o.KVTransfer == nil && o.TraceHeaders == nil && o.Drafts == nil && o.CacheMisses == nil && o.Error == nil
 }
 
 func (b *Batch) appendFields(out []byte, o *Output) []byte {
@@ -439,6 +444,8 @@ func (b *Batch) appendFields(out []byte, o *Output) []byte {
 			out = appendRawOrNil(out, o.TraceHeaders)
 		case outDrafts:
 			out = appendMapOrNil(out, b.codec.drafts, o.Drafts)
+		case outCacheMisses:
+			out = appendStringsOrNil(out, o.CacheMisses)
 		case outError:
 			out = appendMapOrNil(out, b.codec.failure, o.Error)
 		default:
@@ -473,6 +480,17 @@ func (c *Codec) appendEvents(b []byte, events []Event) []byte {
 	b = pack.AppendArrayHeader(b, len(events))
 	for i := range events {
 		b = appendMap(b, c.event, &events[i])
+	}
+	return b
+}
+
+func appendStringsOrNil(b []byte, all []string) []byte {
+	if all == nil {
+		return pack.AppendNil(b)
+	}
+	b = pack.AppendArrayHeader(b, len(all))
+	for _, s := range all {
+		b = pack.AppendString(b, s)
 	}
 	return b
 }

@@ -39,6 +39,7 @@ type RequestOutput struct {
 	Events         []byte
 	KVTransfer     []byte
 	TraceHeaders   []byte
+	CacheMisses    []byte
 	Drafts         []byte
 	Prefill        []byte
 	Error          []byte
@@ -253,6 +254,8 @@ func (c *Codec) decodeOutputField(cur *pack.Cursor, i int, out *RequestOutput) (
 		out.TraceHeaders, err = cur.Raw()
 	case outDrafts:
 		out.Drafts, err = cur.Raw()
+	case outCacheMisses:
+		out.CacheMisses, err = cur.Raw()
 	case outPrefill:
 		out.Prefill, err = cur.Raw()
 	case outError:

@@ -29,7 +29,7 @@ type engine struct {
 	log   *slog.Logger
 
 	// The ways out: to a client, to subscribers of KV events (nil without any), and to
-	// [Options].OnRefused (nil without one). full tells whether a client has so much to
+	// [Options].OnRefused (nil without one). full reports whether a client has so much to
 	// read that it gets no more; nil without sockets.
 	send    func(client int, m protocol.ClientMessage)
 	full    func(client int) bool

@@ -306,7 +306,7 @@ func (e *engine) heldByFault(q *request, now time.Duration) bool {
 	return false
 }
 
-// spoil changes an output that is about to be sent, and tells whether its tokens are
+// spoil changes an output that is about to be sent, and reports whether its tokens are
 // lost.
 func (q *request) spoil(out *protocol.Output, vocab uint32) (lost bool) {
 	first := q.sent - len(out.Tokens)

@@ -206,7 +206,7 @@ func newRepetition(r protocol.Repetition) *repetition {
 	return &repetition{Repetition: r}
 }
 
-// found counts the last of the tokens that were said, and tells whether a pattern came as
+// found counts the last of the tokens that were said, and reports whether a pattern came as
 // often as it may not.
 func (r *repetition) found(said []uint32) (found bool) {
 	last := len(said) - 1

@@ -200,7 +200,7 @@ func (p *Player) explainLeft() {
 	}
 }
 
-// stopReading closes every socket that messages come by, and tells whether it was not done before.
+// stopReading closes every socket that messages come by, and reports whether it was not done before.
 func (p *Player) stopReading() bool {
 	if !p.deaf.CompareAndSwap(false, true) {
 		return false

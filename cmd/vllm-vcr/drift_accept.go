@@ -123,7 +123,7 @@ func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptio
 	return nil
 }
 
-// keepAcceptance writes a table into a folder, unless it is only to be compared, and tells whether it was there as it is.
+// keepAcceptance writes a table into a folder, unless it is only to be compared, and reports whether it was there as it is.
 func keepAcceptance(table *acceptance.Table, folder string, compare bool) (path string, same bool, err error) {
 	path = filepath.Join(folder, table.Name())
 	others, err := acceptance.ReadTables(os.DirFS(folder))

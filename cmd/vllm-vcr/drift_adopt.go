@@ -397,7 +397,7 @@ func (run *adoption) stepOutputs() []output {
 	}
 }
 
-// capture captures the targets of the line that have no golden of its release yet, and tells whether the line has all of
+// capture captures the targets of the line that have no golden of its release yet, and reports whether the line has all of
 // its goldens then. An error is about targets that failed, or about all of them.
 func (run *adoption) capture(ctx context.Context) (whole bool, err error) {
 	here, elsewhere, err := run.uncaptured()

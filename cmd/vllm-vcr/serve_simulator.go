@@ -293,7 +293,7 @@ func (s *simulatorOptions) add(flags *pflag.FlagSet) {
 	grouped(flags, "Server")
 }
 
-// isSimulator tells whether a flag is one that only the simulator has.
+// isSimulator reports whether a flag is one that only the simulator has.
 func isSimulator(f *pflag.Flag) bool { _, is := f.Value.(*simValue); return is }
 
 func (s *simulatorOptions) given(name string) bool { return s.values[name].texts != nil }

@@ -20,7 +20,7 @@ type Workload struct {
 // Len is the number of requests.
 func (w *Workload) Len() int { return len(w.asks) }
 
-// several tells whether any step said more than one token of a request, as with speculative decoding or a diffusion model.
+// several reports whether any step said more than one token of a request, as with speculative decoding or a diffusion model.
 func (w *Workload) several() bool {
 	return slices.ContainsFunc(w.asks, func(a ask) bool { return len(a.record.ITLMs)+1 < a.record.OutputTokens })
 }

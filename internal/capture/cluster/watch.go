@@ -148,7 +148,7 @@ func (o objects) name(last State) string {
 	return last.Name
 }
 
-// judge looks at what there is, and tells whether that is the end.
+// judge looks at what there is, and reports whether that is the end.
 func (w *watcher) judge(ctx context.Context) (State, bool, error) {
 	if f := w.diagnose(w.now); f != nil && f.Effect {
 		if !w.waits {

@@ -191,7 +191,7 @@ func (s *stack) start(ctx context.Context) error {
 	return nil
 }
 
-// hasPeer tells whether a second engine and its frontend belong to the session.
+// hasPeer reports whether a second engine and its frontend belong to the session.
 func (s *stack) hasPeer() bool { return s.target.Session != nil && s.target.Session.Peer }
 
 // tapArgs are the arguments of the tap. Those of the target are what was hashed, so they know no folder of this machine.

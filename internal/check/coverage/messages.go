@@ -35,7 +35,7 @@ func messageNames(p *protocol.Profile) []string {
 	return names
 }
 
-// Add adds what a recorded message holds, and tells whether it is of a kind that has fields.
+// Add adds what a recorded message holds, and reports whether it is of a kind that has fields.
 func (l *Line) Add(m *trace.Message) bool {
 	l.survey.Fields = l.survey.Fields[:0]
 	if m.Note != "" || len(m.Frames) == 0 || m.Elided > 0 {

@@ -68,7 +68,7 @@ type mutation struct {
 	frame int // the auxiliary frame that holds the data of a tensor, 0 for none
 }
 
-// value reads and writes a value, and tells whether it has changed it.
+// value reads and writes a value, and reports whether it has changed it.
 func (m *mutation) value(cur *pack.Cursor) bool {
 	switch kind := cur.Kind(); kind {
 	case pack.Array, pack.Map:

@@ -178,7 +178,7 @@ func (l *live) checkStatistics() error {
 	return nil
 }
 
-// abortLone aborts the only request, and tells whether it was open when the engine read its abort.
+// abortLone aborts the only request, and reports whether it was open when the engine read its abort.
 func (l *live) abortLone() (hit bool, err error) {
 	victim, err := l.ask(l.prompt(12), greedy(l.long()))
 	if err != nil {

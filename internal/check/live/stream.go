@@ -95,7 +95,7 @@ func (l *live) tryAborts(abort func() (hit bool, err error)) (hit bool, err erro
 // long is how many tokens a request asks for that is to be open for a while.
 func (l *live) long() int { return min(512, max(l.s.Engine.Ready.MaxModelLen/2, 2)) }
 
-// abortSome makes one try, and tells whether a request was open when the engine read
+// abortSome makes one try, and reports whether a request was open when the engine read
 // its abort.
 func (l *live) abortSome() (hit bool, err error) {
 	var others, victims []*ask

@@ -50,7 +50,7 @@ func (s *Replaying) conversation(g *check.Golden, c check.Case) sut.Conversation
 	}
 }
 
-// finds judges all that was said in a case anew, with other frames in the place of those of one message, and tells whether
+// finds judges all that was said in a case anew, with other frames in the place of those of one message, and reports whether
 // anything is wrong then.
 func (s *Replaying) finds(g *check.Golden, c check.Case, at int, frames [][]byte) bool {
 	if s.Layout != nil && len(message.OutputsLayout(g.Codec, frames)) > 0 {

@@ -83,7 +83,7 @@ type Env struct {
 
 	Context  context.Context   // of the whole run, which sessions live in that several cases use
 	Versions map[string]string // what the subject calls itself, by line
-	// Heard, unless nil, is called with what engines said in cases of fidelity. Wanted tells whether it has use for one of a line.
+	// Heard, unless nil, is called with what engines said in cases of fidelity. Wanted reports whether it has use for one of a line.
 	Heard  func(line string, c Conversation)
 	Wanted func(line string) bool
 	// Exchanged, unless nil, is called with what passed between a frontend and its engine, once for each life of the frontend.
@@ -367,7 +367,7 @@ func (w *Silence) Heard() {
 	}
 }
 
-// Stop ends the watch, and tells whether a timer was running.
+// Stop ends the watch, and reports whether a timer was running.
 func (w *Silence) Stop() bool {
 	w.end()
 	return w.timer != nil && w.timer.Stop()

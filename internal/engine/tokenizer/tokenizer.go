@@ -196,7 +196,7 @@ func (t *Tokenizer) TokenID(token string) (id uint32, ok bool) {
 // Template returns the special tokens that a frontend puts before and after the ids of a prompt of one text.
 func (t *Tokenizer) Template() (before, after []uint32) { return t.before, t.after }
 
-// IsWords tells whether this is the tokenizer of [Words].
+// IsWords reports whether this is the tokenizer of [Words].
 func (t *Tokenizer) IsWords() bool { return t.words != nil }
 
 // lossy replaces what is no UTF-8 by one U+FFFD for each maximal part of a character, as Unicode recommends. Go's own

@@ -76,7 +76,7 @@ const (
 	afterReasoning
 )
 
-// parses tells whether the text is not simply shown.
+// parses reports whether the text is not simply shown.
 func (p *answerParser) parses() bool { return p.format != nil || p.calls }
 
 // add handles a part of the text. last handles all of it.

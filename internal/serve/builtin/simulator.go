@@ -262,7 +262,7 @@ func (m *simulator) check(p *params) *apiError {
 	return nil
 }
 
-// wantsThreshold tells whether a request asks to end as one with too little of its prompt in the cache.
+// wantsThreshold reports whether a request asks to end as one with too little of its prompt in the cache.
 func (m *simulator) wantsThreshold(r *http.Request) bool {
 	return m != nil && r.Header.Get("X-Cache-Threshold-Finish-Reason") == "true"
 }
@@ -551,7 +551,7 @@ func (m *simulator) encoded(items []string) []byte {
 	return b
 }
 
-// wantsImage tells whether an image follows the answer to a request.
+// wantsImage reports whether an image follows the answer to a request.
 func (m *simulator) wantsImage(r *http.Request) bool {
 	return m != nil && m.Omni && (r.Header.Get("X-Send-Image") == "true" || m.chance(int(m.imageRate.Load())))
 }

@@ -188,7 +188,7 @@ func (s *Server) render(c *chat) (string, *apiError) {
 	return text, nil
 }
 
-// messageValue is message number at as a template gets it. parts tells whether that wants a list of parts.
+// messageValue is message number at as a template gets it. parts reports whether that wants a list of parts.
 func (s *Server) messageValue(c *chat, at int, parts bool) (*jinja.Dict, *apiError) {
 	m := &c.Messages[at]
 	all, err := contentParts(m.Content, at)

@@ -358,7 +358,7 @@ func (e *Edge) UnmatchedFaults() (unmatched []Fault, requests int) {
 	return unmatched, d.requests
 }
 
-// fails counts a request of a client, and tells whether it is one of those that fail.
+// fails counts a request of a client, and reports whether it is one of those that fail.
 func (d *faultDraws) fails(i int, r *http.Request) bool {
 	key := sha256.Sum256([]byte(clientKey(r)))
 	if d.failed[i] == nil {

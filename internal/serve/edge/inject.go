@@ -51,7 +51,7 @@ func newPlan(faults []Fault, model string) *plan {
 	return p
 }
 
-// early does what comes before the request is sent on, and tells whether that was all.
+// early does what comes before the request is sent on, and reports whether that was all.
 func (e *Edge) early(w http.ResponseWriter, r *http.Request, p *plan) (done bool) {
 	if p.delay > 0 && !wait(r.Context(), p.delay) {
 		panic(http.ErrAbortHandler)

@@ -449,7 +449,7 @@ type side struct {
 	out      []byte // what could not be written yet
 }
 
-// note remembers what epoll says, and tells whether out can be written.
+// note remembers what epoll says, and reports whether out can be written.
 func (s *side) note(events uint32) (writable bool) {
 	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		s.ended, s.readable = true, true

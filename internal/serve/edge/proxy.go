@@ -207,7 +207,7 @@ func (e *Edge) admits(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// addsEndpoint answers what no frontend does, and tells whether it did.
+// addsEndpoint answers what no frontend does, and reports whether it did.
 func (e *Edge) addsEndpoint(w http.ResponseWriter, r *http.Request, x *exchange) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false

@@ -92,7 +92,7 @@ func (s Server) appendReflection(b []byte, kind int, name string) []byte {
 	return AppendMessage(b, 7, func(b []byte) []byte { return AppendString(AppendUint(b, 1, uint64(problem.Code)), 2, problem.Message) })
 }
 
-// declares tells whether a file has a type, a service, a method, or a field of a type.
+// declares reports whether a file has a type, a service, a method, or a field of a type.
 func (f *file) declares(name string) bool {
 	if slices.Contains(f.symbols, name) {
 		return true

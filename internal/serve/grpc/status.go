@@ -78,7 +78,7 @@ const (
 	headerMessage = "Grpc-Message"
 )
 
-// IsCall tells whether a request is a call of gRPC.
+// IsCall reports whether a request is a call of gRPC.
 func IsCall(r *http.Request) bool {
 	kind := r.Header.Get("Content-Type")
 	return r.Method == http.MethodPost && (kind == contentType || strings.HasPrefix(kind, contentType+"+") || strings.HasPrefix(kind, contentType+";"))

@@ -190,7 +190,7 @@ func (s *engineSession) listen(ctx context.Context) {
 }
 
 // ask sends a message, and then ordinary requests until they tell what became of it: got is what the engine answered it with,
-// empty if it failed or was not answered. Nothing that no two engines have in common is in it. serves tells whether the engine
+// empty if it failed or was not answered. Nothing that no two engines have in common is in it. serves reports whether the engine
 // still answers ordinary requests.
 func (w *engineWorker) ask(ctx context.Context, message func(facts) [][]byte) (got string, serves bool) {
 	s := w.session

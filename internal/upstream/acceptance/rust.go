@@ -343,7 +343,7 @@ func (w *rustWorker) ask(ctx context.Context, sc *scenario, message func(facts) 
 	}
 }
 
-// answer says to a message of the frontend what the scenario wants. It tells whether the message was what the scenario is
+// answer says to a message of the frontend what the scenario wants. It reports whether the message was what the scenario is
 // about, and whether the frontend may not have what it needs.
 func (w *rustWorker) answer(sc *scenario, m zmq.Message, message func(facts) [][]byte) (lost, ok bool) {
 	if len(m) < 2 || len(m[0]) != 1 {

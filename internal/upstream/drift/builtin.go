@@ -50,7 +50,7 @@ func builtinRelease() string {
 	return newest.String()
 }
 
-// isBuiltins tells whether the builtin frontend is to answer like the vllm-rs of a release.
+// isBuiltins reports whether the builtin frontend is to answer like the vllm-rs of a release.
 func isBuiltins(build compat.Build) bool {
 	since, err := compat.ParseBuild(builtinRelease())
 	return err == nil && build.Version.Compare(since.Version) >= 0

@@ -61,7 +61,7 @@ func asserted(report *conformance.Report) string {
 	return cmp.Or(strings.Join(names, ", "), "nothing")
 }
 
-// serves tells whether the frontend got beyond the handshake, as far as the layer live looked.
+// serves reports whether the frontend got beyond the handshake, as far as the layer live looked.
 func (l Layer) serves() bool {
 	serves := l.Verdict == Skipped
 	for _, report := range l.Reports {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -73,6 +74,14 @@ func (r *registrar) plan(text []byte) ([]byte, error) {
 		return nil, refuse(ExitUsage, problems...)
 	}
 	return editor.Bytes(), nil
+}
+
+func lineNames(matrix *compat.Matrix) []string {
+	var names []string
+	for _, l := range matrix.Lines {
+		names = append(names, l.Name)
+	}
+	return names
 }
 
 // inherit takes from the golden that is replaced what is still true.

@@ -179,11 +179,3 @@ func (s Selection) checkGoldens(mf *manifest.Manifest, lines []compat.Line) erro
 	}
 	return nil
 }
-
-func lineNames(matrix *compat.Matrix) []string {
-	var names []string
-	for _, l := range matrix.Lines {
-		names = append(names, l.Name)
-	}
-	return names
-}

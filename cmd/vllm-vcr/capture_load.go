@@ -159,6 +159,22 @@ func runCaptureLoad(ctx context.Context, env *environment, opts loadOptions) err
 	return loadInPod(ctx, env, opts, pod.Dir{Path: opts.traceDir})
 }
 
+// openOnce opens traces, and fetches each only the first time.
+func openOnce(env *environment) func(name string) (*trace.Reader, error) {
+	fetched := map[string]input{}
+	return func(name string) (*trace.Reader, error) {
+		in, known := fetched[name]
+		if !known {
+			var err error
+			if in, err = inputAt(env, name); err != nil {
+				return nil, err
+			}
+			fetched[name] = in
+		}
+		return in.trace(trace.Options{})
+	}
+}
+
 // infra is an error of what is outside.
 func infra(err error) error {
 	if err == nil {

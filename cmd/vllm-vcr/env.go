@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -109,6 +110,26 @@ func (env *environment) execute(ctx context.Context, args []string) (int, error)
 		return coded.code, err
 	}
 	return conformance.ExitUsage, err
+}
+
+// nameVariables makes an error about flags name the variables that set them, where it was not the command line. What an
+// error quotes stays: it is a text of the user's.
+func (env *environment) nameVariables(err error) error {
+	var coded exitError
+	if len(env.twins) == 0 || errors.As(err, &coded) && coded.code != conformance.ExitUsage {
+		return err
+	}
+	text := err.Error()
+	parts := strings.Split(text, `"`)
+	for i := 0; i < len(parts); i += 2 {
+		for _, twin := range env.twins {
+			parts[i] = regexp.MustCompile(`(^|[^\w-])--`+twin.flag+`($|[^\w-])`).ReplaceAllString(parts[i], "${1}"+twin.variable+"${2}")
+		}
+	}
+	if named := strings.Join(parts, `"`); named != text {
+		return renamedError{named, err}
+	}
+	return err
 }
 
 // getenv is the value of an environment variable, "" if it is not set.

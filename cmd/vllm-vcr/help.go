@@ -212,6 +212,19 @@ func describeFlag(f *pflag.Flag) (name, usage, fallback string) {
 	return name, usage, fallback
 }
 
+// defaultOf takes a flag's default out of its usage, where that explains it, else
+// from its value, where that says something.
+func defaultOf(f *pflag.Flag, usage string) (rest, fallback string) {
+	if before, after, found := strings.Cut(usage, " (default "); found {
+		return before, strings.TrimSuffix(after, ")")
+	}
+	switch f.DefValue {
+	case "", "0", "0s", "[]", "false": // off, none, or no limit, which the usage says where it matters
+		return usage, ""
+	}
+	return usage, f.DefValue
+}
+
 // shortDuration leaves out the units that are zero: 5m0s is 5m.
 func shortDuration(text string) string {
 	for _, unit := range []struct{ long, short string }{{"m0s", "m"}, {"h0m", "h"}} {

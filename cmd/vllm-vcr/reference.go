@@ -120,19 +120,6 @@ func flagTable(b *strings.Builder, flags []*pflag.Flag) {
 	}
 }
 
-// defaultOf takes a flag's default out of its usage, where that explains it, else
-// from its value, where that says something.
-func defaultOf(f *pflag.Flag, usage string) (rest, fallback string) {
-	if before, after, found := strings.Cut(usage, " (default "); found {
-		return before, strings.TrimSuffix(after, ")")
-	}
-	switch f.DefValue {
-	case "", "0", "0s", "[]", "false": // off, none, or no limit, which the usage says where it matters
-		return usage, ""
-	}
-	return usage, f.DefValue
-}
-
 // cell is a text as it may stand in a table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 

@@ -122,6 +122,15 @@ func newServeCommand(env *environment) *cobra.Command {
 	return cmd
 }
 
+// describeFaults says in the help of the flags of play what they do here.
+func describeFaults(flags *pflag.FlagSet) {
+	f := mustLookup(flags, "faults")
+	f.Usage = strings.Replace(f.Usage, "(default none)", "; and of HTTP: "+edge.FaultForms()+"; EVENTS counts events of a stream (default none)", 1)
+	f.Usage = strings.Replace(f.Usage, " ; and", "; and", 1)
+	f = mustLookup(flags, "allow-request-faults")
+	f.Usage = "let a request name its own fault: of the engine as vllm_vcr_fault in vllm_xargs, of HTTP in the header X-Fault or X-Return-Error; any client can then end the server"
+}
+
 // serveDefaults changes defaults of play that would not work here, and their texts.
 func serveDefaults(flags *pflag.FlagSet, play *playOptions) {
 	for _, change := range []struct{ name, value, usage string }{

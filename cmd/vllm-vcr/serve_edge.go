@@ -57,15 +57,6 @@ func (opts *edgeOptions) add(flags *pflag.FlagSet) {
 	grouped(flags, "HTTP")
 }
 
-// describeFaults says in the help of the flags of play what they do here.
-func describeFaults(flags *pflag.FlagSet) {
-	f := mustLookup(flags, "faults")
-	f.Usage = strings.Replace(f.Usage, "(default none)", "; and of HTTP: "+edge.FaultForms()+"; EVENTS counts events of a stream (default none)", 1)
-	f.Usage = strings.Replace(f.Usage, " ; and", "; and", 1)
-	f = mustLookup(flags, "allow-request-faults")
-	f.Usage = "let a request name its own fault: of the engine as vllm_vcr_fault in vllm_xargs, of HTTP in the header X-Fault or X-Return-Error; any client can then end the server"
-}
-
 // readConfig sets the flags that neither the command line nor a variable has set from --config, and returns its model.
 func (opts *edgeOptions) readConfig(flags *pflag.FlagSet) (model string, err error) {
 	if opts.config == "" {

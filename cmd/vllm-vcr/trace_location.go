@@ -89,22 +89,6 @@ func (in input) trace(opt trace.Options) (*trace.Reader, error) {
 	return trace.NewReader(bytes.NewReader(in.data), in.name, isGzipped(in.data), in.limited(opt))
 }
 
-// openOnce opens traces, and fetches each only the first time.
-func openOnce(env *environment) func(name string) (*trace.Reader, error) {
-	fetched := map[string]input{}
-	return func(name string) (*trace.Reader, error) {
-		in, known := fetched[name]
-		if !known {
-			var err error
-			if in, err = inputAt(env, name); err != nil {
-				return nil, err
-			}
-			fetched[name] = in
-		}
-		return in.trace(trace.Options{})
-	}
-}
-
 // limited bounds what fetched bytes inflate to.
 func (in input) limited(opt trace.Options) trace.Options {
 	if opt.MaxBytes == 0 {

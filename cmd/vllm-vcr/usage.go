@@ -3,14 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
@@ -132,26 +130,6 @@ func valueError(name string, f *pflag.Flag, value string, cause error) error {
 
 // A twin is a flag and the variable that has set it, by the name that the flag has or had.
 type twin struct{ flag, variable string }
-
-// nameVariables makes an error about flags name the variables that set them, where it was not the command line. What an
-// error quotes stays: it is a text of the user's.
-func (env *environment) nameVariables(err error) error {
-	var coded exitError
-	if len(env.twins) == 0 || errors.As(err, &coded) && coded.code != conformance.ExitUsage {
-		return err
-	}
-	text := err.Error()
-	parts := strings.Split(text, `"`)
-	for i := 0; i < len(parts); i += 2 {
-		for _, twin := range env.twins {
-			parts[i] = regexp.MustCompile(`(^|[^\w-])--`+twin.flag+`($|[^\w-])`).ReplaceAllString(parts[i], "${1}"+twin.variable+"${2}")
-		}
-	}
-	if named := strings.Join(parts, `"`); named != text {
-		return renamedError{named, err}
-	}
-	return err
-}
 
 // A renamedError is an error with another text.
 type renamedError struct {

@@ -53,16 +53,6 @@ func mayBeExpected(f check.Failure) bool {
 	return f.Code != check.CodeEngineSessionLost
 }
 
-// mayBeNamed reports whether a code may be expected by its name: that of an assertion, or of what a subject did that kept a case
-// from being judged. A golden that cannot be fetched, or a command that does not start, says nothing of the subject.
-func mayBeNamed(code check.Code) bool {
-	switch code {
-	case check.CodeNoHandshake, check.CodeEngineEnded, check.CodeSilence, check.CodeDeadline, check.CodeHandshake:
-		return true
-	}
-	return aCode().MatchString(string(code)) && mayBeExpected(check.Failure{Code: code})
-}
-
 var aCode = lazyregexp.New(`^[A-Z][0-9]{3}$`)
 
 // Expectation says that cases are known to fail.

@@ -88,6 +88,16 @@ func readExpectation(t *tomlfile.Table) check.Expectation {
 	return one
 }
 
+// mayBeNamed reports whether a code may be expected by its name: that of an assertion, or of what a subject did that kept a case
+// from being judged. A golden that cannot be fetched, or a command that does not start, says nothing of the subject.
+func mayBeNamed(code check.Code) bool {
+	switch code {
+	case check.CodeNoHandshake, check.CodeEngineEnded, check.CodeSilence, check.CodeDeadline, check.CodeHandshake:
+		return true
+	}
+	return aCode().MatchString(string(code)) && mayBeExpected(check.Failure{Code: code})
+}
+
 func report(t *tomlfile.Table, code check.Code, key, message, hint string) {
 	t.Report(string(code), tomlfile.Error, key, message, hint)
 }

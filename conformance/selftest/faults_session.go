@@ -9,22 +9,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
-
-// asFrames makes a session of role wire one of role frames: its messages are as real, and nobody has to repeat them.
-func asFrames(s session) session {
-	if len(s.cases) == 0 {
-		return session{}
-	}
-	heard := session{stored: s.whole}
-	heard.golden.Role, heard.golden.ID = manifest.Frames, "frames-of-"+s.whole.golden.ID
-	c := s.cases[0]
-	c.Golden, c.Assertion, c.Variant = heard.golden, conformance.Frames, conformance.Variant{}
-	heard.cases = []conformance.Case{c}
-	return heard
-}
 
 // rewriteFrames changes the messages of raw frames, writes them anew, and registers the bytes.
 func (b stored) rewriteFrames(change func([]trace.Message) []trace.Message) (stored, error) {

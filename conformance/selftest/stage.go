@@ -170,6 +170,19 @@ func (st *stage) tasks(ctx context.Context, line, donor compat.Line) ([]*task, e
 	return tasks, nil
 }
 
+// asFrames makes a session of role wire one of role frames: its messages are as real, and nobody has to repeat them.
+func asFrames(s session) session {
+	if len(s.cases) == 0 {
+		return session{}
+	}
+	heard := session{stored: s.whole}
+	heard.golden.Role, heard.golden.ID = manifest.Frames, "frames-of-"+s.whole.golden.ID
+	c := s.cases[0]
+	c.Golden, c.Assertion, c.Variant = heard.golden, conformance.Frames, conformance.Variant{}
+	heard.cases = []conformance.Case{c}
+	return heard
+}
+
 // fit finds the golden for a fault that needs a special stream, and tells what a
 // golden lacks to show it.
 func (st *stage) fit(ctx context.Context, line compat.Line, t *task) error {

@@ -537,6 +537,14 @@ func (all Summaries) levels() *table {
 	return t
 }
 
+// rangeText is the least and the largest of whole numbers.
+func rangeText(c Counts) string {
+	if c.Min == c.Max {
+		return fmt.Sprint(c.Min)
+	}
+	return fmt.Sprintf("%d-%d", c.Min, c.Max)
+}
+
 // levelNumber is the number that a level begins with.
 func levelNumber(name string) uint64 {
 	from, _, _ := strings.Cut(name, "-")

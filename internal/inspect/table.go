@@ -91,11 +91,3 @@ func quantilesText(d Distribution) string {
 	}
 	return msText(d.P50) + " / " + msText(d.P90) + " / " + msText(d.P99)
 }
-
-// rangeText is the least and the largest of whole numbers.
-func rangeText(c Counts) string {
-	if c.Min == c.Max {
-		return fmt.Sprint(c.Min)
-	}
-	return fmt.Sprintf("%d-%d", c.Min, c.Max)
-}

@@ -1,16 +1,10 @@
 package session
 
 import (
-	"archive/zip"
-	"bytes"
 	"embed"
-	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"image"
-	"image/color"
-	"image/png"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -170,58 +164,4 @@ func safetensors(shapes map[string][2]int, rng *rand.Rand) []byte {
 	}
 	file := binary.LittleEndian.AppendUint64(nil, uint64(len(text)))
 	return append(append(file, text...), weights...)
-}
-
-// picture is a small image of four colours, as the URL that holds it. What a processor makes of it compresses well.
-func picture(seed uint64) string {
-	rng := rand.New(rand.NewPCG(seed, 0))
-	const side = 56
-	var colours [4]color.RGBA
-	for i := range colours {
-		colours[i] = color.RGBA{byte(rng.UintN(256)), byte(rng.UintN(256)), byte(rng.UintN(256)), 255}
-	}
-	img := image.NewRGBA(image.Rect(0, 0, side, side))
-	for y := range side {
-		for x := range side {
-			img.SetRGBA(x, y, colours[2*y/side*2+2*x/side])
-		}
-	}
-	var file bytes.Buffer
-	if err := png.Encode(&file, img); err != nil {
-		panic(err) // into memory
-	}
-	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(file.Bytes())
-}
-
-// embeddings is what torch.save writes of a float32 tensor of rows × 64 that is all one value, in base64.
-func embeddings(rows int, value float32) string {
-	const columns = 64
-	var numbers []byte
-	for range rows * columns {
-		numbers = binary.LittleEndian.AppendUint32(numbers, math.Float32bits(value))
-	}
-	integer := func(n int) string { return "J" + string(binary.LittleEndian.AppendUint32(nil, uint32(n))) }
-	text := func(s string) string { return "X" + string(binary.LittleEndian.AppendUint32(nil, uint32(len(s)))) + s }
-	// torch._utils._rebuild_tensor_v2((storage), 0, (rows, columns), (columns, 1), False, OrderedDict()) as a pickle
-	pickle := "\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(" +
-		"(" + text("storage") + "ctorch\nFloatStorage\n" + text("0") + text("cpu") + integer(rows*columns) + "tQ" +
-		integer(0) + integer(rows) + integer(columns) + "\x86" + integer(columns) + integer(1) + "\x86\x89" +
-		"ccollections\nOrderedDict\n)RtR."
-	var file bytes.Buffer
-	z := zip.NewWriter(&file)
-	for _, entry := range []struct{ name, data string }{
-		{"data.pkl", pickle}, {"byteorder", "little"}, {"data/0", string(numbers)}, {"version", "3\n"},
-	} {
-		w, err := z.CreateHeader(&zip.FileHeader{Name: "archive/" + entry.name, Method: zip.Store})
-		if err == nil {
-			_, err = w.Write([]byte(entry.data))
-		}
-		if err != nil {
-			panic(err) // into memory
-		}
-	}
-	if err := z.Close(); err != nil {
-		panic(err)
-	}
-	return base64.StdEncoding.EncodeToString(file.Bytes())
 }

@@ -93,6 +93,17 @@ func New(codec *protocol.Codec) *Line {
 	return l
 }
 
+// messageNames are the kinds of message of a line. Those without a struct are named in its profile.
+func messageNames(p *protocol.Profile) []string {
+	names := []string{add, abort, call, outputs, answer, dead, initial, registration}
+	for _, name := range slices.Sorted(maps.Keys(p.Messages)) {
+		if name != "INIT.parallel_config" && !slices.Contains(names, name) { // a part of INIT
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // The kinds of items, which begin their keys.
 const (
 	utility = "utility "
@@ -209,6 +220,20 @@ func (l *Line) compare(m *trace.Message, finds func(m *trace.Message, frames [][
 			return finds(m, frames)
 		})
 	}
+}
+
+// payloadOf is which of the frames of a message has its fields: auxiliary frames come behind it.
+func payloadOf(m *trace.Message) int {
+	fromEngine := m.Direction == trace.EngineToFrontend
+	switch m.Channel {
+	case "output", "coordinator_input":
+		return 0
+	case "input", "coordinator_output":
+		if !fromEngine {
+			return 1
+		}
+	}
+	return len(m.Frames) - 1
 }
 
 var seed = maphash.MakeSeed()

@@ -2,8 +2,6 @@ package coverage
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -23,17 +21,6 @@ const (
 	dead         = protocol.EngineDead
 	kvEvents     = "KV events"
 )
-
-// messageNames are the kinds of message of a line. Those without a struct are named in its profile.
-func messageNames(p *protocol.Profile) []string {
-	names := []string{add, abort, call, outputs, answer, dead, initial, registration}
-	for _, name := range slices.Sorted(maps.Keys(p.Messages)) {
-		if name != "INIT.parallel_config" && !slices.Contains(names, name) { // a part of INIT
-			names = append(names, name)
-		}
-	}
-	return names
-}
 
 // Add adds what a recorded message holds, and reports whether it is of a kind that has fields.
 func (l *Line) Add(m *trace.Message) bool {
@@ -60,20 +47,6 @@ func (l *Line) Add(m *trace.Message) bool {
 		l.payload(protocol.KindKVEvents, last)
 	}
 	return len(l.survey.Fields) > 0
-}
-
-// payloadOf is which of the frames of a message has its fields: auxiliary frames come behind it.
-func payloadOf(m *trace.Message) int {
-	fromEngine := m.Direction == trace.EngineToFrontend
-	switch m.Channel {
-	case "output", "coordinator_input":
-		return 0
-	case "input", "coordinator_output":
-		if !fromEngine {
-			return 1
-		}
-	}
-	return len(m.Frames) - 1
 }
 
 // handshake adds HELLO, INIT or READY.

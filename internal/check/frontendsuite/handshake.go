@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -28,36 +26,6 @@ func (k *frontendCase) checkInit(init []byte) {
 	if _, err := protocol.DecodeInit(init); err != nil {
 		k.fail(check.Failed(CodeInit, "the answer to HELLO: %v", err).Within(-1, "EngineHandshakeMetadata.addresses"))
 	}
-}
-
-// requiredElsewhere names what other lines require of a registration that this line
-// does not have: a frontend of theirs refuses its engines.
-func requiredElsewhere(own *protocol.Profile) string {
-	var order []string
-	lines := map[string][]string{}
-	for _, line := range protocol.Lines() {
-		other, err := protocol.LoadProfile(line)
-		if err != nil {
-			continue
-		}
-		var missing []string
-		for _, f := range other.Structs["EngineCoreReadyResponse"].Fields {
-			if f.Required && own.Structs["EngineCoreReadyResponse"].Index(f.Name) < 0 {
-				missing = append(missing, f.Name)
-			}
-		}
-		if key := strings.Join(missing, ", "); key != "" {
-			if lines[key] == nil {
-				order = append(order, key)
-			}
-			lines[key] = append(lines[key], line)
-		}
-	}
-	var hints []string
-	for _, key := range order {
-		hints = append(hints, fmt.Sprintf("it registers without %s, which frontends of %s require", key, protocol.LineRanges(lines[key])))
-	}
-	return strings.Join(hints, "; ")
 }
 
 // health checks what the frontend says of itself, then takes the engine away: the

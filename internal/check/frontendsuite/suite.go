@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/suite"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -215,6 +217,36 @@ func (k *frontendCase) refusal() {
 	}
 	k.fail(check.Failed(CodeNoRegistration, "the frontend %s: %v", did, k.refused).
 		Within(-1, "EngineCoreReadyResponse").Compared("GET /health: 200", check.FirstLine(k.refused)))
+}
+
+// requiredElsewhere names what other lines require of a registration that this line
+// does not have: a frontend of theirs refuses its engines.
+func requiredElsewhere(own *protocol.Profile) string {
+	var order []string
+	lines := map[string][]string{}
+	for _, line := range protocol.Lines() {
+		other, err := protocol.LoadProfile(line)
+		if err != nil {
+			continue
+		}
+		var missing []string
+		for _, f := range other.Structs["EngineCoreReadyResponse"].Fields {
+			if f.Required && own.Structs["EngineCoreReadyResponse"].Index(f.Name) < 0 {
+				missing = append(missing, f.Name)
+			}
+		}
+		if key := strings.Join(missing, ", "); key != "" {
+			if lines[key] == nil {
+				order = append(order, key)
+			}
+			lines[key] = append(lines[key], line)
+		}
+	}
+	var hints []string
+	for _, key := range order {
+		hints = append(hints, fmt.Sprintf("it registers without %s, which frontends of %s require", key, protocol.LineRanges(lines[key])))
+	}
+	return strings.Join(hints, "; ")
 }
 
 // openedFrontend returns the session of a case's line, and opens it for the first

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -119,6 +120,16 @@ func (s *server) request(ctx context.Context, r *Request) (*http.Request, error)
 		}
 	}
 	return request, nil
+}
+
+// expand fills in what stands for something else in a path or a body.
+func expand(text, model string) string {
+	text = strings.ReplaceAll(text, "{{model}}", model)
+	return repeated().ReplaceAllStringFunc(text, func(match string) string {
+		parts := repeated().FindStringSubmatch(match)
+		n, _ := strconv.Atoi(parts[1])
+		return strings.Repeat(parts[2], n)
+	})
 }
 
 func (a *answer) read(body io.Reader, abort int) (err error) {

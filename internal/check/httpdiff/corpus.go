@@ -140,16 +140,6 @@ func ParseCorpus(name, text string) (requests []Request, err error) {
 
 var repeated = lazyregexp.New(`\{\{repeat (\d{1,7}) ([^}]{1,100})\}\}`)
 
-// expand fills in what stands for something else in a path or a body.
-func expand(text, model string) string {
-	text = strings.ReplaceAll(text, "{{model}}", model)
-	return repeated().ReplaceAllStringFunc(text, func(match string) string {
-		parts := repeated().FindStringSubmatch(match)
-		n, _ := strconv.Atoi(parts[1])
-		return strings.Repeat(parts[2], n)
-	})
-}
-
 // Generates reports whether a request that succeeds makes the engine compute.
 func (r *Request) Generates() bool {
 	if r.Method != http.MethodPost {

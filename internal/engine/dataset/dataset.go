@@ -137,6 +137,16 @@ func (t *Table) Append(r Row) {
 	t.Rows = append(t.Rows, r)
 }
 
+// size is what a row takes of memory, in bytes.
+func (r *Row) size() int64 {
+	const header = 128
+	n := header + len(r.Prompt) + len(r.Completion) + 4*len(r.Tokens)
+	for _, text := range r.Before {
+		n += 16 + len(text)
+	}
+	return int64(n)
+}
+
 var (
 	promptKeys     = []string{"prompt", "instruction", "question", "query", "input_text", "context"}
 	inputKeys      = []string{"input", "inputs"}

@@ -46,16 +46,6 @@ func ErrTooLarge(size int64) error {
 	return fmt.Errorf("the rows of this file of %d bytes take more than %d: if it is meant to be so, write it as .jsonl", size, Limit(size))
 }
 
-// size is what a row takes of memory, in bytes.
-func (r *Row) size() int64 {
-	const header = 128
-	n := header + len(r.Prompt) + len(r.Completion) + 4*len(r.Tokens)
-	for _, text := range r.Before {
-		n += 16 + len(text)
-	}
-	return int64(n)
-}
-
 // ReadBy has the program at a path read tables, each in a process of its own, which ends with ctx.
 func ReadBy(ctx context.Context, program string) TableReader {
 	return func(path string) (t Table, err error) {

@@ -197,16 +197,3 @@ func toAlphabet(text string) string {
 	}
 	return b.String()
 }
-
-// fromAlphabet returns the bytes that a token's name stands for. A name with other characters stands for itself.
-func fromAlphabet(name string) string {
-	text := make([]byte, 0, len(name))
-	for _, r := range name {
-		b, ok := byteOf[r]
-		if !ok {
-			return name
-		}
-		text = append(text, b)
-	}
-	return string(text)
-}

@@ -400,6 +400,19 @@ func (t *Tokenizer) add(tokens []addedToken) error {
 	return nil
 }
 
+// fromAlphabet returns the bytes that a token's name stands for. A name with other characters stands for itself.
+func fromAlphabet(name string) string {
+	text := make([]byte, 0, len(name))
+	for _, r := range name {
+		b, ok := byteOf[r]
+		if !ok {
+			return name
+		}
+		text = append(text, b)
+	}
+	return string(text)
+}
+
 // parseTemplate reads which special tokens stand around a prompt of one text.
 func (t *Tokenizer) parseTemplate(raw json.RawMessage) error {
 	parts, types, err := parts(raw)

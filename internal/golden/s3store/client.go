@@ -3,11 +3,14 @@ package s3store
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/xml"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,6 +87,36 @@ func (s *store) connect(ctx context.Context) (*client, error) {
 		regions:   bucketRegions{first: set.region, named: set.named},
 	}
 	return s.client, nil
+}
+
+// newWeb is the client for all requests but those to the machine itself. It follows no redirect: what is signed, or shows
+// who we are, is for one server.
+func (s *store) newWeb(set settings) (*http.Client, error) {
+	if s.HTTP != nil {
+		return notRedirected(s.HTTP), nil
+	}
+	bundle := set.either("AWS_CA_BUNDLE", "ca_bundle")
+	known, ok := golden.DefaultHTTP().Transport.(*http.Transport)
+	if !ok {
+		return notRedirected(golden.DefaultHTTP()), nil
+	}
+	own := known.Clone()
+	own.MaxIdleConnsPerHost = 10
+	if bundle != "" {
+		text, err := os.ReadFile(bundle)
+		if err != nil {
+			return nil, err
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(text) {
+			return nil, errors.New(bundle + ", which AWS_CA_BUNDLE names, has no certificate in PEM")
+		}
+		if own.TLSClientConfig == nil {
+			own.TLSClientConfig = &tls.Config{}
+		}
+		own.TLSClientConfig.RootCAs = pool
+	}
+	return notRedirected(&http.Client{Transport: own}), nil
 }
 
 // Open requests an object from an offset on.

@@ -3,20 +3,14 @@ package s3store
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/xml"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
-
-	"github.com/vllm-vcr/conformance/internal/golden"
 )
 
 // An operation is a request to S3, apart from where the bucket is and who signs.
@@ -122,36 +116,6 @@ func readAnswer(answer *http.Response) ([]byte, error) {
 		err = fmt.Errorf("the answer has more than %d bytes", maxAnswer)
 	}
 	return text, err
-}
-
-// newWeb is the client for all requests but those to the machine itself. It follows no redirect: what is signed, or shows
-// who we are, is for one server.
-func (s *store) newWeb(set settings) (*http.Client, error) {
-	if s.HTTP != nil {
-		return notRedirected(s.HTTP), nil
-	}
-	bundle := set.either("AWS_CA_BUNDLE", "ca_bundle")
-	known, ok := golden.DefaultHTTP().Transport.(*http.Transport)
-	if !ok {
-		return notRedirected(golden.DefaultHTTP()), nil
-	}
-	own := known.Clone()
-	own.MaxIdleConnsPerHost = 10
-	if bundle != "" {
-		text, err := os.ReadFile(bundle)
-		if err != nil {
-			return nil, err
-		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(text) {
-			return nil, errors.New(bundle + ", which AWS_CA_BUNDLE names, has no certificate in PEM")
-		}
-		if own.TLSClientConfig == nil {
-			own.TLSClientConfig = &tls.Config{}
-		}
-		own.TLSClientConfig.RootCAs = pool
-	}
-	return notRedirected(&http.Client{Transport: own}), nil
 }
 
 func notRedirected(client *http.Client) *http.Client {

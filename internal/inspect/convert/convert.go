@@ -345,10 +345,3 @@ var lacksTimes = []string{
 
 // milliseconds of a time in seconds, without the noise of a large clock.
 func milliseconds(s float64) float64 { return math.Round(s*1e6) / 1e3 }
-
-func textPointer(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
-}

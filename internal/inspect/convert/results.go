@@ -77,6 +77,13 @@ func (in *Input) vllmBench(data []byte) ([]trace.Record, error) {
 	return records, nil
 }
 
+func textPointer(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
 // A guideRequest is one request of a report of guidellm (guidellm/schemas/request_stats.py). Times are in seconds, but for what
 // is named otherwise.
 type guideRequest struct {

@@ -252,14 +252,6 @@ func (l *Listener) refuse(c *Conn, cause error) {
 	l.inbox.put(Delivery{Kind: Refused, Peer: c.peer, Err: err})
 }
 
-// remote is where a connection comes from; a Unix socket does not say.
-func remote(nc net.Conn) string {
-	if addr := nc.RemoteAddr(); addr.Network() != "unix" {
-		return addr.String()
-	}
-	return ""
-}
-
 // admit shakes hands and makes c one of the listener's connections.
 func (l *Listener) admit(c *Conn) error {
 	stop := hangUp(l.ctx, c.nc)

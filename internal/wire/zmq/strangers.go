@@ -43,6 +43,14 @@ func (s *strangers) enter(nc net.Conn) *Conn {
 	return c
 }
 
+// remote is where a connection comes from; a Unix socket does not say.
+func remote(nc net.Conn) string {
+	if addr := nc.RemoteAddr(); addr.Network() != "unix" {
+		return addr.String()
+	}
+	return ""
+}
+
 // makeWay ends the oldest stranger, if there is one.
 func (s *strangers) makeWay() {
 	s.mu.Lock()

@@ -253,7 +253,7 @@ func (p *Player) unreadable(m zmq.Message, broken error) error {
 	case protocol.TypeAdd:
 		return p.codec.Undecodable(m[1], m[2:]...)
 	case protocol.TypeAbort:
-		return nil
+		return unreadableAbort(m[1])
 	case protocol.TypeUtility:
 		cur := pack.NewCursor(m[1])
 		if n, err := cur.ArrayLen(); err == nil && n == 4 {
@@ -261,6 +261,40 @@ func (p *Player) unreadable(m zmq.Message, broken error) error {
 		}
 	}
 	return broken
+}
+
+// unreadableAbort returns why an engine ends with an abort. It goes through any elements, and looks each up by its hash
+// (vllm/v1/core/sched/scheduler.py finish_requests): what is none of its ids it passes over.
+func unreadableAbort(payload []byte) error {
+	cur := pack.NewCursor(payload)
+	switch cur.Kind() {
+	case pack.String: // of which each letter is one
+		_, err := textOf(&cur)
+		return err
+	case pack.Map: // of which each key is one
+		return pack.Validate(payload)
+	}
+	n, err := cur.ArrayLen()
+	for i := 0; err == nil && i < n; i++ {
+		switch kind := cur.Kind(); kind {
+		case pack.Array, pack.Map:
+			return fmt.Errorf("abort: id %d is of kind %v, want a str", i, kind)
+		case pack.String:
+			_, err = textOf(&cur)
+		default:
+			err = cur.Skip()
+		}
+	}
+	return err
+}
+
+// textOf reads a str, which is text.
+func textOf(cur *pack.Cursor) (string, error) {
+	s, err := cur.StrString()
+	if err == nil && !utf8.ValidString(s) {
+		err = fmt.Errorf("abort: %q: %w", s, errNotText)
+	}
+	return s, err
 }
 
 // decodeAny reads what there is to make sense of.

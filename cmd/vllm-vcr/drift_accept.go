@@ -141,21 +141,32 @@ func keepAcceptance(table *acceptance.Table, folder string, compare bool) (path 
 	return path, false, errors.Join(os.MkdirAll(folder, 0o755), atomicfile.Write(path, text, 0o644))
 }
 
-// acceptAdopted measures the frontend of a line that was adopted, where the repository keeps such tables.
+// acceptAdopted measures the frontends of a line that was adopted, and its engine, where the repository keeps such tables. The
+// Python client and the engine need an engine for CPUs.
 func (run *adoption) acceptAdopted(ctx context.Context) {
 	if !exists(acceptance.Folder) || ctx.Err() != nil {
 		return
 	}
-	model, err := acceptanceModel("")
-	if err == nil {
-		var table *acceptance.Table
-		opts := driftAcceptOptions{engine: run.flags.engine, jobs: defaultAcceptJobs, client: acceptance.RustFrontend}
-		if table, err = measureAcceptance(ctx, run.env, opts, run.plan.Release, model); err == nil {
-			_, _, err = keepAcceptance(table, acceptance.Folder, false)
-		}
+	peers := []string{acceptance.RustFrontend}
+	if there, err := run.hasEngine(ctx); err == nil && there {
+		peers = append(peers, acceptance.PythonFrontend, acceptance.EngineCore)
 	}
-	if err != nil {
-		run.addToDo("measure which messages its frontend takes: vllm-vcr drift accept %s: %v", run.plan.Release, oneLine(err))
+	model, err := acceptanceModel("")
+	for _, peer := range peers {
+		var path string
+		if err == nil {
+			var table *acceptance.Table
+			opts := driftAcceptOptions{engine: run.flags.engine, jobs: defaultAcceptJobs, client: peer}
+			if table, err = measureAcceptance(ctx, run.env, opts, run.plan.Release, model); err == nil {
+				path, _, err = keepAcceptance(table, acceptance.Folder, false)
+			}
+		}
+		if err != nil {
+			run.addToDo("measure which messages it accepts: vllm-vcr drift accept %s%s: %v", run.plan.Release, acceptance.Flag(peer), oneLine(err))
+			err = nil
+			continue
+		}
+		run.report.Files = append(run.report.Files, "write "+path)
 	}
 }
 

@@ -117,7 +117,11 @@ func TestTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, table := range tables {
-		m, err := New(table.Line())
+		probes := New
+		if table.Frontend == EngineCore {
+			probes = NewRequests
+		}
+		m, err := probes(table.Line())
 		if err != nil {
 			t.Error(err)
 			continue

@@ -26,17 +26,17 @@ const (
 	bootTime    = time.Minute            // for a handshake with nothing wrong in it
 	initTime    = 5 * time.Second        // for one that is tampered with
 	silentTime  = 15 * time.Second       // for an answer to an ordinary request, until the engine is taken for dead
-	controlTime = 300 * time.Millisecond // until another ordinary request tells whether the engine still reads
+	controlTime = 300 * time.Millisecond // at most, until another ordinary request tells whether the engine still reads
 )
 
 // Measure returns what becomes of each probe, in their order.
 func (e Engine) Measure(ctx context.Context, m *Messages) ([]Outcome, error) {
-	start := func(handshake string) (func(), error) {
+	start := func(handshake string) (func(), <-chan struct{}, error) {
 		p, err := e.Start(handshake)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return func() { _ = p.Stop(context.Background()) }, nil
+		return func() { _ = p.Stop(context.Background()) }, p.Done(), nil
 	}
 	return measure(ctx, m, e.Workers, e.Progress, func() prober { return &engineWorker{m: m, start: start} })
 }
@@ -44,7 +44,7 @@ func (e Engine) Measure(ctx context.Context, m *Messages) ([]Outcome, error) {
 // engineWorker is a frontend of one engine at a time.
 type engineWorker struct {
 	m       *Messages
-	start   func(handshake string) (stop func(), err error)
+	start   func(handshake string) (stop func(), done <-chan struct{}, err error)
 	session *engineSession // nil if there is none that serves
 	usual   map[*scenario]string
 	sent    uint64 // messages of any kind
@@ -68,8 +68,8 @@ type engineAnswer struct {
 func (w *engineWorker) close() {
 	if w.session != nil {
 		w.session.cancel()
+		_ = w.session.frontend.Close() // first, so that the engine waits for nobody
 		w.session.stop()
-		_ = w.session.frontend.Close()
 		w.session = nil
 	}
 }
@@ -141,13 +141,22 @@ func (w *engineWorker) open(ctx context.Context, limit time.Duration, init func(
 		return err
 	}
 	s := &engineSession{frontend: frontend, answers: make(chan engineAnswer, 64)}
-	if s.stop, err = w.start(frontend.Handshake()); err != nil {
+	stop, done, err := w.start(frontend.Handshake())
+	if err != nil {
 		return errors.Join(err, frontend.Close())
 	}
+	s.stop = stop
 	ctx, s.cancel = context.WithCancel(ctx)
 	w.session = s
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	go func() {
+		select {
+		case <-done:
+			cancel() // it has refused the handshake
+		case <-limited.Done():
+		}
+	}()
 	if _, err := frontend.Accept(limited); err != nil {
 		w.close()
 		return err
@@ -200,15 +209,17 @@ func (w *engineWorker) ask(ctx context.Context, message func(facts) [][]byte) (g
 		return "", false
 	}
 	answered := asked
+	mine := map[string]bool{} // controls of this message; one of an earlier message may be answered late
 	patience := time.NewTimer(silentTime)
 	defer patience.Stop()
 	for controls := 0; ; controls++ {
 		w.sent++
 		control := fmt.Sprintf("control-%d", w.sent)
+		mine[control] = true
 		if s.frontend.SendRaw(0, []byte{protocol.TypeAdd}, w.m.plain.clean(facts{id: control})) != nil {
 			return "", false
 		}
-		again := time.After(controlTime)
+		again := time.After(min(controlTime, 5*time.Millisecond<<min(controls, 10)))
 		running := false
 		for waiting := true; waiting; {
 			select {
@@ -217,7 +228,7 @@ func (w *engineWorker) ask(ctx context.Context, message func(facts) [][]byte) (g
 				case !open:
 					return "", false
 				case strings.HasPrefix(a.id, "control-"):
-					if serves = serves || !a.more && a.text != ""; a.id == control && !a.more {
+					if serves = serves || mine[a.id] && !a.more && a.text != ""; a.id == control && !a.more {
 						waiting = false
 					}
 				case a.more:

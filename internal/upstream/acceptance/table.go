@@ -85,7 +85,7 @@ func (t *Table) Name() string { return t.Version + "-" + t.Frontend + ".txt" }
 // of the same frontend, it has the places that differ, and those that are gone.
 func (t *Table) Text(base *Table) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# What becomes of %s of vLLM %s that gets a message with one place changed.\n# Written by: vllm-vcr drift accept %[2]s%s\n", t.name(), t.Version, t.flag())
+	fmt.Fprintf(&b, "# What becomes of %s of vLLM %s that gets a message with one place changed.\n# Written by: vllm-vcr drift accept %[2]s%s\n", t.name(), t.Version, Flag(t.Frontend))
 	groups := map[string][]string{}
 	var signatures []string
 	group := func(s, at string) {
@@ -143,9 +143,9 @@ func (t *Table) name() string {
 	return t.Frontend
 }
 
-// flag is that of drift accept that measures again.
-func (t *Table) flag() string {
-	switch t.Frontend {
+// Flag is that of drift accept that measures a frontend, or an engine core, after a space.
+func Flag(frontend string) string {
+	switch frontend {
 	case PythonFrontend:
 		return " --frontend " + PythonFrontend
 	case EngineCore:

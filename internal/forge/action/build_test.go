@@ -74,16 +74,20 @@ func exe() string {
 // archive is a release's archive: a binary, and the small ones that it calls.
 func archive(t *testing.T, name string, content []byte) []byte {
 	t.Helper()
-	return packed(t, file{"LICENSE", []byte("as you like\n")}, file{name, content}, file{helpers(name)[0], []byte("1")}, file{helpers(name)[1], []byte("2")})
+	files := []file{{"LICENSE", []byte("as you like\n")}, {name, content}}
+	for i, helper := range helpers(name) {
+		files = append(files, file{helper, []byte{byte('1' + i)}})
+	}
+	return packed(t, files...)
 }
 
 // helpers are what a binary of this name calls.
 func helpers(name string) []string {
 	stem, exe := strings.CutSuffix(name, ".exe")
 	if exe {
-		return []string{stem + "-cluster.exe", stem + "-dataset.exe"}
+		return []string{stem + "-cluster.exe", stem + "-dataset.exe", stem + "-python.exe"}
 	}
-	return []string{stem + "-cluster", stem + "-dataset"}
+	return []string{stem + "-cluster", stem + "-dataset", stem + "-python"}
 }
 
 type file struct {

@@ -549,7 +549,7 @@ func decodeSamplingValue(cur *pack.Cursor, key string, r *Request) (err error) {
 	case "min_tokens":
 		s.MinTokens, err = smallInt(cur)
 	case "stop_token_ids":
-		s.StopTokenIDs, err = cur.Uint32s(s.StopTokenIDs[:0])
+		s.StopTokenIDs, err = stopIDs(cur, s.StopTokenIDs[:0])
 	case "_eos_token_id":
 		s.EOSTokenID, err = cur.Int()
 	case "ignore_eos":
@@ -577,6 +577,30 @@ func decodeSamplingValue(cur *pack.Cursor, key string, r *Request) (err error) {
 	return err
 }
 
+// stopIDs reads ids to stop at. An id that no token has, such as -1, is left out: engines serve such a request, and never stop there.
+func stopIDs(cur *pack.Cursor, dst []uint32) ([]uint32, error) {
+	before := *cur
+	ids, err := cur.Uint32s(dst)
+	if err == nil {
+		return ids, nil
+	}
+	*cur = before
+	n, err := cur.ArrayLen()
+	if err != nil {
+		return dst, err
+	}
+	for range n {
+		id, err := cur.Int()
+		if err != nil {
+			return dst, err
+		}
+		if id >= 0 && id <= math.MaxUint32 {
+			dst = append(dst, uint32(id))
+		}
+	}
+	return dst, nil
+}
+
 // decodeFilter reads which ids may be sampled, or skips a value that decides nothing.
 func decodeFilter(cur *pack.Cursor, key string, r *Request) (err error) {
 	s := &r.Sampling
@@ -594,7 +618,7 @@ func decodeFilter(cur *pack.Cursor, key string, r *Request) (err error) {
 	case "min_p":
 		s.MinP, err = cur.Float()
 	case "_all_stop_token_ids":
-		s.AllStops, err = cur.Uint32s(s.AllStops[:0])
+		s.AllStops, err = stopIDs(cur, s.AllStops[:0])
 	case "repetition_detection":
 		r.Unverified = true
 		s.Repetition, err = decodeRepetition(cur)

@@ -1,7 +1,10 @@
 package protocol
 
 import (
+	"bytes"
 	"fmt"
+	"math"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -145,6 +148,24 @@ func TestAllStopTokenIDs(t *testing.T) {
 		if got := pack.Format(member(t, sampling, "_all_stop_token_ids")); got != test.want {
 			t.Errorf("%s: got %s, want %s", test.name, got, test.want)
 		}
+	}
+}
+
+// An id to stop at that no token has is not there.
+func TestStopIDsOfNoToken(t *testing.T) {
+	c := codecOf(t, recorded)
+	sent := plainRequest("a")
+	sent.Sampling.StopTokenIDs = []uint32{7, math.MaxUint32, 9}
+	payload := c.AppendRequest(nil, sent)
+	unsigned, negative := []byte{0xce, 0xff, 0xff, 0xff, 0xff}, []byte{0xd2, 0xff, 0xff, 0xff, 0xff}
+	if n := bytes.Count(payload, unsigned); n != 2 {
+		t.Fatalf("the id is in %d places, want stop_token_ids and _all_stop_token_ids", n)
+	}
+	var got Request
+	require.NoError(t, c.DecodeRequest(bytes.ReplaceAll(payload, unsigned, negative), &got))
+	want := []uint32{7, 9}
+	if !slices.Equal(got.Sampling.StopTokenIDs, want) || !slices.Equal(got.Sampling.AllStops, want) {
+		t.Errorf("stop_token_ids %v, _all_stop_token_ids %v, want %v", got.Sampling.StopTokenIDs, got.Sampling.AllStops, want)
 	}
 }
 

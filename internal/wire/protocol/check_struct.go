@@ -77,7 +77,7 @@ func (s *structShape) checkDecodable(x *examination) {
 		size = x.cur.ArrayLen
 	}
 	n, _ := size()
-	var seen uint64 // of the fields, by number
+	var seen fieldSet
 	for i := range n {
 		known := i < len(s.types)
 		if !array {
@@ -94,11 +94,11 @@ func (s *structShape) checkDecodable(x *examination) {
 			x.skip()
 			continue
 		}
-		seen |= 1 << i
+		seen.add(i)
 		x.at(place{name: s.declared.Fields[i].Name}, s.types[i])
 	}
 	for i := range s.declared.Fields {
-		if f := &s.declared.Fields[i]; f.Required && seen&(1<<i) == 0 {
+		if f := &s.declared.Fields[i]; f.Required && !seen.has(i) {
 			x.path = append(x.path, place{name: f.Name})
 			x.report(f.Type, "missing")
 			x.path = x.path[:len(x.path)-1]
@@ -127,7 +127,7 @@ func (s *structShape) checkField(x *examination, i int) {
 func (s *structShape) checkMap(x *examination) {
 	n, _ := x.cur.MapLen()
 	fields := s.declared.Fields
-	var seen uint64             // of the fields, by number
+	var seen fieldSet
 	others := map[string]bool{} // keys that are none
 	for next := 0; n > 0; n-- {
 		if x.cur.Kind() != pack.String {
@@ -142,8 +142,9 @@ func (s *structShape) checkMap(x *examination) {
 		if !known {
 			i, known = s.index[string(key)]
 		}
-		if known && seen&(1<<i) == 0 {
-			x.cur, seen, next = ahead, seen|1<<i, i+1
+		if known && !seen.has(i) {
+			seen.add(i)
+			x.cur, next = ahead, i+1
 			x.sees(s, i)
 			x.at(place{name: fields[i].Name}, s.types[i])
 			continue
@@ -162,12 +163,36 @@ func (s *structShape) checkMap(x *examination) {
 		x.path = x.path[:len(x.path)-1]
 	}
 	for i := range fields {
-		if f := &fields[i]; seen&(1<<i) == 0 && (f.Required || has(neededKeys[s.name], f.Name)) {
+		if f := &fields[i]; !seen.has(i) && (f.Required || has(neededKeys[s.name], f.Name)) {
 			x.path = append(x.path, place{name: f.Name})
 			x.report(f.Type, "missing")
 			x.path = x.path[:len(x.path)-1]
 		}
 	}
+}
+
+// fieldSet are fields of a struct by number. Most structs have at most 64, which costs no memory.
+type fieldSet struct {
+	low  uint64
+	high map[int]bool
+}
+
+func (s *fieldSet) add(i int) {
+	if i < 64 {
+		s.low |= 1 << i
+		return
+	}
+	if s.high == nil {
+		s.high = map[int]bool{}
+	}
+	s.high[i] = true
+}
+
+func (s *fieldSet) has(i int) bool {
+	if i < 64 {
+		return s.low&(1<<i) != 0
+	}
+	return s.high[i]
 }
 
 // tagKey has the tag of a struct that is one of a union.

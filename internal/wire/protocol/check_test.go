@@ -1,6 +1,8 @@
 package protocol
 
 import (
+	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -285,4 +287,50 @@ func FuzzCheckMessage(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A struct may have more fields than a machine word has bits.
+func TestCheckManyFields(t *testing.T) {
+	newest, err := LoadProfile(Newest())
+	require.NoError(t, err)
+	var text bytes.Buffer
+	require.NoError(t, WriteProfile(&text, newest))
+	p, err := ReadProfile(&text)
+	require.NoError(t, err)
+	wide := p.Structs["SamplingParams"]
+	for i := range 60 {
+		wide.Fields = append(wide.Fields, Field{Name: fmt.Sprintf("later_%d", i), Type: "int", Required: true})
+	}
+	c, err := NewCodec(p)
+	require.NoError(t, err)
+	p.Structs["SamplingParams"] = wide // after it: a codec wants a value for each field that is required
+	later := func(numbers ...int) (paths []string) {
+		var pairs []any
+		for _, i := range numbers {
+			pairs = append(pairs, fmt.Sprintf("later_%d", i), i)
+		}
+		payload := requestWith(sampling(pairs...))
+		for _, m := range c.CheckRequest(payload) {
+			if text := m.String(); strings.Contains(text, "later_") {
+				paths = append(paths, text)
+			}
+		}
+		if err := c.Undecodable(payload); err != nil {
+			paths = append(paths, err.Error())
+		}
+		return paths
+	}
+	all := make([]int, 60)
+	for i := range all {
+		all[i] = i
+	}
+	if found := later(all...); len(found) > 0 {
+		t.Errorf("all fields are there, and found %s", found[0])
+	}
+	if found := later(all[:59]...); len(found) != 2 {
+		t.Errorf("without the last field: %d findings %v, want one of each check", len(found), found)
+	}
+	if found := later(append(all, 59)...); len(found) == 0 {
+		t.Error("the last field is there twice, and nothing is found")
+	}
 }

@@ -70,11 +70,7 @@ var routes = []struct {
 
 // New makes the probes of a line.
 func New(line string) (*Messages, error) {
-	profile, err := protocol.LoadProfile(line)
-	if err != nil {
-		return nil, err
-	}
-	codec, err := protocol.NewCodec(profile)
+	codec, err := protocol.CodecFor(line)
 	if err != nil {
 		return nil, err
 	}

@@ -22,11 +22,7 @@ var calledMethods = []string{
 
 // NewRequests makes the probes of the other direction: what a line's frontend sends to its engine.
 func NewRequests(line string) (*Messages, error) {
-	profile, err := protocol.LoadProfile(line)
-	if err != nil {
-		return nil, err
-	}
-	codec, err := protocol.NewCodec(profile)
+	codec, err := protocol.CodecFor(line)
 	if err != nil {
 		return nil, err
 	}

@@ -211,13 +211,16 @@ type bitmap struct {
 // mostSharp is how many units a picture has at most that is drawn with two pixels for each in both directions.
 const mostSharp = 4 << 20
 
+// letters is the font, which is read once for all pictures.
+var letters = sync.OnceValues(func() (*opentype.Font, error) { return opentype.Parse(goregular.TTF) })
+
 func newBitmap(w io.Writer, width, height int) *bitmap {
 	b := &bitmap{w: w, scale: 2}
 	if width*height > mostSharp {
 		b.scale = 1
 	}
 	b.img = image.NewRGBA(image.Rect(0, 0, width*int(b.scale), height*int(b.scale)))
-	parsed, err := opentype.Parse(goregular.TTF)
+	parsed, err := letters()
 	if err == nil {
 		b.face, err = opentype.NewFace(parsed, &opentype.FaceOptions{Size: letterHeight * b.scale, DPI: 72})
 	}

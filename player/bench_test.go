@@ -16,9 +16,7 @@ func benchEngine(b *testing.B, opt Options, n int) *engine {
 	b.Helper()
 	opt.Limits.MaxNumSeqs, opt.Limits.MaxNumBatchedTokens, opt.KVCache.NumGPUBlocks = n, 1<<20, 1<<17
 	p, err := New(opt)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	e := p.engine
 	e.addClients(1)
 	e.send = func(int, protocol.ClientMessage) {}
@@ -98,9 +96,7 @@ func BenchmarkAdd(b *testing.B) {
 
 func accepting(b *testing.B) *latency.Acceptance {
 	a, err := latency.NewAcceptance(0.8, 0.6, 0.4)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return a
 }
 
@@ -137,9 +133,7 @@ func BenchmarkInFlight(b *testing.B) {
 	const requests = 10_000
 	for b.Loop() {
 		p, err := New(Options{Limits: Limits{MaxNumSeqs: requests, MaxNumBatchedTokens: 1 << 24}, KVCache: KVCacheOptions{NumGPUBlocks: 1 << 21}})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		e := p.engine
 		e.addClients(1)
 		e.send = func(int, protocol.ClientMessage) {}

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
-
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
@@ -26,10 +24,7 @@ type coordinated struct {
 
 func listenCoordinated(t *testing.T) *coordinated {
 	t.Helper()
-	t.Cleanup(func() { goleak.VerifyNone(t) })
-	ctx, done := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(done)
-	c := &coordinated{unixFrontend: listenUnix(t, ctx, 1)}
+	c := &coordinated{unixFrontend: listenUnix(t, 1)}
 	dir := filepath.Dir(strings.TrimPrefix(c.shake.Endpoint(), "ipc://"))
 	var err error
 	if c.publish, err = zmq.OpenGate("ipc://"+filepath.Join(dir, "publish"), zmq.XPub, zmq.Options{}, nil); err != nil {
@@ -52,9 +47,7 @@ func (c *coordinated) join() protocol.ReadyResponse {
 	joined := make(chan error, 1)
 	go func() { joined <- c.subscription() }()
 	registration := c.accept()
-	if err := <-joined; err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, <-joined)
 	return registration
 }
 
@@ -72,9 +65,7 @@ func (c *coordinated) subscription() (err error) {
 
 func (c *coordinated) begin(frames ...[]byte) {
 	c.t.Helper()
-	if err := c.engine.Send(frames...); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, c.engine.Send(frames...))
 }
 
 // heard returns the next message to the coordinator in short.
@@ -109,8 +100,7 @@ func (c *coordinated) hears(want ...string) {
 
 func TestTheCoordinatorIsTold(t *testing.T) {
 	c := listenCoordinated(t)
-	ended := make(chan error, 1)
-	_, stop := run(t, c.ctx, Options{Handshake: c.shake.Endpoint(), KVCache: KVCacheOptions{NumGPUBlocks: 101, BlockSize: 4}}, ended)
+	c.run(Options{KVCache: KVCacheOptions{NumGPUBlocks: 101, BlockSize: 4}})
 	ready := c.join()
 	if ready.CoordinatorInputAddress == nil || *ready.CoordinatorInputAddress != c.publish.Endpoint() ||
 		ready.CoordinatorOutputAddress == nil || *ready.CoordinatorOutputAddress != c.collect.Endpoint() {
@@ -140,16 +130,12 @@ func TestTheCoordinatorIsTold(t *testing.T) {
 	c.submit(ask("b-x", count(0, 4), 1))
 	c.read(0, "b-x", func(int) {})
 	c.hears("engine 0 starts wave 4")
-	stop()
-	if err := <-ended; err != nil {
-		t.Errorf("Run: %v", err)
-	}
+	c.end()
 }
 
 func TestACoordinatorThatLeavesIsNotMissed(t *testing.T) {
 	c := listenCoordinated(t)
-	ended := make(chan error, 1)
-	_, stop := run(t, c.ctx, Options{Handshake: c.shake.Endpoint()}, ended)
+	c.run(Options{})
 	c.join()
 	c.engine.Close()
 	c.publish.Close()
@@ -161,10 +147,7 @@ func TestACoordinatorThatLeavesIsNotMissed(t *testing.T) {
 			t.Errorf("%s got %d tokens, want 10", id, len(got))
 		}
 	}
-	stop()
-	if err := <-ended; err != nil {
-		t.Errorf("Run: %v", err)
-	}
+	c.end()
 }
 
 // The coordinator is ready when all engines of the group are there.
@@ -180,12 +163,11 @@ func TestAGroupThatDoesNotComeTogether(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := listenCoordinated(t)
-			ended := make(chan error, 1)
 			timeout := patience // which the test does not wait for
 			if tt.late {
 				timeout = 200 * time.Millisecond
 			}
-			run(t, c.ctx, Options{Handshake: c.shake.Endpoint(), HandshakeTimeout: timeout}, ended)
+			c.run(Options{HandshakeTimeout: timeout})
 			go func() {
 				if conn, err := c.publish.Accept(c.ctx); err == nil {
 					defer conn.Close()
@@ -197,23 +179,10 @@ func TestAGroupThatDoesNotComeTogether(t *testing.T) {
 				}
 			}()
 			c.answerHello()
-			err := <-ended
+			err := <-c.ended
 			if err == nil || !strings.Contains(err.Error(), tt.want) || errors.Is(err, context.DeadlineExceeded) != tt.late {
 				t.Errorf("Run: %v, want %q", err, tt.want)
 			}
 		})
-	}
-}
-
-// answerHello does no more of the handshake than to tell the addresses.
-func (c *coordinated) answerHello() {
-	c.t.Helper()
-	d := c.receive(c.shake)
-	init, err := c.steps.OnStatus(d.Message[0])
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if err := c.shake.Send(d.Peer.Identity, init); err != nil {
-		c.t.Fatal(err)
 	}
 }

@@ -79,19 +79,13 @@ func (f *played) stream(body object, tokens int) (leave func()) {
 	f.t.Helper()
 	body["stream"] = true
 	raw, err := json.Marshal(body)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	ctx, cancel := context.WithCancel(f.t.Context())
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/completions", bytes.NewReader(raw))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	r.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	for lines := bufio.NewScanner(resp.Body); tokens > 0 && lines.Scan(); {
 		var part object
 		if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok && json.Unmarshal([]byte(text), &part) == nil {

@@ -52,9 +52,7 @@ func tensorBeside(dtype string, rows, columns int) []byte {
 func (s *session) sendBeside(r *protocol.Request, aux []byte) {
 	s.t.Helper()
 	payload := s.player.codec.AppendRequest(nil, r)
-	if err := s.front.SendRaw(0, []byte{protocol.TypeAdd}, payload, aux); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, s.front.SendRaw(0, []byte{protocol.TypeAdd}, payload, aux))
 }
 
 // A prompt of embeddings counts as many tokens as it has rows. The prefix cache knows

@@ -91,19 +91,13 @@ func BenchmarkGaps(b *testing.B) {
 	ctx := b.Context()
 	opt := Options{Timing: Timing{Pace: PaceModelled, Latency: &latency.Knobs{InterTokenLatency: itl}}}
 	probe, err := New(opt)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	front, err := coreclient.Listen(coreclient.Options{Codec: probe.codec, Clients: 1})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	defer front.Close()
 	opt.Handshake = front.Handshake()
 	p, err := New(opt)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	ended := make(chan error, 1)
 	running, stop := context.WithCancel(ctx)
 	go func() { ended <- p.Run(running) }()
@@ -121,9 +115,7 @@ func BenchmarkGaps(b *testing.B) {
 		}
 		return time.Now()
 	}
-	if err := front.Submit(ask("gaps", count(0, 4), b.N+1)); err != nil {
-		b.Fatal(err)
-	}
+	must(b, front.Submit(ask("gaps", count(0, 4), b.N+1)))
 	first := next()
 	b.ResetTimer()
 	var off []time.Duration

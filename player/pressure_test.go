@@ -21,6 +21,9 @@ import (
 type unixFrontend struct {
 	t       *testing.T
 	ctx     context.Context
+	player  *Player
+	stop    context.CancelFunc // of the player
+	ended   chan error         // what Run of the player returned
 	codec   *protocol.Codec
 	steps   protocol.FrontendHandshake
 	shake   *zmq.Listener
@@ -28,12 +31,15 @@ type unixFrontend struct {
 	outputs []*zmq.Listener
 }
 
-func listenUnix(t *testing.T, ctx context.Context, clients int) *unixFrontend {
+func listenUnix(t *testing.T, clients int) *unixFrontend {
 	t.Helper()
+	t.Cleanup(func() { goleak.VerifyNone(t) })
+	ctx, done := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(done)
 	dir, err := os.MkdirTemp("", "player") // shorter than that of t, as a socket's path must be
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	f := &unixFrontend{t: t, ctx: ctx}
+	f := &unixFrontend{t: t, ctx: ctx, ended: make(chan error, 1)}
 	if f.codec, err = protocol.CodecFor(protocol.Newest()); err != nil {
 		t.Fatal(err)
 	}
@@ -53,14 +59,28 @@ func listenUnix(t *testing.T, ctx context.Context, clients int) *unixFrontend {
 	return f
 }
 
+// run starts a player behind the frontend.
+func (f *unixFrontend) run(opt Options) {
+	f.t.Helper()
+	opt.Handshake = f.shake.Endpoint()
+	f.player, f.stop = run(f.t, f.ctx, opt, f.ended)
+}
+
+// end stops the player, which ends without an error.
+func (f *unixFrontend) end() {
+	f.t.Helper()
+	f.stop()
+	if err := <-f.ended; err != nil {
+		f.t.Errorf("Run: %v", err)
+	}
+}
+
 // receive returns the next message on a socket.
 func (f *unixFrontend) receive(l *zmq.Listener) zmq.Delivery {
 	f.t.Helper()
 	for {
 		d, err := l.Recv(f.ctx)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must(f.t, err)
 		if d.Kind == zmq.Received {
 			return d
 		}
@@ -70,14 +90,8 @@ func (f *unixFrontend) receive(l *zmq.Listener) zmq.Delivery {
 // accept makes the handshake and returns the last registration.
 func (f *unixFrontend) accept() (ready protocol.ReadyResponse) {
 	f.t.Helper()
-	d := f.receive(f.shake)
-	init, err := f.steps.OnStatus(d.Message[0])
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	if err := f.shake.Send(d.Peer.Identity, init); err != nil {
-		f.t.Fatal(err)
-	}
+	f.answerHello()
+	var err error
 	for i, l := range f.inputs {
 		if ready, err = f.steps.OnRegister(i, f.receive(l).Message); err != nil {
 			f.t.Fatal(err)
@@ -89,11 +103,18 @@ func (f *unixFrontend) accept() (ready protocol.ReadyResponse) {
 	return ready
 }
 
+// answerHello sends the addresses.
+func (f *unixFrontend) answerHello() {
+	f.t.Helper()
+	d := f.receive(f.shake)
+	init, err := f.steps.OnStatus(d.Message[0])
+	must(f.t, err)
+	must(f.t, f.shake.Send(d.Peer.Identity, init))
+}
+
 func (f *unixFrontend) send(client int, kind byte, payload []byte) {
 	f.t.Helper()
-	if err := f.inputs[client].Send(protocol.Identity(0), []byte{kind}, payload); err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, f.inputs[client].Send(protocol.Identity(0), []byte{kind}, payload))
 }
 
 func (f *unixFrontend) submit(r *protocol.Request) {
@@ -121,9 +142,7 @@ func (f *unixFrontend) read(client int, id string, each func(size int)) []uint32
 	for {
 		message := f.receive(f.outputs[client]).Message
 		var o protocol.Outputs
-		if err := f.codec.DecodeOutputs(message[0], &o); err != nil {
-			f.t.Fatal(err)
-		}
+		must(f.t, f.codec.DecodeOutputs(message[0], &o))
 		size := 0
 		for _, frame := range message {
 			size += len(frame)
@@ -147,34 +166,27 @@ func TestWhatIsKeptForAClientIsBounded(t *testing.T) {
 		said  = 10_000 // messages, more than the sockets have room for
 		limit = 1000
 	)
-	t.Cleanup(func() { goleak.VerifyNone(t) })
-	ctx, done := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(done)
-	front := listenUnix(t, ctx, 2)
-	ended := make(chan error, 1)
-	p, stop := run(t, ctx, Options{Handshake: front.shake.Endpoint(), MaxUnread: limit}, ended)
+	front := listenUnix(t, 2)
+	front.run(Options{MaxUnread: limit})
 	front.accept()
 
 	front.submit(ask("deaf-x", count(0, 4), said))
 	front.submit(ask("other-x", count(0, 4), 2*said, toClient(1)))
 	got := front.read(1, "other-x", func(int) {})
 	equal(t, "tokens of the other client", randomTokens(0, defaultVocab, "other-x", 2*said), got)
-	if kept := unread(p, 0); kept <= limit/2 {
+	if kept := unread(front.player, 0); kept <= limit/2 {
 		t.Errorf("%d bytes are kept for the client that reads nothing, want more than %d", kept, limit/2)
 	}
 	// The message that crosses the limit is kept whole, so the bound is the limit and the longest message.
 	most, longest := 0, 0
 	got = front.read(0, "deaf-x", func(size int) {
-		most, longest = max(most, unread(p, 0)), max(longest, size)
+		most, longest = max(most, unread(front.player, 0)), max(longest, size)
 	})
 	if want := limit + longest + 16; most > want { // 16: the headers of its frames
 		t.Errorf("up to %d bytes were kept for the client that stopped reading, want at most %d", most, want)
 	}
 	equal(t, "tokens of the client that stopped reading", randomTokens(0, defaultVocab, "deaf-x", said), got)
-	stop()
-	if err := <-ended; err != nil {
-		t.Errorf("Run: %v", err)
-	}
+	front.end()
 }
 
 // unread is how many bytes are kept for a client.
@@ -189,12 +201,8 @@ func unread(p *Player, client int) int {
 // reads again, also after the engine was told to stop.
 func TestAClientThatStopsReadingHoldsUpNobody(t *testing.T) {
 	const said = 50_000 // messages, several megabytes: more than the sockets have room for
-	t.Cleanup(func() { goleak.VerifyNone(t) })
-	ctx, done := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(done)
-	front := listenUnix(t, ctx, 2)
-	ended := make(chan error, 1)
-	_, stop := run(t, ctx, Options{Handshake: front.shake.Endpoint(), Linger: patience}, ended)
+	front := listenUnix(t, 2)
+	front.run(Options{Linger: patience})
 	front.accept()
 
 	front.submit(ask("deaf-x", count(0, 4), said))
@@ -202,15 +210,13 @@ func TestAClientThatStopsReadingHoldsUpNobody(t *testing.T) {
 	front.submit(ask("other-x", count(0, 4), said+10, toClient(1)))
 	got := front.read(1, "other-x", func(int) {})
 	equal(t, "tokens of the other client", randomTokens(0, defaultVocab, "other-x", said+10), got)
-	stop()
+	front.stop()
 	got = front.read(0, "deaf-x", func(int) {})
 	equal(t, "tokens of the client that stopped reading", randomTokens(0, defaultVocab, "deaf-x", said), got)
 	for string(front.receive(front.outputs[0]).Message[0]) != protocol.EngineDead {
 		// The statistics of the last step may come before it.
 	}
-	if err := <-ended; err != nil {
-		t.Errorf("Run: %v", err)
-	}
+	front.end()
 }
 
 // A hundred thousand requests are added, aborted and some of them added again by one
@@ -292,46 +298,36 @@ func (sleepers) Script(r *Request) (Script, error) {
 
 func (s *session) abort(ids ...string) {
 	s.t.Helper()
-	if err := s.front.Abort(0, ids...); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, s.front.Abort(0, ids...))
 }
 
 // An engine that a client holds up stops all the same.
 func TestShutdownWhileAClientReadsNothing(t *testing.T) {
 	const open = 8000 // more aborts than the buffers between the two have room for
-	t.Cleanup(func() { goleak.VerifyNone(t) })
-	ctx, done := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(done)
-	front := listenUnix(t, ctx, 2)
-	ended := make(chan error, 1)
-	_, stop := run(t, ctx, Options{Handshake: front.shake.Endpoint(), Linger: 20 * time.Millisecond}, ended)
+	front := listenUnix(t, 2)
+	front.run(Options{Linger: 20 * time.Millisecond})
 	front.accept()
 	front.call(0, "pause_scheduler", pack.AppendString(nil, "keep"))
 	for i := range open {
 		front.submit(ask(fmt.Sprintf("r%d-x", i), count(0, 4), 1))
 	}
 	front.call(0, "is_sleeping")
-	stop()
+	front.stop()
 	select {
-	case err := <-ended:
+	case err := <-front.ended:
 		if err != nil {
 			t.Errorf("Run: %v", err)
 		}
-	case <-ctx.Done():
+	case <-front.ctx.Done():
 		t.Error("Run does not return")
 	}
 }
 
 // A client that leaves takes its requests with it; the others are served.
 func TestAClientThatLeavesMakesRoom(t *testing.T) {
-	t.Cleanup(func() { goleak.VerifyNone(t) })
-	ctx, done := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(done)
-	front := listenUnix(t, ctx, 2)
+	front := listenUnix(t, 2)
 	tr := traceOf(t, hourAway(), take{prompt: count(0, 4), output: []uint32{7}})
-	ended := make(chan error, 1)
-	run(t, ctx, Options{Handshake: front.shake.Endpoint(), Trace: tr, Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumSeqs: 1}}, ended)
+	front.run(Options{Trace: tr, Timing: Timing{Pace: PaceRecorded}, Limits: Limits{MaxNumSeqs: 1}})
 	front.accept()
 	front.submit(ask("replay-0", count(0, 4), 1))
 	front.call(0, "is_sleeping")
@@ -341,19 +337,16 @@ func TestAClientThatLeavesMakesRoom(t *testing.T) {
 		t.Errorf("the other client got %v, want [7]", got)
 	}
 	front.inputs[1].Close()
-	if err := <-ended; !errors.Is(err, ErrFrontendGone) {
+	if err := <-front.ended; !errors.Is(err, ErrFrontendGone) {
 		t.Errorf("Run: %v, want %v when nobody is left", err, ErrFrontendGone)
 	}
 }
 
 func TestRegistrationRepeatsWhereStatisticsArePublished(t *testing.T) {
-	t.Cleanup(func() { goleak.VerifyNone(t) })
-	ctx, done := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(done)
-	front := listenUnix(t, ctx, 1)
+	front := listenUnix(t, 1)
 	address := "tcp://127.0.0.1:9"
 	front.steps.Addresses.FrontendStatsPublish = &address
-	run(t, ctx, Options{Handshake: front.shake.Endpoint()}, make(chan error, 1))
+	front.run(Options{})
 	if got := front.accept().DPStatsAddress; got == nil || *got != address {
 		t.Errorf("dp_stats_address %v, want %s as in INIT", got, address)
 	}

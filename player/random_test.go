@@ -80,17 +80,6 @@ func TestRandomTokensOfAClientsID(t *testing.T) {
 	}
 }
 
-// A Python frontend says ignore_eos and may name the token all the same.
-func TestIgnoreEOS(t *testing.T) {
-	drawn := randomTokens(1, 1000, "a", 4)
-	r := newRig(t, Options{Seed: 1, Vocab: 1000}, 1)
-	r.add(ask("a", count(0, 4), 4, eos(int64(drawn[1])), func(r *protocol.Request) { r.Sampling.IgnoreEOS = true }), 0)
-	r.runAll()
-	if got := r.answer("a"); !slices.Equal(got.tokens(), drawn) || got.finish != protocol.FinishLength {
-		t.Errorf("said %v and finished by %v, want %v to the end", got.tokens(), got.finish, drawn)
-	}
-}
-
 // sourceFunc makes a function a source.
 type sourceFunc func(*Request) (Script, error)
 

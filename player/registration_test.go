@@ -1,14 +1,12 @@
 package player
 
 import (
-	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/hex"
-	"encoding/json"
-	"os"
+	"slices"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -56,7 +54,9 @@ func TestRegistrationIsTheRecordedOne(t *testing.T) {
 func TestRegistrationOfRealEngines(t *testing.T) {
 	for _, name := range []string{"0.27.1-edge-s1", "0.33.0-multiturn-s7"} {
 		t.Run(name, func(t *testing.T) {
-			real := capturedRegistration(t, "../testdata/captures/"+name+".jsonl.gz")
+			captured := testenv.Capture(t, name+".jsonl.gz")
+			at := slices.IndexFunc(captured, func(m testenv.Captured) bool { return m.Channel == "input0" && m.Direction == "e2f" })
+			real := captured[at].Frames[0]
 			ready, err := protocol.DecodeReady(real)
 			must(t, err)
 			tr := traceOf(t, take{prompt: count(0, 4), output: []uint32{1}})
@@ -70,26 +70,4 @@ func TestRegistrationOfRealEngines(t *testing.T) {
 			}
 		})
 	}
-}
-
-// capturedRegistration returns the engine's first message on input socket 0.
-func capturedRegistration(t *testing.T, path string) []byte {
-	t.Helper()
-	f, err := os.Open(path)
-	must(t, err)
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	must(t, err)
-	for lines := bufio.NewScanner(z); lines.Scan(); {
-		var m struct {
-			Ch, Dir string
-			Frames  [][]byte
-		}
-		must(t, json.Unmarshal(lines.Bytes(), &m))
-		if m.Ch == "input0" && m.Dir == "e2f" {
-			return m.Frames[0]
-		}
-	}
-	t.Fatalf("%s: no registration", path)
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -57,7 +59,11 @@ var update = flag.Bool("update", false, "rewrite what the scripts of testdata/sc
 //	advance TIME         move the clock; until TIME makes the steps that end before
 //	pull [ERROR], pulled ID
 //	                     the engine's pull of a KV cache ends; another engine has pulled that of a request
-//	plane, state         what the data plane was asked for; what is left in the engine
+//	plane, released      what the data plane was asked for; which KV caches of other engines nobody will pull
+//	state                what is left in the engine
+//	lines METHOD ARG…    the call at an engine of each line, from the newest on: lines that answer as the one before are left out
+//
+// `…` keeps words together that belong to one value.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/scripts/*.txt")
 	if err != nil || len(files) == 0 {
@@ -86,7 +92,7 @@ func runScript(t *testing.T, body string) string {
 	for i, block := range blocks {
 		commands, want, _ := strings.Cut(block+"\n", "----\n")
 		for line := range strings.Lines(commands) {
-			if words := strings.Fields(line); len(words) > 0 && !strings.HasPrefix(words[0], "#") {
+			if words := wordsOf(line); len(words) > 0 && !strings.HasPrefix(words[0], "#") {
 				s.do(words[0], words[1:])
 			}
 		}
@@ -98,6 +104,18 @@ func runScript(t *testing.T, body string) string {
 		}
 	}
 	return strings.Join(blocks, "\n\n") + "\n"
+}
+
+func wordsOf(line string) []string {
+	quoted := false
+	words := strings.FieldsFunc(line, func(r rune) bool {
+		quoted = quoted != (r == '`')
+		return unicode.IsSpace(r) && !quoted
+	})
+	for i, word := range words {
+		words[i] = strings.ReplaceAll(word, "`", "")
+	}
+	return words
 }
 
 // script is the state of one test.
@@ -112,6 +130,8 @@ type script struct {
 	shown   map[string]bool
 	refused int
 	whole   map[string][]string // what requests got
+	texts   map[string][]uint32 // the tokens of their texts
+	encoder *byteEncoder        // which spells them
 	order   []string            // their ids
 }
 
@@ -125,6 +145,9 @@ func (s *script) do(command string, words []string) {
 		return
 	case "engine":
 		s.engine(pairs(s.t, words))
+		return
+	case "lines":
+		s.lines(words)
 		return
 	case "waves":
 		s.startWaves(pairs(s.t, words))
@@ -155,15 +178,15 @@ func (s *script) drive(command string, words []string) {
 	r := s.rig
 	switch command {
 	case "add":
-		r.submit(s.request(words[0], pairs(s.t, words[1:])))
+		if q := s.request(words[0], pairs(s.t, words[1:])); q.Sampling.IgnoreEOS {
+			r.add(q, 0) // the codec writes requests as the Rust frontend, which knows no ignore_eos
+		} else {
+			r.submit(q)
+		}
 	case "abort":
 		r.abort(words)
 	case "call":
-		var args []any
-		for _, word := range words[1:] {
-			args = append(args, argument(word))
-		}
-		r.call(0, words[0], args...)
+		r.call(0, words[0], arguments(words[1:])...)
 	case "step":
 		for range number(s.t, append(words, "1")[0]) {
 			r.step()
@@ -176,7 +199,7 @@ func (s *script) drive(command string, words []string) {
 		for _, id := range s.order {
 			s.print("%s: %s", id, strings.Join(s.whole[id], " / "))
 		}
-		s.whole, s.order = nil, nil
+		s.whole, s.texts, s.order = nil, nil, nil
 		if r.busy() || r.held() != 0 {
 			s.print("left: %d requests, %d blocks", len(r.byID), r.held())
 		}
@@ -200,6 +223,10 @@ func (s *script) drive(command string, words []string) {
 		r.hear()
 	case "plane":
 		s.print("offered %s, withdrawn %s; pulls by stage %v", s.plane.offered, s.plane.withdrawn, r.connector.stages[1:])
+	case "released":
+		s.plane.ends <- nil
+		r.player.fetches.Wait()
+		s.print("released %s", s.plane.released)
 	case "state":
 		s.print("requests %d, running %d, blocks %d", len(r.byID), len(r.scheduler.Running()), r.held())
 		if r.faulty != 0 {
@@ -295,7 +322,17 @@ func scriptOptions(t *testing.T, values map[string]string) Options {
 		case "once":
 			opt.Replay.Once = true
 		case "source":
-			opt.Source = map[string]Source{"counting": counting{}, "echo": Echo{}}[value]
+			if opt.Source = map[string]Source{"counting": counting{}, "echo": Echo{}}[value]; value == "structured" {
+				opt.Source = structured(t, newByteEncoder(t))
+			}
+		case "index":
+			opt.EngineIndex = n
+		case "tasks":
+			opt.Pooling.Tasks = strings.Split(value, ",")
+		case "size":
+			opt.Pooling.Size = n
+		case "labels":
+			opt.Pooling.Labels = n
 		case "faults":
 			opt.Faults = faults(t, value)
 		case "request-faults":
@@ -325,6 +362,8 @@ func scriptOptions(t *testing.T, values map[string]string) Options {
 		case "transfer", "plane", "lease", "on-failure":
 			opt.Transfer = cmp.Or(opt.Transfer, &Transfer{})
 			switch name {
+			case "transfer":
+				opt.Transfer.EngineID = value
 			case "plane":
 				opt.Transfer.DataPlane = newPlane()
 			case "lease":
@@ -490,6 +529,8 @@ func (s *script) request(id string, values map[string]string) *protocol.Request 
 			external(value)(q)
 		case "fault":
 			withFault(value)(q)
+		case "fault-number":
+			extra(faultArg, arg(n))(q)
 		case "computing": // its prompt, for another engine
 			computing(q)
 		case "pulling": // the KV cache of another engine's request
@@ -500,11 +541,54 @@ func (s *script) request(id string, values map[string]string) *protocol.Request 
 			q.AbortImmediately = true
 		case "nothing-asked":
 			q.HasSampling = false
+		case "ignore-eos":
+			q.Sampling.IgnoreEOS = true
+		case "seed":
+			q.Sampling.HasSeed, q.Sampling.Seed = true, int64(n)
+		case "greedy":
+			q.Sampling.Temperature = 0
+		case "regex", "json", "grammar", "structural_tag":
+			constrained(name, arg(value), values["by"])(q)
+		case "choice": // TEXT/TEXT
+			constrained(name, arg(strings.Split(value, "/")), values["by"])(q)
+		case "json_object":
+			constrained(name, arg(true), values["by"])(q)
+		case "pool": // TASK, and what poolingParams reads
+			q.HasSampling, q.Pooling = false, poolingParams(s.t, values)
+		case "by", "raw", "dimensions", "late", "chunk", "skip": // of a constraint, of what is pooled
+		case "pool-broken":
+			q.HasSampling, q.Pooling = false, arg(3)
+		case "params":
+			transferred(arg(value))(q)
+		case "port":
+			transferred(params("remote_port", n))(q)
 		default:
 			s.t.Fatalf("no field %q of a request", name)
 		}
 	}
 	return q
+}
+
+// poolingParams are PoolingParams as the frontend of 0.33 writes them.
+func poolingParams(t *testing.T, values map[string]string) []byte {
+	t.Helper()
+	var activation, dimensions, skip, late, chunk any
+	if _, raw := values["raw"]; raw {
+		activation = false
+	}
+	if n, ok := values["dimensions"]; ok {
+		dimensions = number(t, n)
+	}
+	if _, ok := values["skip"]; ok {
+		skip = true
+	}
+	if mode, query, ok := strings.Cut(values["late"], ":"); ok {
+		late = []any{mode, query, nil}
+	}
+	if n, ok := values["chunk"]; ok { // tokens a row
+		chunk = []any{number(t, n)}
+	}
+	return packed(t, []any{activation, dimensions, nil, nil, values["pool"], false, skip, late, nil, 2, chunk})
 }
 
 // said prints a message to a client.
@@ -515,7 +599,7 @@ func (s *script) said(e *envelope) {
 		return
 	}
 	for _, out := range e.Outputs.Outputs {
-		text = append(text, fmt.Sprintf("%s: %s", out.ID, s.output(out)))
+		text = append(text, fmt.Sprintf("%s: %s", out.ID, s.output(e, out)))
 	}
 	line := strings.Join(text, " | ")
 	if u := e.Utility; u != nil {
@@ -544,22 +628,38 @@ func (s *script) said(e *envelope) {
 // keep notes what requests got until they are told as a whole.
 func (s *script) keep(e *envelope) {
 	for _, out := range e.Outputs.Outputs {
-		id, text := string(out.ID), s.output(out)
-		if e.at != 0 {
-			text = fmt.Sprintf("@%v %s", e.at, text)
-		}
 		if s.whole == nil {
-			s.whole = map[string][]string{}
+			s.whole, s.texts = map[string][]string{}, map[string][]uint32{}
 		}
+		id := string(out.ID)
 		if s.whole[id] == nil {
 			s.order = append(s.order, id)
+		}
+		if s.shown["text"] {
+			s.texts[id] = append(s.texts[id], out.Tokens...)
+			s.whole[id] = []string{s.spelt(out, s.texts[id])}
+			continue
+		}
+		text := s.output(e, out)
+		if e.at != 0 {
+			text = fmt.Sprintf("@%v %s", e.at, text)
 		}
 		s.whole[id] = append(s.whole[id], text)
 	}
 }
 
+// spelt is what a request got up to an output, as a text that ends with $ if a token ended it.
+func (s *script) spelt(out protocol.RequestOutput, tokens []uint32) string {
+	if s.encoder == nil {
+		s.encoder = newByteEncoder(s.t)
+	}
+	text := fmt.Sprintf("%#q", strings.ReplaceAll(s.encoder.decode(tokens), "\x00", "$"))
+	out.Tokens = nil
+	return text + strings.TrimPrefix(s.output(nil, out), "-")
+}
+
 // output is what one request gets.
-func (s *script) output(out protocol.RequestOutput) string {
+func (s *script) output(e *envelope, out protocol.RequestOutput) string {
 	text := "-"
 	if len(out.Tokens) > 0 {
 		text = strings.Trim(fmt.Sprint(out.Tokens), "[]")
@@ -570,8 +670,8 @@ func (s *script) output(out protocol.RequestOutput) string {
 	if out.StopReason != nil {
 		text += " stop_reason=" + pack.Format(out.StopReason)
 	}
-	if e := s.rig.errorOf(out); e != "" {
-		text += " " + e
+	if reason := s.rig.errorOf(out); reason != "" {
+		text += " " + reason
 	}
 	if out.TraceHeaders != nil {
 		text += " trace_headers=" + pack.Format(out.TraceHeaders)
@@ -581,6 +681,16 @@ func (s *script) output(out protocol.RequestOutput) string {
 	}
 	if out.CacheMisses != nil {
 		text += " mm_cache_miss_hashes=" + pack.Format(out.CacheMisses)
+	}
+	if out.Pooling != nil {
+		text += " " + tensorText(floats(s.t, out.Pooling, e.aux))
+	}
+	if s.shown["transfer"] && out.KVTransfer != nil {
+		text += " " + pack.Format(out.KVTransfer)
+	}
+	if s.shown["logprobs"] {
+		text += tableText("logprobs", readTable(s.t, out.Logprobs, e.aux))
+		text += tableText("prompt", readTable(s.t, out.PromptLogprobs, e.aux))
 	}
 	if s.shown["events"] && out.Events != nil {
 		for _, event := range decoded(s.t, out.Events).([]any) {
@@ -594,6 +704,54 @@ func (s *script) output(out protocol.RequestOutput) string {
 			p["num_cached_tokens"], p["num_local_cached_tokens"], p["num_external_cached_tokens"], p["num_cache_creation_tokens"])
 	}
 	return text
+}
+
+// tensorText is a tensor: its shape, and of each row the length, the sum and the first value.
+func tensorText(shape []int, values []float32) string {
+	text := fmt.Sprint(shape)
+	size := 1
+	if len(shape) > 0 {
+		size = shape[len(shape)-1]
+	}
+	for row := range slices.Chunk(values, size) {
+		square, sum := 0.0, 0.0
+		for _, v := range row {
+			square, sum = square+float64(v)*float64(v), sum+float64(v)
+		}
+		text += fmt.Sprintf(" length=%.3f,sum=%.3f,first=%.3f", math.Sqrt(square), sum, row[0])
+		if len(values) > 100 {
+			return text + fmt.Sprintf(" … %d values", len(values))
+		}
+	}
+	return text
+}
+
+// tableText is a table of log-probabilities: for each token its ids with their values, and its rank.
+func tableText(name string, table *table) string {
+	if table == nil {
+		return ""
+	}
+	text := fmt.Sprintf(" %s=%s", name, table.types)
+	for i, ids := range table.ids {
+		text += " ["
+		for k, id := range ids {
+			text += fmt.Sprintf("%d:%.2f ", id, table.values[i][k])
+		}
+		text += fmt.Sprintf("rank %d]", table.ranks[i])
+	}
+	return text
+}
+
+// lines prints what engines of each line answer to a call.
+func (s *script) lines(words []string) {
+	var last string
+	for _, line := range protocol.Lines() {
+		answer := newRig(s.t, Options{VLLMVersion: line, LoRA: LoRAOptions{MaxLoRAs: 4}}, 1).do(words[0], arguments(words[1:])...)
+		if answer != last {
+			s.print("%s: %s", line, answer)
+		}
+		last = answer
+	}
 }
 
 // details are what is shown of a message besides its outputs: "gauges" and "lookups" of the scheduler and its prefix cache,
@@ -683,7 +841,7 @@ func ids(t *testing.T, text string) (all []uint32) {
 	return all
 }
 
-// argument is what a word of a call stands for: JSON, an adapter such as lora:NAME:7, lora7 of which has the fields of 0.31,
+// argument is what a word of a call stands for: JSON, a string of Go, an adapter such as lora:NAME:7, lora7 of which has the fields of 0.31,
 // or the word itself.
 func argument(word string) any {
 	if rest, old := strings.CutPrefix(word, "lora7:"); old {
@@ -709,7 +867,20 @@ func argument(word string) any {
 	if b, err := strconv.ParseBool(word); err == nil {
 		return b
 	}
+	if word == "{}" {
+		return pack.AppendMapHeader(nil, 0)
+	}
+	if text, err := strconv.Unquote(word); err == nil {
+		return text
+	}
 	return word
+}
+
+func arguments(words []string) (args []any) {
+	for _, word := range words {
+		args = append(args, argument(word))
+	}
+	return args
 }
 
 func number(t *testing.T, word string) int {

@@ -17,16 +17,12 @@ func (letters) EncodeOutput(text string) (ids []uint32, ok bool) {
 
 func TestSentences(t *testing.T) {
 	source, err := NewSentences(letters{}, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const eos = 1000
 	say := func(r Request, tokens int) string {
 		t.Helper()
 		script, err := source.Script(&r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var text strings.Builder
 		for at := range tokens {
 			token := script.Fill(at)
@@ -65,9 +61,7 @@ func TestSentences(t *testing.T) {
 	}
 	// A request whose min_tokens come later gets more text, without a gap.
 	script, err := source.Script(&cold)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	end := strings.Index(say(cold, 10000), "$")
 	if script.Fill(end) != eos || script.Fill(end+1) != ' ' {
 		t.Errorf("after the end: %d, %d", script.Fill(end), script.Fill(end+1))

@@ -78,9 +78,7 @@ func run(t *testing.T, ctx context.Context, opt Options, ended chan<- error) (*P
 func (s *session) submit(requests ...*protocol.Request) {
 	s.t.Helper()
 	for _, r := range requests {
-		if err := s.front.Submit(r); err != nil {
-			s.t.Fatal(err)
-		}
+		must(s.t, s.front.Submit(r))
 	}
 }
 
@@ -104,9 +102,7 @@ func (s *session) next(client int) protocol.Outputs {
 func (s *session) reply(client int, method string, args ...[]byte) *protocol.UtilityOutput {
 	s.t.Helper()
 	id, err := s.front.Call(client, method, args...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	o := s.next(client)
 	if o.Utility == nil || o.Utility.CallID != id {
 		s.t.Fatalf("got an envelope of %d outputs instead of the answer to %s", len(o.Outputs), method)

@@ -1,19 +1,17 @@
 package player
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/engine/grammar"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -69,14 +67,14 @@ func (e *byteEncoder) decode(ids []uint32) string {
 	return b.String()
 }
 
-// constrained sets what a request's output must conform to, as a map of one key.
-func constrained(key string, value []byte) change {
+// constrained sets what a request's output must conform to, as a map of one key, and who compiles it: xgrammar unless given.
+func constrained(key string, value []byte, by string) change {
 	raw := append(pack.AppendString(pack.AppendMapHeader(nil, 2), key), value...)
-	raw = pack.AppendString(pack.AppendString(raw, "_backend"), "xgrammar")
+	raw = pack.AppendString(pack.AppendString(raw, "_backend"), cmp.Or(by, "xgrammar"))
 	return func(r *protocol.Request) { r.Sampling.StructuredOutputs = raw }
 }
 
-func constrainedText(key, text string) change { return constrained(key, pack.AppendString(nil, text)) }
+func constrainedText(key, text string) change { return constrained(key, arg(text), "") }
 
 func structured(t testing.TB, encoder Encoder) *Structured {
 	t.Helper()
@@ -93,140 +91,6 @@ func made(s Source, r *Request) (Script, error) {
 }
 
 const testEOS = 2
-
-func TestStructuredOutputs(t *testing.T) {
-	e := newByteEncoder(t)
-	schema := pack.AppendMapHeader(nil, 2)
-	schema = pack.AppendString(pack.AppendString(schema, "type"), "array")
-	schema = pack.AppendFloat64(pack.AppendString(schema, "minItems"), 2) // as a client may write it
-	choices := pack.AppendString(pack.AppendString(pack.AppendArrayHeader(nil, 2), "yes"), "no \"!\"")
-	for _, tt := range []struct {
-		name   string
-		change change
-		want   string
-	}{
-		{"schema as text", constrainedText("json", `{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}`), `\{"a":\d+\}`},
-		{"schema as a map", constrained("json", schema), `\[.*,.*\]`},
-		{"any object", constrained("json_object", pack.AppendBool(nil, true)), `\{.*\}`},
-		{"expression", constrainedText("regex", `[a-z]{3}\d+`), `[a-z]{3}\d+`},
-		{"choice", constrained("choice", choices), `yes|no "!"`},
-		{"grammar", constrainedText("grammar", `root ::= "x" [yz]+`), `x[yz]+`},
-		{"tag", constrainedText("structural_tag", `{"type":"structural_tag","format":{"type":"const_string","value":"hi é"}}`), `hi é`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			r := ran(t, Options{Source: structured(t, e)}, ask("a", count(0, 4), 1000, eos(testEOS), tt.change))
-			got := r.answer("a")
-			tokens := got.tokens()
-			if len(tokens) == 0 || tokens[len(tokens)-1] != testEOS || got.finish != protocol.FinishStop || got.stop != "" {
-				t.Fatalf("said %v, finished by %v, stop reason %q", tokens, got.finish, got.stop)
-			}
-			text := e.decode(tokens[:len(tokens)-1])
-			if !regexp.MustCompile(`\A(?:` + tt.want + `)\z`).MatchString(text) {
-				t.Errorf("said %q, want %s", text, tt.want)
-			}
-		})
-	}
-}
-
-// TestConstraintsThatNoEngineCompiles: what engines of 0.32.0 and 0.33.0 do with each.
-func TestConstraintsThatNoEngineCompiles(t *testing.T) {
-	e := newByteEncoder(t)
-	const failed, ended, empty = "error", "stop", "stop"
-	for _, tt := range []struct {
-		name, key, text string
-		// xgrammar and guidance are what they compile it to; before is what 0.32 does with guidance.
-		xgrammar, guidance, before string
-	}{
-		{"an expression", "regex", "a(b", failed, failed, ended},
-		{"a brace", "regex", "a{2", failed, failed, ended},
-		{"a schema", "json", `{"type":"nonsense"}`, failed, failed, ended},
-		{"bounds that cross", "json", `{"type":"integer","minimum":5,"maximum":2}`, failed, failed, ended},
-		{"a grammar", "grammar", "root ::= foo", failed, failed, failed},
-		{"a tag", "structural_tag", "{}", failed, failed, failed},
-		{"a rule of nothing", "grammar", "root ::= ", failed, empty, empty},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			for _, by := range []struct{ line, backend, want string }{
-				{"0.33", "xgrammar", tt.xgrammar}, {"0.33", "guidance", tt.guidance}, {"0.32", "xgrammar", tt.xgrammar}, {"0.32", "guidance", tt.before},
-			} {
-				raw := pack.AppendString(pack.AppendString(pack.AppendMapHeader(nil, 2), "_backend"), by.backend)
-				raw = pack.AppendString(pack.AppendString(raw, tt.key), tt.text)
-				r := ran(t, Options{VLLMVersion: by.line, Source: structured(t, e)}, ask("a", count(0, 4), 9, eos(testEOS),
-					func(q *protocol.Request) { q.Sampling.StructuredOutputs = raw }))
-				got := r.answer("a")
-				if got.finish.String() != by.want || by.want == ended && !slices.Equal(got.tokens(), []uint32{testEOS}) {
-					t.Errorf("%s at %s: %v, %v", by.backend, by.line, got.tokens(), got.finish)
-				}
-			}
-		})
-	}
-}
-
-func TestStructuredOutputsWithinABudget(t *testing.T) {
-	e := newByteEncoder(t)
-	array := constrainedText("json", `{"type":"array","items":{"type":"string"},"minItems":1}`)
-	for _, tt := range []struct {
-		name   string
-		max    int
-		change []change
-		text   string // of the tokens but the last, if they end
-		finish protocol.FinishReason
-		stop   string
-	}{
-		{"the shortest fits", 5, []change{array, eos(testEOS)}, `[""]`, protocol.FinishStop, ""},
-		{"no room for its end", 4, []change{array, eos(testEOS)}, `[""]`, protocol.FinishLength, ""},
-		{"cut off", 2, []change{array, eos(testEOS)}, `["`, protocol.FinishLength, ""},
-		{"nothing may be said", 0, []change{array, eos(testEOS)}, ``, protocol.FinishLength, ""},
-		{"a stop id ends it", 5, []change{array, stopAt(77, 78)}, `[""]`, protocol.FinishStop, pack1(77)},
-		{"a long one is cut off", 9, []change{constrainedText("regex", "(abc){1000}"), eos(testEOS)}, `abcabcabc`, protocol.FinishLength, ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			r := ran(t, Options{Source: structured(t, e)}, ask("a", count(0, 4), tt.max, tt.change...))
-			got := r.answer("a")
-			tokens := got.tokens()
-			if tt.finish == protocol.FinishStop {
-				tokens = tokens[:len(tokens)-1]
-			}
-			if text := e.decode(tokens); text != tt.text || got.finish != tt.finish || got.stop != tt.stop {
-				t.Errorf("said %q, finished by %v %q, want %q, %v %q", text, got.finish, got.stop, tt.text, tt.finish, tt.stop)
-			}
-		})
-	}
-}
-
-// With ignore_eos nothing ends a text, and a benchmark gets the tokens it asked for.
-func TestStructuredOutputsThatNothingEnds(t *testing.T) {
-	e := newByteEncoder(t)
-	ignored := func(r *protocol.Request) { r.Sampling.IgnoreEOS = true }
-	r := newRig(t, Options{Source: structured(t, e)}, 1)
-	r.add(ask("a", count(0, 4), 30, constrainedText("regex", "yes"), eos(testEOS), ignored), 0)
-	r.runAll()
-	got := r.answer("a")
-	if text := e.decode(got.tokens()[:3]); text != "yes" || len(got.tokens()) != 30 || got.finish != protocol.FinishLength {
-		t.Errorf("said %q and %d tokens, finished by %v", text, len(got.tokens()), got.finish)
-	}
-}
-
-func TestStructuredOutputsAreSeeded(t *testing.T) {
-	say := func(id string, changes ...change) []uint32 {
-		s := structured(t, newByteEncoder(t))
-		script, err := made(s, forSource(ask(id, nil, 1000, append(changes, constrainedText("regex", "[a-z]{20}"), eos(testEOS))...)))
-		must(t, err)
-		return script.Tokens
-	}
-	seed := func(r *protocol.Request) { r.Sampling.HasSeed, r.Sampling.Seed = true, 7 }
-	if !slices.Equal(say("a"), say("a")) || slices.Equal(say("a"), say("b")) {
-		t.Error("texts depend on the request's id, and on nothing else")
-	}
-	if !slices.Equal(say("a", seed), say("b", seed)) || slices.Equal(say("a", seed), say("a")) {
-		t.Error("a request's own seed goes before its id")
-	}
-	greedy := func(r *protocol.Request) { r.Sampling.Temperature = 0 }
-	other := func(r *protocol.Request) { r.PromptTokenIDs = []uint32{1, 2, 3, 4, 5} }
-	if !slices.Equal(say("a", greedy), say("b", greedy)) || slices.Equal(say("a", greedy), say("a", greedy, other)) {
-		t.Error("a greedy request has the answer of its prompt")
-	}
-}
 
 func TestConstraintsThatCannotBeHonoured(t *testing.T) {
 	two := pack.AppendString(pack.AppendString(pack.AppendMapHeader(nil, 2), "regex"), "a")
@@ -245,8 +109,8 @@ func TestConstraintsThatCannotBeHonoured(t *testing.T) {
 		{"no expression", constrainedText("regex", `[a-z`), "missing closing ]"},
 		{"no constraint", raw(pack.AppendMapHeader(nil, 0)), "no constraint is given"},
 		{"two", raw(two), "only one kind"},
-		{"no text", constrained("regex", pack.AppendInt(nil, 7)), "regex: "},
-		{"no JSON", constrained("json", pack.AppendExt(nil, 3, []byte("x"))), "json: "},
+		{"no text", constrained("regex", arg(7), ""), "regex: "},
+		{"no JSON", constrained("json", pack.AppendExt(nil, 3, []byte("x")), ""), "json: "},
 		{"no map", raw(pack.AppendInt(nil, 7)), "expected map"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -381,14 +245,13 @@ func TestConstraintsKeepTheOrderOfTheirMembers(t *testing.T) {
 	raw = pack.AppendMapHeader(pack.AppendString(raw, "json"), 3)
 	raw = pack.AppendBool(pack.AppendString(raw, "z"), false)
 	raw = pack.AppendString(pack.AppendString(raw, "a\n\""), "é\\")
-	raw = pack.AppendArrayHeader(pack.AppendString(raw, "m"), 4)
+	raw = pack.AppendArrayHeader(pack.AppendString(raw, "m"), 5)
 	raw = pack.AppendFloat64(pack.AppendUint(pack.AppendInt(pack.AppendNil(raw), -5), 1<<63), 0.25)
+	raw = pack.AppendFloat64(raw, 2) // as a client may write an integer
 	got, _, err := decodeConstraint(raw)
 	must(t, err)
-	want := `{"z":false,"a\u000a\"":"é\\","m":[null,-5,9223372036854775808,0.25]}`
-	if diff := cmp.Diff(want, got.Text); diff != "" {
-		t.Error(diff)
-	}
+	want := `{"z":false,"a\u000a\"":"é\\","m":[null,-5,9223372036854775808,0.25,2]}`
+	equal(t, "text", want, got.Text)
 }
 
 // A constraint that takes too long is that request's error, and no cached one lets it go on.
@@ -491,7 +354,7 @@ func TestLargeConstraintsAreNotKept(t *testing.T) {
 		for k := range 3 {
 			list = pack.AppendString(list, fmt.Sprint(i, k, strings.Repeat("a", 300_000)))
 		}
-		raw := ask("a", nil, 10, constrained("choice", list)).Sampling.StructuredOutputs
+		raw := ask("a", nil, 10, constrained("choice", list, "")).Sampling.StructuredOutputs
 		l, err := s.language(grammar.NewWork(t.Context()), raw)
 		must(t, err)
 		if l.Size() < 900_000 {

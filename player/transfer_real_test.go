@@ -105,14 +105,10 @@ func saidIn(answer object) string {
 func (f *played) metric(name string) float64 {
 	f.t.Helper()
 	resp, err := http.Get(f.url + "/metrics")
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 	sum := 0.0
 	for line := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(line, name+"{"); ok {

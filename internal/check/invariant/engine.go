@@ -2,6 +2,7 @@ package invariant
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -77,10 +78,10 @@ type Engine struct {
 	ready    registration
 	requests map[string]*request
 	active   []*request // those that the engine may have
-	calls    map[uint64]*call
-	clients  map[int]*client
-	asked    int // messages to the engine so far
-	read     int // of these, how many it has read for certain
+	calls    map[uint64]call
+	clients  map[int]float64 // the time of the last message on each output socket
+	asked    int             // messages to the engine so far
+	read     int             // of these, how many it has read for certain
 
 	cache    cacheTotals
 	gauges   gaugeValues
@@ -104,7 +105,6 @@ type Engine struct {
 	number              int
 	aux                 [][]byte
 	now                 float64
-	who                 *client
 	envelope            record
 	outputs             []record
 	output              *record // one of them
@@ -116,9 +116,6 @@ type Engine struct {
 	places []string // of the outputs of a message
 	idle   []byte   // the statistics of a prefix cache in which nothing happened
 }
-
-// client is one output socket of the engine.
-type client struct{ timestamp float64 }
 
 // request is one that the engine was asked, and what it said of it.
 type request struct {
@@ -158,8 +155,8 @@ type call struct {
 // New begins to follow an engine of a line.
 func New(codec *protocol.Codec, opt Options) *Engine {
 	e := &Engine{
-		codec: codec, opt: opt, names: map[string][]string{}, requests: map[string]*request{}, calls: map[uint64]*call{},
-		clients: map[int]*client{}, known: map[string]bool{}, roomy: true, iterated: -1,
+		codec: codec, opt: opt, names: map[string][]string{}, requests: map[string]*request{}, calls: map[uint64]call{},
+		clients: map[int]float64{}, known: map[string]bool{}, roomy: true, iterated: -1,
 	}
 	e.cache.unknown = opt.Late
 	for name, s := range codec.Profile().Structs {
@@ -238,7 +235,7 @@ func (e *Engine) Abort(ids ...string) {
 func (e *Engine) Call(c protocol.UtilityCall) {
 	e.asked++
 	idle := !slices.ContainsFunc(e.active, func(r *request) bool { return e.open(r) && r.aborted == 0 || r.session })
-	e.calls[c.CallID] = &call{asked: e.asked, method: c.Method, idle: idle}
+	e.calls[c.CallID] = call{asked: e.asked, method: c.Method, idle: idle}
 	switch c.Method {
 	case "reset_prefix_cache":
 		e.reset = true
@@ -286,8 +283,8 @@ func (e *Engine) Lose() { e.lost = true }
 
 // latest is the time of the last message of the engine, by its clock.
 func (e *Engine) latest() (t float64) {
-	for _, c := range e.clients {
-		t = max(t, c.timestamp)
+	for _, timestamp := range e.clients {
+		t = max(t, timestamp)
 	}
 	return t
 }
@@ -365,11 +362,11 @@ func (e *Engine) readOutputs(cur *pack.Cursor) bool {
 // fail reports what is wrong at a path of the message, once for each kind of it.
 func (e *Engine) fail(code check.Code, path string, expected, actual any, format string, args ...any) {
 	path = "EngineCoreOutputs" + path
-	if key := string(code) + message.Indexes.ReplaceAllString(path, "[]"); e.known[key] {
+	key := string(code) + message.Place(path)
+	if e.known[key] {
 		return
-	} else {
-		e.known[key] = true
 	}
+	e.known[key] = true
 	text := fmt.Sprintf(format, args...)
 	e.found = append(e.found, check.Failed(code, "message %d: %s: expected %v, found %v: %s", e.number, path, expected, actual, text).
 		Within(e.number, path).Compared(expected, actual))
@@ -439,18 +436,9 @@ func (e *Engine) clone() *Engine {
 	for _, r := range e.active {
 		other.active = append(other.active, copied(r))
 	}
-	other.calls = make(map[uint64]*call, len(e.calls))
-	for id, c := range e.calls {
-		again := *c
-		other.calls[id] = &again
-	}
-	other.clients = make(map[int]*client, len(e.clients))
-	for index, c := range e.clients {
-		again := *c
-		other.clients[index] = &again
-	}
+	other.calls, other.clients = maps.Clone(e.calls), maps.Clone(e.clients)
 	// What is of one message has memory of its own.
-	other.found, other.known, other.who, other.sizes, other.tokens, other.places, other.outputs = nil, map[string]bool{}, nil, nil, nil, nil, nil
+	other.found, other.known, other.sizes, other.tokens, other.places, other.outputs = nil, map[string]bool{}, nil, nil, nil, nil
 	for _, r := range []*record{&other.envelope, &other.stats, &other.part, &other.deeper} {
 		*r = record{}
 	}
@@ -467,9 +455,9 @@ func (s *Session) Rest() (found []check.Failure) {
 
 // Add adds a failure to those of a case, unless there is one of the same place: what a suite says of it has more to go by.
 func Add(f *check.Outcome, wrong check.Failure) {
-	place := message.Indexes.ReplaceAllString(wrong.Path, "[]")
+	place := message.Place(wrong.Path)
 	for _, other := range f.Failures {
-		path := message.Indexes.ReplaceAllString(other.Path, "[]")
+		path := message.Place(other.Path)
 		if path != "" && (strings.HasPrefix(place, path) || strings.HasPrefix(path, place)) {
 			return
 		}
@@ -478,23 +466,21 @@ func Add(f *check.Outcome, wrong check.Failure) {
 }
 
 // judgeEnvelope looks at what a message says of itself (vllm/v1/engine/core.py process_output_sockets, _attach_weight_version).
-func (e *Engine) judgeEnvelope(client_ int) {
-	if e.who = e.clients[client_]; e.who == nil {
-		e.who = new(client)
-		e.clients[client_] = e.who
-	}
+func (e *Engine) judgeEnvelope(client int) {
+	before := e.clients[client]
+	e.clients[client] = before
 	if index, ok := e.envelope.int("engine_index"); ok && !e.opt.AnyIndex && e.ready.known && int(index) != e.ready.index {
 		e.fail(CodeEnvelope, ".engine_index", e.ready.index, index, "the engine registered with another index")
 	}
 	if t, ok := e.envelope.float("timestamp"); ok {
 		// The time is that of a monotonic clock, taken when the message is made.
-		if t <= 0 || t < e.who.timestamp {
-			e.fail(CodeEnvelope, ".timestamp", fmt.Sprintf("at least %v", e.who.timestamp), t, "the timestamp must not go back")
+		if t <= 0 || t < before {
+			e.fail(CodeEnvelope, ".timestamp", fmt.Sprintf("at least %v", before), t, "the timestamp must not go back")
 		}
 		e.now = t
-		e.who.timestamp = max(e.who.timestamp, t)
+		e.clients[client] = max(before, t)
 	}
-	if client_ >= 0 {
+	if client >= 0 {
 		// Waves are for a coordinator: a frontend's client has no use for them (vllm/v1/engine/core_client.py).
 		for _, name := range []string{"wave_complete", "start_wave"} {
 			if wave, ok := e.envelope.int(name); ok {
@@ -546,11 +532,11 @@ func (e *Engine) judgeUtility(raw []byte) {
 		signed, err = cur.Int()
 		id = uint64(signed)
 	}
-	c := e.calls[id]
+	c, made := e.calls[id]
 	switch {
-	case c == nil && protocol.IsNotice(id):
+	case !made && protocol.IsNotice(id):
 		return
-	case err != nil || c == nil:
+	case err != nil || !made:
 		e.fail(CodeCall, ".utility_output.call_id", "a call that was made", message.Describe(e.part.get("call_id")), "no frontend waits for an answer to this call")
 		return
 	case c.answered:
@@ -558,6 +544,7 @@ func (e *Engine) judgeUtility(raw []byte) {
 		return
 	}
 	c.answered = true
+	e.calls[id] = c
 	e.read = max(e.read, c.asked)
 	failure, result := e.part.get("failure_message"), e.part.get("result")
 	u, declared := e.codec.Profile().Utilities[c.method]

@@ -61,7 +61,7 @@ func (e *Engine) judgePrompt(at, id string, r *request, tokens int, finish proto
 	raw := e.output.get("prefill_stats")
 	at += ".prefill_stats"
 	switch {
-	case raw == nil || !e.part.readMap(raw):
+	case !e.part.readMap(raw):
 		return
 	case r.outputs > 0 && !r.session:
 		e.fail(CodePrefill, at, "nil", "prefill_stats", "request %s has sent prefill_stats before, and they come once", id)
@@ -74,10 +74,8 @@ func (e *Engine) judgePrompt(at, id string, r *request, tokens int, finish proto
 	if r.length >= 0 && !r.session && int(prompt) != r.length {
 		e.fail(CodePrefill, at+".num_prompt_tokens", r.length, prompt, "the length of the prompt of request %s", id)
 	}
-	computed, _ := e.part.int("num_computed_tokens")
-	cached, _ := e.part.int("num_cached_tokens")
-	local, _ := e.part.int("num_local_cached_tokens")
-	external, _ := e.part.int("num_external_cached_tokens")
+	computed, cached := e.part.count("num_computed_tokens"), e.part.count("num_cached_tokens")
+	local, external := e.part.count("num_local_cached_tokens"), e.part.count("num_external_cached_tokens")
 	switch {
 	case min(prompt, computed, cached, local, external) < 0:
 		e.fail(CodePrefill, at, "counts", message.Describe(raw), "no count may be negative")
@@ -121,7 +119,7 @@ func (e *Engine) judgeEvents(at, id string, r *request) {
 		if !e.part.readMap(one) && !e.part.readArray(e.names["EngineCoreEvent"], one) {
 			return
 		}
-		kind, _ := e.part.int("type")
+		kind := e.part.count("type")
 		when, _ := e.part.float("timestamp")
 		place := fmt.Sprintf("%s.events[%d]", at, i)
 		before := map[int64][]int64{queued: {0}, scheduled: {queued, preempted}, preempted: {scheduled}}[kind]
@@ -186,7 +184,7 @@ func (e *Engine) judgeTokens(at, id string, r *request, tokens []uint32, finish 
 	case finish == protocol.FinishRepetition && !bytes.Contains(s.Raw, []byte("repetition_detection")):
 		e.fail(CodeAnswer, at+".finish_reason", "another", finish, "request %s does not ask for repetition detection", id)
 	case finish == protocol.FinishRepetition && (reason == nil || message.Describe(reason) != `"repetition_detected"`):
-		e.fail(CodeAnswer, at+".stop_reason", `"repetition_detected"`, describe(reason), "request %s ends with repetition", id)
+		e.fail(CodeAnswer, at+".stop_reason", `"repetition_detected"`, message.Describe(reason), "request %s ends with repetition", id)
 	case finish == protocol.FinishStop && stopped >= 0:
 		e.judgeStopReason(at, id, r, tokens[stopped], reason)
 	}
@@ -208,7 +206,7 @@ func (e *Engine) judgeStopReason(at, id string, r *request, token uint32, reason
 		}
 	}
 	if named != int64(token) {
-		e.fail(CodeAnswer, at+".stop_reason", token, describe(reason), "request %s stopped at one of its stop_token_ids", id)
+		e.fail(CodeAnswer, at+".stop_reason", token, message.Describe(reason), "request %s stopped at one of its stop_token_ids", id)
 	}
 }
 
@@ -216,15 +214,14 @@ func (e *Engine) judgeStopReason(at, id string, r *request, token uint32, reason
 // (vllm/v1/metrics/stats.py RequestSpecDecodeMetrics), and comes with the last output.
 func (e *Engine) judgeSpeculated(at, id string, r *request, finish protocol.FinishReason) {
 	raw := e.output.get("spec_decode_metrics")
-	if raw == nil || !e.part.readMap(raw) {
+	if !e.part.readMap(raw) {
 		return
 	}
 	at += ".spec_decode_metrics"
 	if finish == protocol.Unfinished {
 		e.fail(CodeSpeculation, at, "nil before the last output", message.Describe(raw), "request %s has not ended, and this comes with its last output", id)
 	}
-	spec, _ := e.part.int("num_spec_tokens")
-	drafted, _ := e.part.int("num_draft_tokens")
+	spec, drafted := e.part.count("num_spec_tokens"), e.part.count("num_draft_tokens")
 	histogram, ok := e.part.ints("histogram")
 	if !ok {
 		return
@@ -260,12 +257,12 @@ func (e *Engine) judgeSpeculated(at, id string, r *request, finish protocol.Fini
 
 // judgeRest looks at what an output hands through from its request, and at plain counts.
 func (e *Engine) judgeRest(at, id string, r *request, finish protocol.FinishReason) {
-	if nans, ok := e.output.int("num_nans_in_logits"); ok && nans < 0 {
+	if nans := e.output.count("num_nans_in_logits"); nans < 0 {
 		e.fail(CodeAnswer, at+".num_nans_in_logits", "a count", nans, "no count may be negative")
 	}
-	if headers := e.output.get("trace_headers"); headers != nil && (r.headers == nil || !same(headers, r.headers)) {
+	if headers := e.output.get("trace_headers"); headers != nil && !message.Same(headers, r.headers) {
 		// vllm/v1/request.py hands them through.
-		e.fail(CodeAnswer, at+".trace_headers", describe(r.headers), message.Describe(headers), "the trace headers of request %s", id)
+		e.fail(CodeAnswer, at+".trace_headers", message.Describe(r.headers), message.Describe(headers), "the trace headers of request %s", id)
 	}
 	if missing := e.output.get("mm_cache_miss_hashes"); missing != nil && !r.images {
 		e.fail(CodeAnswer, at+".mm_cache_miss_hashes", "nil", message.Describe(missing), "request %s has no images or other multimodal inputs", id)
@@ -279,17 +276,4 @@ func (e *Engine) judgeRest(at, id string, r *request, finish protocol.FinishReas
 			e.fail(CodeAnswer, at+"."+name, "nil before the last output", "a map", "request %s has not ended, and this comes with its last output", id)
 		}
 	}
-}
-
-func same(a, b []byte) bool {
-	equal, err := pack.Equal(a, b)
-	return err == nil && equal
-}
-
-// describe shows a value, nil where there is none.
-func describe(raw []byte) string {
-	if raw == nil {
-		return "nil"
-	}
-	return message.Describe(raw)
 }

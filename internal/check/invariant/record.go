@@ -19,7 +19,7 @@ func (r *record) begin(names []string) {
 	r.names, r.keys, r.values, r.told, r.next = names, r.keys[:0], r.values[:0], 0, 0
 }
 
-// readArray reads a struct whose fields have these names. What is longer is not of the line.
+// readArray reads a struct whose fields have these names, and reports whether there is one. What is longer is not of the line.
 func (r *record) readArray(names []string, raw []byte) bool {
 	cur := pack.NewCursor(raw)
 	return r.takeArray(names, &cur)
@@ -39,8 +39,11 @@ func (r *record) takeArray(names []string, cur *pack.Cursor) bool {
 	return err == nil
 }
 
-// readMap reads a map with text keys.
+// readMap reads a map with text keys, and reports whether there is one.
 func (r *record) readMap(raw []byte) bool {
+	if raw == nil { // as most are, so without the error that a cursor would make of it
+		return false
+	}
 	cur := pack.NewCursor(raw)
 	return r.takeMap(&cur)
 }
@@ -122,6 +125,12 @@ func (r *record) int(name string) (int64, bool) {
 		return math.MaxInt64, true // beyond the range, and beyond any count
 	}
 	return v, true
+}
+
+// count reads an integer, 0 if there is none.
+func (r *record) count(name string) int64 {
+	v, _ := r.int(name)
+	return v
 }
 
 // float reads a number.

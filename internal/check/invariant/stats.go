@@ -42,10 +42,10 @@ func (e *Engine) Registered(index int, raw []byte) []check.Failure {
 		e.found = append(e.found, check.Failed(CodeRegistration, "ready response: %s: expected %v, found %v: %s", path, expected, actual, why).
 			Within(-1, path).Compared(expected, actual))
 	}
-	at := func(name string) int64 { v, _ := p.int(name); return v }
 	e.ready = registration{
-		known: true, index: index, maxModelLen: int(at("max_model_len")), blocks: int(at("num_gpu_blocks")), blockSize: at("block_size"),
-		cacheTokens: at("kv_cache_size_tokens"), maxSeqs: at("max_num_seqs"), ranks: at("data_parallel_size"),
+		known: true, index: index, maxModelLen: int(p.count("max_model_len")), blocks: int(p.count("num_gpu_blocks")),
+		blockSize: p.count("block_size"), cacheTokens: p.count("kv_cache_size_tokens"), maxSeqs: p.count("max_num_seqs"),
+		ranks: p.count("data_parallel_size"),
 	}
 	for _, name := range []string{
 		"max_model_len", "block_size", "world_size", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
@@ -69,10 +69,10 @@ func (e *Engine) Registered(index int, raw []byte) []check.Failure {
 		}
 	}
 	tp, ok := p.int("tensor_parallel_size")
-	if pp, both := p.int("pipeline_parallel_size"); ok && both && at("world_size")%max(tp*pp, 1) != 0 {
-		fail("world_size", fmt.Sprintf("a multiple of %d", tp*pp), at("world_size"), "each group has tensor_parallel_size times pipeline_parallel_size workers")
+	if pp, both := p.int("pipeline_parallel_size"); ok && both && p.count("world_size")%max(tp*pp, 1) != 0 {
+		fail("world_size", fmt.Sprintf("a multiple of %d", tp*pp), p.count("world_size"), "each group has tensor_parallel_size times pipeline_parallel_size workers")
 	}
-	if seqs, tokens := at("max_num_seqs"), at("max_num_batched_tokens"); seqs > 0 && tokens > 0 && seqs > tokens {
+	if seqs, tokens := p.count("max_num_seqs"), p.count("max_num_batched_tokens"); seqs > 0 && tokens > 0 && seqs > tokens {
 		// vllm/config/scheduler.py refuses it.
 		fail("max_num_seqs", fmt.Sprintf("at most %d", tokens), seqs, "a step cannot have more requests than max_num_batched_tokens")
 	}
@@ -146,23 +146,21 @@ func (e *Engine) judgeStats() {
 // own matter, but for those that it gave a token in this step and that nothing can have put back.
 func (e *Engine) judgeGauges() {
 	const at = ".scheduler_stats."
-	g := gaugeValues{}
-	g.running, _ = e.stats.int("num_running_reqs")
-	g.waiting, _ = e.stats.int("num_waiting_reqs")
-	g.skipped, _ = e.stats.int("num_skipped_waiting_reqs")
+	g := gaugeValues{
+		running: e.stats.count("num_running_reqs"), waiting: e.stats.count("num_waiting_reqs"), skipped: e.stats.count("num_skipped_waiting_reqs"),
+	}
 	g.usage, _ = e.stats.float("kv_cache_usage")
 	e.gauges = g
-	for i, v := range []int64{g.running, g.waiting, g.skipped} {
-		if v < 0 {
-			e.fail(CodeGauges, at+[]string{"num_running_reqs", "num_waiting_reqs", "num_skipped_waiting_reqs"}[i], "a count", v, "no count may be negative")
+	for _, name := range []string{"num_running_reqs", "num_waiting_reqs", "num_skipped_waiting_reqs"} {
+		if v := e.stats.count(name); v < 0 {
+			e.fail(CodeGauges, at+name, "a count", v, "no count may be negative")
 			return
 		}
 	}
 	e.active = slices.DeleteFunc(e.active, func(r *request) bool { return !e.open(r) })
 	has, may, answered := int64(0), int64(0), int64(0)
 	for _, r := range e.active {
-		switch {
-		case r.session:
+		if r.session {
 			return // it comes and goes
 		}
 		may++
@@ -242,7 +240,7 @@ func (e *Engine) judgeUsage() {
 // judgeFetches: without a connector to other engines nothing is fetched from them.
 func (e *Engine) judgeFetches() {
 	raw := e.stats.get("num_kv_fetch_reqs_by_stage")
-	if raw == nil || !e.part.readMap(raw) {
+	if !e.part.readMap(raw) {
 		return
 	}
 	const at = ".scheduler_stats.num_kv_fetch_reqs_by_stage"
@@ -297,14 +295,7 @@ func (c *cacheTotals) started(r *request, prompt, local int64) {
 
 // looks reports whether the message's statistics count a look-up in the prefix cache.
 func (e *Engine) looks() bool {
-	if !e.hasStats {
-		return false
-	}
-	if cache := e.stats.get("prefix_cache_stats"); cache == nil || !e.part.readMap(cache) {
-		return false
-	}
-	n, _ := e.part.int("requests")
-	return n > 0
+	return e.hasStats && e.part.readMap(e.stats.get("prefix_cache_stats")) && e.part.count("requests") > 0
 }
 
 // judgeCache: the statistics are what happened since the last ones (vllm/v1/core/kv_cache_manager.py
@@ -319,10 +310,10 @@ func (e *Engine) judgeCache() {
 			e.judgeCacheTotals(at)
 			continue
 		}
-		if raw == nil || !e.part.readMap(raw) {
+		if !e.part.readMap(raw) {
 			continue
 		}
-		value := func(name string) int64 { v, _ := e.part.int(name); return v }
+		value := e.part.count
 		requests, queries, hits := value("requests"), value("queries"), value("hits")
 		again, againQueries, againHits := value("preempted_requests"), value("preempted_queries"), value("preempted_hits")
 		if min(requests, queries, hits, again, againQueries, againHits) < 0 {
@@ -365,8 +356,7 @@ func (e *Engine) judgeCache() {
 
 // judgeSources: hits_by_source splits the hits of a connector (vllm/v1/metrics/stats.py PrefixCacheStats.record).
 func (e *Engine) judgeSources(at string, hits int64) {
-	raw := e.part.get("hits_by_source")
-	if raw == nil || !e.deeper.readMap(raw) || len(e.deeper.values) == 0 {
+	if !e.deeper.readMap(e.part.get("hits_by_source")) || len(e.deeper.values) == 0 {
 		return
 	}
 	total := int64(0)
@@ -402,15 +392,12 @@ func (e *Engine) judgeCacheTotals(at string) {
 // judgeDrafts: of the drafted tokens so many were accepted, at each place of a draft no more than at the place before
 // (vllm/v1/spec_decode/metrics.py observe_draft).
 func (e *Engine) judgeDrafts() {
-	raw := e.stats.get("spec_decoding_stats")
-	if raw == nil || !e.part.readMap(raw) {
+	if !e.part.readMap(e.stats.get("spec_decoding_stats")) {
 		return
 	}
 	const at = ".scheduler_stats.spec_decoding_stats"
-	spec, _ := e.part.int("num_spec_tokens")
-	drafts, _ := e.part.int("num_drafts")
-	drafted, _ := e.part.int("num_draft_tokens")
-	accepted, _ := e.part.int("num_accepted_tokens")
+	spec, drafts := e.part.count("num_spec_tokens"), e.part.count("num_drafts")
+	drafted, accepted := e.part.count("num_draft_tokens"), e.part.count("num_accepted_tokens")
 	if e.drafts > 0 && spec != e.drafts || spec < 1 {
 		e.fail(CodeSpeculation, at+".num_spec_tokens", fmt.Sprint(max(e.drafts, 1)), spec, "the number that the engine drafts")
 		return
@@ -454,17 +441,13 @@ func (e *Engine) judgeDrafts() {
 	}
 	// Each request whose draft was verified got its accepted tokens and one more. What was accepted behind a token to stop at is
 	// not sent on, and what an aborted request got is sent to nobody.
-	if surplus := e.surplus(); accepted < surplus {
+	surplus := int64(0)
+	for _, n := range e.sizes {
+		surplus += max(int64(n)-1, 0)
+	}
+	if accepted < surplus {
 		e.fail(CodeSpeculation, at+".num_accepted_tokens", fmt.Sprintf("at least %d", surplus), accepted, "the outputs of the step have this many tokens beyond one each")
 	}
-}
-
-// surplus is how many tokens the outputs of the message have beyond one each.
-func (e *Engine) surplus() (tokens int64) {
-	for _, n := range e.sizes {
-		tokens += max(int64(n)-1, 0)
-	}
-	return tokens
 }
 
 // judgeStep looks at what else is counted of a step.
@@ -477,7 +460,7 @@ func (e *Engine) judgeStep() {
 		}
 	}
 	for _, name := range []string{"waiting_lora_adapters", "running_lora_adapters"} {
-		if raw := e.stats.get(name); raw != nil && e.part.readMap(raw) {
+		if e.part.readMap(e.stats.get(name)) {
 			for _, v := range e.part.values {
 				cur := pack.NewCursor(v)
 				if n, err := cur.Int(); err == nil && (n < 0 || n > int64(len(e.requests))) {
@@ -489,20 +472,18 @@ func (e *Engine) judgeStep() {
 	if raw := e.stats.get("kv_cache_eviction_events"); raw != nil {
 		e.judgeEvictions(at+"kv_cache_eviction_events", raw)
 	}
-	if raw := e.stats.get("iteration_details"); raw != nil && e.part.readMap(raw) {
+	if e.part.readMap(e.stats.get("iteration_details")) {
 		e.judgeIteration(at + "iteration_details")
 	}
-	if raw := e.stats.get("cudagraph_stats"); raw != nil && e.part.readMap(raw) {
-		bare, _ := e.part.int("num_unpadded_tokens")
-		padded, _ := e.part.int("num_padded_tokens")
-		padding, _ := e.part.int("num_paddings")
+	if e.part.readMap(e.stats.get("cudagraph_stats")) {
+		bare, padded, padding := e.part.count("num_unpadded_tokens"), e.part.count("num_padded_tokens"), e.part.count("num_paddings")
 		if min(bare, padded, padding) < 0 || padded-bare != padding {
 			e.fail(CodeStep, at+"cudagraph_stats.num_paddings", padded-bare, padding, "%d tokens are padded to %d, and the difference is the padding", bare, padded)
 		}
 	}
-	if raw := e.stats.get("perf_stats"); raw != nil && e.part.readMap(raw) {
+	if e.part.readMap(e.stats.get("perf_stats")) {
 		for _, name := range []string{"num_flops_per_gpu", "num_read_bytes_per_gpu", "num_write_bytes_per_gpu"} {
-			if v, ok := e.part.int(name); ok && v < 0 {
+			if v := e.part.count(name); v < 0 {
 				e.fail(CodeStep, at+"perf_stats."+name, "a count", v, "no count may be negative")
 			}
 		}
@@ -530,12 +511,12 @@ func (e *Engine) judgeEvictions(at string, raw []byte) {
 
 // judgeIteration: the numbers of the iterations rise (vllm/v1/metrics/stats.py SchedulerIterationDetails).
 func (e *Engine) judgeIteration(at string) {
-	index, _ := e.part.int("iteration_index")
+	index := e.part.count("iteration_index")
 	if index <= e.iterated {
 		e.fail(CodeStep, at+".iteration_index", fmt.Sprintf("more than %d", e.iterated), index, "the index has to rise")
 	}
 	e.iterated = max(e.iterated, index)
-	value := func(name string) int64 { v, _ := e.part.int(name); return v }
+	value := e.part.count
 	if elapsed, _ := e.part.float("elapsed_ms"); elapsed < 0 {
 		e.fail(CodeStep, at+".elapsed_ms", "at least 0", elapsed, "a time is not negative")
 	}

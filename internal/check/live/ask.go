@@ -110,6 +110,32 @@ func (l *live) askAndAwait(prompt []uint32, sampling protocol.Sampling) (*ask, e
 	return a, l.await(a)
 }
 
+// askMany sends so many requests, of the lengths that size says, and receives until all have ended and nothing late can come.
+func (l *live) askMany(n int, size func(i int) (prompt, tokens int)) error {
+	var asks []*ask
+	for i := range n {
+		prompt, tokens := size(i)
+		a, err := l.ask(l.prompt(prompt), greedy(tokens))
+		if err != nil {
+			return err
+		}
+		asks = append(asks, a)
+	}
+	if err := l.await(asks...); err != nil {
+		return err
+	}
+	return l.barrier()
+}
+
+// askLong sends a request that stays open for a while, and receives until it has its first output.
+func (l *live) askLong() (*ask, error) {
+	a, err := l.ask(l.prompt(12), greedy(l.long()))
+	if err != nil {
+		return nil, err
+	}
+	return a, l.awaitOutput(a)
+}
+
 // abort aborts requests and waits until the engine has read it: from then on it may
 // say nothing of them.
 func (l *live) abort(asks ...*ask) error {

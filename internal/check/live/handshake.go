@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
-
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -14,6 +12,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 // checkHandshake judges how the engine registered. That HELLO, a registration and
@@ -71,7 +70,8 @@ func (l *live) checkIdentity() {
 
 // checkSchema compares what the engine registered with with what the line declares
 // and, where the line has a golden, with what the captured engine did.
-func (l *live) checkSchema(g *check.Golden) error {
+func (l *live) checkSchema() error {
+	g := l.golden
 	got, err := message.ShapeOf(l.s.Engine.RawReady)
 	if err != nil {
 		l.f.Asserted++
@@ -136,18 +136,7 @@ func declaredKinds(annotation string) map[pack.Kind]bool {
 // idle engine looks busy to routers and autoscalers until the next request.
 func (l *live) checkStatistics() error {
 	before := l.statsSeen
-	var asks []*ask
-	for i := range 4 {
-		a, err := l.ask(l.prompt(8+i), greedy(8))
-		if err != nil {
-			return err
-		}
-		asks = append(asks, a)
-	}
-	if err := l.await(asks...); err != nil {
-		return err
-	}
-	if err := l.barrier(); err != nil {
+	if err := l.askMany(4, func(i int) (prompt, tokens int) { return 8 + i, 8 }); err != nil {
 		return err
 	}
 	if l.statsSeen == before {
@@ -180,11 +169,8 @@ func (l *live) checkStatistics() error {
 
 // abortLone aborts the only request, and reports whether it was open when the engine read its abort.
 func (l *live) abortLone() (hit bool, err error) {
-	victim, err := l.ask(l.prompt(12), greedy(l.long()))
+	victim, err := l.askLong()
 	if err != nil {
-		return false, err
-	}
-	if err := l.awaitOutput(victim); err != nil {
 		return false, err
 	}
 	err = l.abort(victim)
@@ -213,11 +199,7 @@ func (l *live) checkShutdown() error {
 		l.f.AddNote("the engine is kept alive")
 		return nil
 	}
-	a, err := l.ask(l.prompt(8), greedy(l.long()))
-	if err != nil {
-		return err
-	}
-	if err := l.awaitOutput(a); err != nil {
+	if _, err := l.askLong(); err != nil {
 		return err
 	}
 	owner.Lost = errShutDown
@@ -300,8 +282,8 @@ func (l *live) checkAnswer(call safeCall, declared protocol.Utility, answer *pro
 		l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: the engine answered with a failure: %q", call.method, answer.Failure).
 			Within(l.messages, path+".failure_message").Compared(declared.Result, "a failure"))
 	case !IsResult(declared.Result, answer.Result):
-		l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: the engine answered with %s, but a frontend expects a result of type %s", call.method, shown(answer.Result), declared.Result).
-			Within(l.messages, path+".result").Compared(declared.Result, shown(answer.Result)))
+		l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: the engine answered with %s, but a frontend expects a result of type %s", call.method, message.Describe(answer.Result), declared.Result).
+			Within(l.messages, path+".result").Compared(declared.Result, message.Describe(answer.Result)))
 	}
 }
 
@@ -314,8 +296,8 @@ func (l *live) checkUnknownCall() error {
 	}
 	l.f.Asserted++
 	if !answer.Failed || answer.Failure == "" {
-		l.fail("", check.Failed(CodeUtilityUnknown, "%s: the engine answered with %s, but no line has this method: it has to answer with a failure message", unknown, shown(answer.Result)).
-			Within(l.messages, "EngineCoreOutputs.utility_output.failure_message").Compared("a message", shown(answer.Result)))
+		l.fail("", check.Failed(CodeUtilityUnknown, "%s: the engine answered with %s, but no line has this method: it has to answer with a failure message", unknown, message.Describe(answer.Result)).
+			Within(l.messages, "EngineCoreOutputs.utility_output.failure_message").Compared("a message", message.Describe(answer.Result)))
 	}
 	if _, err := l.askAndAwait(l.prompt(5), greedy(3)); err != nil {
 		return err

@@ -77,7 +77,8 @@ func InspectHandshake(codec *protocol.Codec, hello, registration, ready []byte) 
 		return broken(err)
 	}
 	l.checkIdentity()
-	if err := l.checkSchema(&check.Golden{Codec: codec}); err != nil {
+	l.golden = &check.Golden{Codec: codec}
+	if err := l.checkSchema(); err != nil {
 		return broken(err)
 	}
 	return f.Failures

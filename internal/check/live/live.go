@@ -29,7 +29,7 @@ const (
 )
 
 // judge asks an engine for what an assertion is about.
-type judge = func(*live, *check.Golden) error
+type judge = func(*live) error
 
 // Checks are those of the live suite, in their order: what ends the engine comes last.
 func Checks() []suite.Check { return suite.List(check.SuiteLive, assertions, run) }
@@ -39,7 +39,7 @@ var assertions = []suite.Entry[judge]{
 		CodeEngineHello:    "HELLO or READY lacks a key or a value that a frontend requires",
 		CodeEngineIdentity: "the engine has another identity than it was started with",
 		CodeEngineOrder:    "the handshake came in another order",
-	}, Judge: func(l *live, _ *check.Golden) error { return l.checkHandshake() }},
+	}, Judge: (*live).checkHandshake},
 	{Name: check.Schema, Titles: suite.Titles{
 		CodeEngineReadyKind: "a value of the registration is of another kind than the line declares",
 	}, Judge: (*live).checkSchema},
@@ -53,29 +53,29 @@ var assertions = []suite.Entry[judge]{
 		CodePrefill:    "prefill_stats are missing or count another prompt",
 		CodeLogprobs:   "logprobs are missing or of another shape",
 		CodeUnanswered: "a request got an error instead of tokens",
-	}, Judge: func(l *live, _ *check.Golden) error { return l.checkStreaming() }},
+	}, Judge: (*live).checkStreaming},
 	{Name: Stop, Titles: suite.Titles{
 		CodeStopRule:   "a stop token was not obeyed",
 		CodeStopReason: "stop_reason does not name the token",
 		CodeMinTokens:  "a request stopped before min_tokens",
-	}, Judge: func(l *live, _ *check.Golden) error { return l.checkStop() }},
+	}, Judge: (*live).checkStop},
 	{Name: Abort, Titles: suite.Titles{
 		CodeAbort: "an abort disturbed others",
-	}, Judge: func(l *live, _ *check.Golden) error { return l.checkAbort() }},
+	}, Judge: (*live).checkAbort},
 	{Name: Utilities, Titles: suite.Titles{
 		CodeUtilityAnswer:  "a utility call was answered wrongly",
 		CodeUtilityUnknown: "an unknown utility method was not refused",
-	}, Judge: func(l *live, _ *check.Golden) error { return l.checkUtilities() }},
+	}, Judge: (*live).checkUtilities},
 	{Name: Repeat, Titles: suite.Titles{
 		CodeRepeat: "the same greedy request gave other tokens",
-	}, Judge: func(l *live, _ *check.Golden) error { return l.checkRepeat() }},
+	}, Judge: (*live).checkRepeat},
 	{Name: Statistics, Titles: suite.Titles{
 		CodeStatistics: "scheduler_stats are wrong",
 		CodeGauges:     "the gauges do not return to 0",
-	}, Judge: func(l *live, _ *check.Golden) error { return l.checkStatistics() }},
+	}, Judge: (*live).checkStatistics},
 	{Name: Shutdown, Titles: suite.Titles{
 		CodeShutdown: "the engine did not end when told to",
-	}, Judge: func(l *live, _ *check.Golden) error { return l.checkShutdown() }},
+	}, Judge: (*live).checkShutdown},
 }
 
 // Cases lists the cases of the live suite on a line. What the engine registers
@@ -114,11 +114,13 @@ type live struct {
 	statsSeen int
 
 	// Of the case:
-	s     *sut.Session
-	ctx   context.Context
-	f     *check.Outcome
-	noted map[string]bool // what has been reported once
-	noise int             // outputs that nobody asked for
+	s   *sut.Session
+	ctx context.Context
+	f   *check.Outcome
+	// golden is empty where the case has none.
+	golden *check.Golden
+	noted  map[string]bool // what has been reported once
+	noise  int             // outputs that nobody asked for
 
 	impossible []check.Failure // invariants that did not hold
 }
@@ -142,10 +144,10 @@ func run(ctx context.Context, a suite.Entry[judge], e *sut.Env, g *check.Golden,
 	}
 	l.begin(ctx, &f)
 	defer l.leave()
-	if g.Codec == nil {
+	if l.golden = g; g.Codec == nil {
 		g.Codec = l.codec
 	}
-	if err = a.Judge(l, g); errors.Is(err, errUnreadable) || errors.Is(err, errUnanswered) {
+	if err = a.Judge(l); errors.Is(err, errUnreadable) || errors.Is(err, errUnanswered) {
 		err = nil
 	}
 	for _, wrong := range l.impossible {
@@ -196,14 +198,20 @@ func (l *live) begin(ctx context.Context, f *check.Outcome) {
 func (l *live) leave() {
 	defer l.s.Close()
 	owner := l.s.Owner()
-	if owner.Lost != nil || owner.Context.Err() != nil || !l.anyOpen() {
+	var open []*ask
+	for _, a := range l.asks {
+		if !a.closed {
+			open = append(open, a)
+		}
+	}
+	if owner.Lost != nil || owner.Context.Err() != nil || len(open) == 0 {
 		return
 	}
 	var unheard check.Outcome
 	ctx, stop := context.WithTimeout(owner.Context, l.s.Limits.Idle)
 	defer stop()
 	l.ctx, l.f = ctx, &unheard
-	if err := l.abortOpen(); err != nil && !errors.Is(err, errUnreadable) {
+	if err := l.abort(open...); err != nil && !errors.Is(err, errUnreadable) {
 		l.s.Lose(fmt.Errorf("it did not come to rest after a case that broke off: %w", err))
 	}
 }
@@ -243,24 +251,3 @@ const (
 	CodeUnanswered      check.Code = "E022" // a request got an error instead of tokens
 	CodeEngineReadyKind check.Code = "E023" // a key of the registration has a value of another kind than the line declares
 )
-
-// abortOpen aborts what is open; the answer to a call tells that the engine has
-// read it.
-func (l *live) abortOpen() error {
-	var open []*ask
-	for _, a := range l.asks {
-		if !a.closed {
-			open = append(open, a)
-		}
-	}
-	return l.abort(open...)
-}
-
-func (l *live) anyOpen() bool {
-	for _, a := range l.asks {
-		if !a.closed {
-			return true
-		}
-	}
-	return false
-}

@@ -14,18 +14,7 @@ import (
 // checkStreaming has 16 requests in flight, of different lengths both ways.
 func (l *live) checkStreaming() error {
 	const flights = 16
-	var asks []*ask
-	for i := range flights {
-		a, err := l.ask(l.prompt(1+i*5%37), greedy(1+i*7%23))
-		if err != nil {
-			return err
-		}
-		asks = append(asks, a)
-	}
-	if err := l.await(asks...); err != nil {
-		return err
-	}
-	return l.barrier() // what comes late comes before
+	return l.askMany(flights, func(i int) (prompt, tokens int) { return 1 + i*5%37, 1 + i*7%23 })
 }
 
 // checkStop asks again for tokens that are known to come, or likely to, with rules
@@ -266,16 +255,9 @@ func (l *live) checkStopReason(a *ask, reason []byte) {
 	if int64(last) != a.sampling.EOSTokenID {
 		want = pack.AppendUint(nil, uint64(last))
 	}
-	if same, err := sameValue(want, reason); err != nil || !same {
-		l.end(a, CodeStopReason, "stop_reason", shown(want), shown(reason), "stop_reason is %s, it stopped at token %d", shown(reason), last)
+	if !message.Same(want, reason) {
+		l.end(a, CodeStopReason, "stop_reason", message.Describe(want), message.Describe(reason), "stop_reason is %s, it stopped at token %d", message.Describe(reason), last)
 	}
-}
-
-func sameValue(want, got []byte) (bool, error) {
-	if want == nil || got == nil {
-		return want == nil && got == nil, nil
-	}
-	return pack.Equal(want, got)
 }
 
 // reasonOf is what an engine says of an error. Lines before 0.33 have no place for it.
@@ -284,13 +266,6 @@ func reasonOf(failure []byte) string {
 		return "it says no more"
 	}
 	return message.Describe(failure)
-}
-
-func shown(raw []byte) string {
-	if raw == nil {
-		return "nil"
-	}
-	return message.Describe(raw)
 }
 
 // end reports how a request should not have ended.

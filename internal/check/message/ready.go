@@ -3,16 +3,15 @@ package message
 import (
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
-	"sort"
 	"strings"
-
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -43,7 +42,7 @@ func CapturedShape(f *check.Outcome, g *check.Golden) map[string]pack.Kind {
 
 func CompareShapes(f *check.Outcome, g *check.Golden, want, got map[string]pack.Kind) {
 	declared := g.Codec.Profile().Structs["EngineCoreReadyResponse"]
-	for _, path := range sortedPaths(want) {
+	for _, path := range slices.Sorted(maps.Keys(want)) {
 		f.Asserted++
 		kind, ok := got[path]
 		switch {
@@ -69,7 +68,7 @@ func CompareShapes(f *check.Outcome, g *check.Golden, want, got map[string]pack.
 		}
 	}
 	var extra []string
-	for _, path := range sortedPaths(got) {
+	for _, path := range slices.Sorted(maps.Keys(got)) {
 		if _, ok := want[path]; !ok {
 			extra = append(extra, path)
 		}
@@ -142,15 +141,6 @@ func addShape(shape map[string]pack.Kind, prefix string, cur *pack.Cursor) error
 	return nil
 }
 
-func sortedPaths(shape map[string]pack.Kind) []string {
-	paths := make([]string, 0, len(shape))
-	for path := range shape {
-		paths = append(paths, path)
-	}
-	sort.Strings(paths)
-	return paths
-}
-
 // FloatOf reads a number out of a map with text keys, 0 when it is not there.
 func FloatOf(raw []byte, name string) float64 {
 	cur := pack.NewCursor(raw)
@@ -168,8 +158,22 @@ func FloatOf(raw []byte, name string) float64 {
 	return 0
 }
 
-// Describe shows a raw msgpack value in a message.
-func Describe(raw []byte) string { return strings.TrimSpace(pack.Format(raw)) }
+// Describe shows a raw msgpack value in a message; one that is absent is nil.
+func Describe(raw []byte) string {
+	if raw == nil {
+		return "nil"
+	}
+	return strings.TrimSpace(pack.Format(raw))
+}
+
+// Same reports whether two raw msgpack values are equal, or both are absent.
+func Same(a, b []byte) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	equal, err := pack.Equal(a, b)
+	return err == nil && equal
+}
 
 // Window is how many ids either side of a difference a message shows.
 const Window = 8
@@ -222,8 +226,11 @@ func OutputsLayout(codec *protocol.Codec, frames [][]byte) []protocol.Mismatch {
 
 // LayoutPlace is the same for what is wrong in the same way.
 func LayoutPlace(m protocol.Mismatch) string {
-	return Indexes.ReplaceAllString(m.Path, "[]") + " " + m.Expected
+	return Place(m.Path) + " " + m.Expected
 }
+
+// Place is a path with [] for any element.
+func Place(path string) string { return Indexes.ReplaceAllString(path, "[]") }
 
 func LayoutProblem(what string, m protocol.Mismatch) check.Failure {
 	return check.Failed(check.CodeLayout, "%s: %v", what, m).Compared(m.Expected, m.Actual)

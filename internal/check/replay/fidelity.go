@@ -250,12 +250,8 @@ func (s *Replaying) Close() {
 // replay sends every stream's request, so many at a time, in replay order, and
 // collects the outputs until each has ended.
 func (s *Replaying) replay(streams []*Stream, concurrency int) error {
-	ctx, stop := context.WithCancelCause(s.Context)
-	defer stop(nil)
-	s.Quiet = s.WatchSilence(func() {
-		stop(check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no output for %v", s.Limits.Idle))))
-	})
-	defer s.Quiet.Stop()
+	ctx, stop := s.listening("output")
+	defer stop()
 	s.byID = make(map[string]*Stream, len(streams))
 	for next, open := 0, 0; open > 0 || next < len(streams); {
 		for ; open < concurrency && next < len(streams); next++ {
@@ -279,6 +275,18 @@ func (s *Replaying) replay(streams []*Stream, concurrency int) error {
 		return s.brokenOff(err, nil)
 	}
 	return nil
+}
+
+// listening begins a time that ends when the subject sends nothing for too long; what names that.
+func (s *Replaying) listening(what string) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(s.Context)
+	s.Quiet = s.WatchSilence(func() {
+		cancel(check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no %s for %v", what, s.Limits.Idle))))
+	})
+	return ctx, func() {
+		s.Quiet.Stop()
+		cancel(nil)
+	}
 }
 
 // brokenOff says why a replay did not come to its end, and where it was.
@@ -352,10 +360,7 @@ func (s *Replaying) Receive(ctx context.Context) (ended int, err error) {
 	s.checkLayout()
 	frames := s.Front.Last(0)
 	for _, wrong := range s.invariant.Said(s.Frames, 0, frames) {
-		if at := outputOf(wrong.Path); at >= 0 {
-			wrong = wrong.Of(s.requestOf(OutputID(frames[0], at)))
-		}
-		s.impossible = append(s.impossible, wrong)
+		s.impossible = append(s.impossible, ofOutput(wrong, frames, s.requestOf))
 	}
 	if err != nil {
 		return 0, s.Undecodable(err)
@@ -421,8 +426,7 @@ func (s *Replaying) barrier(ctx context.Context) error {
 	s.keepAsked(nil)
 	for {
 		if _, err := s.Receive(ctx); check.CodeOf(err) == check.CodeSilence {
-			return check.AboutMessage(check.Unanswered(sut.LastCall, s.Limits.Idle), check.Failed("", "").
-				Within(-1, "EngineCoreOutputs.utility_output").Compared("an answer", "none"))
+			return s.unanswered(sut.LastCall)
 		} else if err != nil {
 			return fmt.Errorf("%w; utility call %d (%s) was not answered", err, id, sut.LastCall)
 		}
@@ -430,6 +434,11 @@ func (s *Replaying) barrier(ctx context.Context) error {
 			return s.Answered(u, id)
 		}
 	}
+}
+
+func (s *Replaying) unanswered(call string) error {
+	return check.AboutMessage(check.Unanswered(call, s.Limits.Idle), check.Failed("", "").
+		Within(-1, "EngineCoreOutputs.utility_output").Compared("an answer", "none"))
 }
 
 // Request asks for the recorded stream: as many tokens as were recorded, no

@@ -66,7 +66,7 @@ func gapsOfPlayer(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case
 	}
 	var places []string
 	for _, failure := range f.Failures {
-		if place := wirePlace(failure.Path); !slices.Contains(places, place) {
+		if place := message.Place(failure.Path); !slices.Contains(places, place) {
 			places = append(places, place)
 		}
 	}
@@ -116,7 +116,7 @@ func (j *framesJudge) broken(found []check.Failure) {
 			f.Message = fmt.Sprintf("line %d: %s", j.line, text)
 		}
 		f.Message = j.name + ": " + f.Message
-		j.found.add(string(f.Code)+" "+wirePlace(f.Path), f)
+		j.found.add(string(f.Code)+" "+message.Place(f.Path), f)
 	}
 }
 
@@ -157,7 +157,7 @@ type framesRequest struct {
 // message judges one message.
 func (j *framesJudge) message(m *trace.Message) {
 	if len(m.Frames) == 0 {
-		j.mismatches(nil, []protocol.Mismatch{{Path: "message", Expected: "a frame", Actual: "none"}})
+		j.mismatches(m, []protocol.Mismatch{{Path: "message", Expected: "a frame", Actual: "none"}})
 		return
 	}
 	fromEngine := m.Direction == trace.EngineToFrontend
@@ -186,14 +186,15 @@ func (j *framesJudge) message(m *trace.Message) {
 // mismatches notes where a message is not of the line's layout. A key that the line does not know is one as well: what a
 // released engine of the line says has none.
 func (j *framesJudge) mismatches(m *trace.Message, found []protocol.Mismatch) {
+	request := func(id string) int {
+		if r := j.requests[requestKey{m.Rank, id}]; r != nil {
+			return r.index
+		}
+		return -1
+	}
 	for _, mismatch := range found {
 		wrong := message.LayoutProblem(fmt.Sprintf("%s: line %d", j.name, j.line), mismatch).Within(j.number, mismatch.Path)
-		if at := outputOf(mismatch.Path); at >= 0 {
-			if r := j.requests[requestKey{m.Rank, OutputID(m.Frames[0], at)}]; r != nil {
-				wrong = wrong.Of(r.index)
-			}
-		}
-		j.layout.Add(mismatch, wrong)
+		j.layout.Add(mismatch, ofOutput(wrong, m.Frames, request))
 	}
 }
 
@@ -204,7 +205,7 @@ func (j *framesJudge) fail(code check.Code, r *framesRequest, path, expected, ac
 	if r != nil {
 		f = f.Of(r.index)
 	}
-	j.found.add(string(code)+" "+wirePlace(path), f)
+	j.found.add(string(code)+" "+message.Place(path), f)
 }
 
 // sent follows what a frontend asks. What does not decode has been found.

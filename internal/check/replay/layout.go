@@ -41,17 +41,14 @@ func (l *LayoutCheck) Outputs(number int, frames [][]byte, request func(id strin
 			continue
 		}
 		wrong := message.LayoutProblem(fmt.Sprintf("message %d", number), m).Within(number, m.Path)
-		if at := outputOf(m.Path); at >= 0 {
-			wrong = wrong.Of(request(OutputID(frames[0], at)))
-		}
-		l.Add(m, wrong)
+		l.Add(m, ofOutput(wrong, frames, request))
 	}
 }
 
 // passOver notes a key that the line does not know. Frontends skip such keys, so an
 // engine may write them; but a misspelt one looks the same.
 func (l *LayoutCheck) passOver(m protocol.Mismatch) {
-	if at := message.Indexes.ReplaceAllString(m.Path, "[]"); len(l.spare) < MaxLayoutKinds && !slices.Contains(l.spare, at) {
+	if at := message.Place(m.Path); len(l.spare) < MaxLayoutKinds && !slices.Contains(l.spare, at) {
 		l.spare = append(l.spare, at)
 	}
 }
@@ -126,17 +123,22 @@ func (s *Replaying) CheckRegistration(f *check.Outcome) {
 	}
 }
 
+// ofOutput says which request a failure is about, if its path leads into an output of the message of these frames.
+func ofOutput(wrong check.Failure, frames [][]byte, request func(id string) int) check.Failure {
+	if at := outputOf(wrong.Path); at >= 0 {
+		wrong = wrong.Of(request(OutputID(frames[0], at)))
+	}
+	return wrong
+}
+
 // outputOf is which of the outputs a path leads to, -1 for none.
 func outputOf(path string) int {
-	m := outputIndex.FindStringSubmatch(path)
-	if m == nil {
-		return -1
+	if m := outputIndex.FindStringSubmatch(path); m != nil {
+		if at, err := strconv.Atoi(m[1]); err == nil {
+			return at
+		}
 	}
-	at, err := strconv.Atoi(m[1])
-	if err != nil {
-		return -1
-	}
-	return at
+	return -1
 }
 
 // OutputID reads the request id of an output, empty if it has none that reads.

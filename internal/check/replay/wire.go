@@ -126,13 +126,9 @@ type WireReplay struct {
 
 // All replays the whole session.
 func (w *WireReplay) All() error {
-	ctx, stop := context.WithCancelCause(w.Replaying.Context)
-	defer stop(nil)
+	ctx, stop := w.listening("message")
+	defer stop()
 	w.ctx = ctx
-	w.Quiet = w.WatchSilence(func() {
-		stop(check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no message for %v", w.Limits.Idle))))
-	})
-	defer w.Quiet.Stop()
 	w.Handshake()
 	for at, m := range w.Recorded.Said {
 		if err := w.step(at); err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -147,11 +146,7 @@ var outputIndex = regexp.MustCompile(`^EngineCoreOutputs\.outputs\[(\d+)\]`)
 
 // requestAt is the request that the real engine answers at a path, nil for none.
 func requestAt(path string, requests []*wireRequest) *wireRequest {
-	m := outputIndex.FindStringSubmatch(path)
-	if m == nil {
-		return nil
-	}
-	if i, err := strconv.Atoi(m[1]); err == nil && i < len(requests) {
+	if i := outputOf(path); i >= 0 && i < len(requests) {
 		return requests[i]
 	}
 	return nil
@@ -168,7 +163,7 @@ func (c *wireComparison) fail(want *WireMessage, r *wireRequest, code check.Code
 	if r != nil {
 		f = f.Of(r.index)
 	}
-	c.collect(wirePlace(path), f)
+	c.collect(message.Place(path), f)
 }
 
 // Stray reports a message that the real engine did not send, beside one that it did.
@@ -235,7 +230,7 @@ var WireMasks = []wireMask{
 const noModel = "a trace has no log-probabilities, and the player has no model to compute them"
 
 // covers reports whether a path leads to the place.
-func (m *wireMask) covers(path string) bool {
+func (m wireMask) covers(path string) bool {
 	head, tail, starred := strings.Cut(m.Path, "*")
 	if !starred {
 		return matches(m.Path, path)
@@ -249,7 +244,7 @@ func matches(pattern, path string) bool {
 	rest := path
 	for i, part := range strings.Split(pattern, "[]") {
 		if i > 0 {
-			index := elementIndex.FindStringIndex(rest)
+			index := message.Indexes.FindStringIndex(rest)
 			if index == nil || index[0] != 0 {
 				return false
 			}
@@ -263,18 +258,10 @@ func matches(pattern, path string) bool {
 	return rest == ""
 }
 
-// elementIndex is a position in an array.
-var elementIndex = regexp.MustCompile(`\[\d+\]`)
-
-// wirePlace is a path with [] for any element.
-func wirePlace(path string) string { return elementIndex.ReplaceAllString(path, "[]") }
-
 // maskOf returns the mask of a place, nil for none.
 func maskOf(path string) *wireMask {
-	for i := range WireMasks {
-		if m := &WireMasks[i]; m.covers(path) {
-			return m
-		}
+	if i := slices.IndexFunc(WireMasks, func(m wireMask) bool { return m.covers(path) }); i >= 0 {
+		return &WireMasks[i]
 	}
 	return nil
 }

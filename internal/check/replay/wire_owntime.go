@@ -104,13 +104,9 @@ type ownTime struct {
 
 // all sends every message of the frontend and listens until the last request has ended and the last call is answered.
 func (o *ownTime) all() error {
-	ctx, stop := context.WithCancelCause(o.Context)
-	defer stop(nil)
+	ctx, stop := o.listening("message")
+	defer stop()
 	o.ctx = ctx
-	o.Quiet = o.WatchSilence(func() {
-		stop(check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no message for %v", o.Limits.Idle))))
-	})
-	defer o.Quiet.Stop()
 	o.byID = make(map[string]*Stream, len(o.streams))
 	w := o.session
 	for i, s := range w.Sent {
@@ -170,8 +166,7 @@ func (o *ownTime) receiveUntil(happened func() bool, call string) error {
 		if _, err := o.Receive(o.ctx); err != nil {
 			switch {
 			case call != "" && check.CodeOf(err) == check.CodeSilence:
-				err = check.AboutMessage(check.Unanswered(call, o.Limits.Idle), check.Failed("", "").
-					Within(-1, "EngineCoreOutputs.utility_output").Compared("an answer", "none"))
+				err = o.unanswered(call)
 			case call != "":
 				err = fmt.Errorf("%w; utility call %s was not answered", err, call)
 			}
@@ -258,18 +253,10 @@ func (o *ownTime) compareStop(f *check.Outcome, st *Stream, r *wireRequest) {
 		return
 	}
 	f.Asserted++
-	if expected, actual := described(r.stop), described(o.stops[r.index]); expected != actual {
+	if expected, actual := message.Describe(r.stop), message.Describe(o.stops[r.index]); expected != actual {
 		f.Fail(st.problem(CodeWireValue, "stop_reason is %s, but the real engine said %s", actual, expected).
 			Within(-1, "EngineCoreOutputs.outputs[].stop_reason").Compared(expected, actual))
 	}
-}
-
-// described is a value for a message; absent ones are nil.
-func described(raw []byte) string {
-	if raw == nil {
-		return "nil"
-	}
-	return message.Describe(raw)
 }
 
 // compareAnswers compares the answers to the frontend's utility calls, and returns how many failed that the real engine
@@ -281,7 +268,7 @@ func (o *ownTime) compareAnswers(f *check.Outcome) (failed int) {
 			continue
 		}
 		f.Asserted++
-		expected, actual := described(want.Result), described(got.Result)
+		expected, actual := message.Describe(want.Result), message.Describe(got.Result)
 		switch {
 		case got.Failed && !want.Failed:
 			failed++

@@ -138,29 +138,23 @@ func (s *Summary) Face(exchange *Line) {
 }
 
 // NotFaced are the fields that an engine's messages have in goldens, and that the frontend under test was not sent.
-func (d *Details) NotFaced() (names []string) {
-	for _, f := range d.Fields {
-		if f.Direction == protocol.ToFrontend && f.Seen && !f.Faced {
-			names = append(names, f.Name)
-		}
-	}
-	return names
+func (d *Details) NotFaced() []string {
+	return d.names(func(f FieldState) bool { return f.Direction == protocol.ToFrontend && f.Seen && !f.Faced })
 }
 
 // NotSent are the fields that frontends set in goldens, and that the frontend under test did not.
-func (d *Details) NotSent() (names []string) {
-	for _, f := range d.Fields {
-		if f.Direction == protocol.ToEngine && f.Seen && !f.Sent {
-			names = append(names, f.Name)
-		}
-	}
-	return names
+func (d *Details) NotSent() []string {
+	return d.names(func(f FieldState) bool { return f.Direction == protocol.ToEngine && f.Seen && !f.Sent })
 }
 
 // OnlyParsed are the fields that the engine under test set and no check judged.
-func (d *Details) OnlyParsed() (names []string) {
+func (d *Details) OnlyParsed() []string {
+	return d.names(func(f FieldState) bool { return f.Said && !f.Judged })
+}
+
+func (d *Details) names(of func(FieldState) bool) (names []string) {
 	for _, f := range d.Fields {
-		if f.Said && !f.Judged {
+		if of(f) {
 			names = append(names, f.Name)
 		}
 	}
@@ -217,8 +211,8 @@ func statesOf(items []*Item) []ItemState {
 // Gaps are what was not seen, by feature, in the order of the features.
 func (d *Details) Gaps() []Gap {
 	var gaps []Gap
-	for _, feature := range Features() {
-		g := Gap{Feature: feature}
+	for _, feature := range features {
+		g := Gap{Feature: feature.name}
 		for _, f := range d.Fields {
 			g.count(f.Feature, f.Name, f.Seen, f.Unreachable)
 		}

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
@@ -40,12 +40,8 @@ type object map[string]any
 
 // with returns a copy with some more members.
 func (o object) with(more object) object {
-	all := object{}
-	for _, members := range []object{o, more} {
-		for k, v := range members {
-			all[k] = v
-		}
-	}
+	all := maps.Clone(o)
+	maps.Copy(all, more)
 	return all
 }
 
@@ -151,10 +147,15 @@ func (k *frontendCase) post(what, path string, body object) *reply {
 		k.fail(check.Failed(CodeHTTP, "%s: POST %s: status %d: %s", what, path, r.status, r.failure).Compared(http.StatusOK, r.status))
 		return nil
 	}
+	k.framed(what, r)
+	return r
+}
+
+// framed reports what is wrong with the events of a stream.
+func (k *frontendCase) framed(what string, r *reply) {
 	for _, wrong := range r.wrong {
 		k.fail(check.Failed(CodeEvents, "%s: %s", what, wrong))
 	}
-	return r
 }
 
 // attempt is post for a request that may be refused.
@@ -196,10 +197,15 @@ func (k *frontendCase) single(what, path string, mark int, match func(*heard) bo
 func (k *frontendCase) await(mark int, match func(*heard) bool) *heard {
 	ctx, stop := k.patience()
 	defer stop()
-	if found := k.ledger.await(ctx, mark, 1, match); len(found) > 0 {
-		return found[0]
+	return first(k.ledger.await(ctx, mark, 1, match))
+}
+
+// first is the first message of a list, nil of an empty one.
+func first(found []*heard) *heard {
+	if len(found) == 0 {
+		return nil
 	}
-	return nil
+	return found[0]
 }
 
 // subject says in words what the message is.
@@ -225,8 +231,7 @@ func (k *frontendCase) learn() {
 	}
 	mark := k.ledger.mark()
 	k.attempt("a text prompt", completionsRoute, object{"model": k.model, "prompt": sampler, "max_tokens": 1})
-	if found := k.ledger.since(mark, isAdd); len(found) > 0 {
-		h := found[0]
+	if h := first(k.ledger.since(mark, isAdd)); h != nil {
 		k.alphabet = slices.Compact(slices.Sorted(slices.Values(h.request.PromptTokenIDs)))
 	}
 	const least = 4
@@ -280,6 +285,13 @@ func plainly(tokens []uint32) player.Script {
 
 var streamed = object{"stream": true, "stream_options": object{"include_usage": true}}
 
+// answered checks all of an answer: its tokens, its end and its usage.
+func (k *frontendCase) answered(what string, r *reply, prompt, tokens []uint32, finish string) {
+	k.sameTokens(what, r, tokens)
+	k.ended(what, r, finish)
+	k.counted(what, r, len(prompt), len(tokens))
+}
+
 // sameTokens compares the ids through HTTP with what the engine said.
 func (k *frontendCase) sameTokens(what string, r *reply, want []uint32) {
 	if !r.ids {
@@ -324,15 +336,4 @@ func (k *frontendCase) counted(what string, r *reply, prompt, completion int) {
 		k.fail(check.Failed(CodeHTTPUsage, "%s: usage counts %v prompt, completion and total tokens, expected %v", what, got, want).
 			Within(-1, "usage").Compared(want, got))
 	}
-}
-
-// overflow says how much was not kept, "" if nothing.
-func (l *ledger) overflow() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.dropped == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%s to the engine not looked at: too large, or after too many others (kept: %s of %s)",
-		plural.Count(l.dropped, "message"), plural.Count(len(l.heard), "message"), plural.Count(l.bytes, "byte"))
 }

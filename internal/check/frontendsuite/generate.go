@@ -49,9 +49,7 @@ func (k *frontendCase) completions() {
 			if r == nil {
 				continue
 			}
-			k.sameTokens(what, r, script.Tokens)
-			k.ended(what, r, script.Finish.String())
-			k.counted(what, r, len(prompt), len(script.Tokens))
+			k.answered(what, r, prompt, script.Tokens, script.Finish.String())
 		}
 	}
 	k.echo()
@@ -116,12 +114,8 @@ func (k *frontendCase) chat() {
 
 // chatted checks one answer that echoes its prompt.
 func (k *frontendCase) chatted(what string, r *reply, prompt []uint32) {
-	for _, wrong := range r.wrong {
-		k.fail(check.Failed(CodeEvents, "%s: %s", what, wrong))
-	}
-	k.sameTokens(what, r, prompt)
-	k.ended(what, r, "length")
-	k.counted(what, r, len(prompt), len(prompt))
+	k.framed(what, r)
+	k.answered(what, r, prompt, prompt, "length")
 	k.Asserted++
 	if r.role != "assistant" {
 		k.fail(check.Failed(CodeHTTP, "%s: the role is %q, expected \"assistant\"", what, r.role).Within(-1, "choices[0].message.role").Compared("assistant", r.role))
@@ -258,9 +252,7 @@ func (k *frontendCase) concurrency() {
 			k.fail(check.Failed(CodeHTTP, "%s: status %d: %s", what, r.status, r.failure).Of(i).Compared(200, r.status))
 			continue
 		}
-		k.sameTokens(what, r, t.tokens)
-		k.ended(what, r, "length")
-		k.counted(what, r, len(t.prompt), len(t.tokens))
+		k.answered(what, r, t.prompt, t.tokens, "length")
 	}
 	if together < interleaved {
 		k.AddNote(fmt.Sprintf("the frontend had %d of %d requests in the engine at a time", together, interleaved))

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"time"
 
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -62,7 +62,7 @@ func (k *frontendCase) unhealthy() {
 	ctx, stop := k.patience()
 	defer stop()
 	for k.client.Health(ctx) == nil {
-		if ctx.Err() != nil || !pauseFor(ctx, lastLook/4) {
+		if ctx.Err() != nil || retry.Pause(ctx, lastLook/4) != nil {
 			break
 		}
 	}
@@ -75,16 +75,4 @@ func (k *frontendCase) unhealthy() {
 func (s *frontendSession) told200(ctx context.Context, path string, into any) bool {
 	a, err := s.client.Send(ctx, http.MethodGet, path, nil)
 	return err == nil && a.Status == http.StatusOK && json.Unmarshal(a.Body, into) == nil
-}
-
-// pauseFor waits between two looks; false if ctx ended.
-func pauseFor(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -2,9 +2,11 @@ package frontendsuite
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 
+	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -104,6 +106,17 @@ func (l *ledger) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dropped++
+}
+
+// overflow says how much was not kept, "" if nothing.
+func (l *ledger) overflow() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dropped == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s to the engine not looked at: too large, or after too many others (kept: %s of %s)",
+		plural.Count(l.dropped, "message"), plural.Count(len(l.heard), "message"), plural.Count(l.bytes, "byte"))
 }
 
 // read decodes the message leniently: what is wrong with it has been found.

@@ -29,10 +29,10 @@ type recordedRequest struct {
 	finish   protocol.FinishReason
 
 	now    *heard // the request of the frontend under test
-	answer chan answered
+	answer chan sentBack
 }
 
-type answered struct {
+type sentBack struct {
 	openai.Answer
 	err error
 }
@@ -118,7 +118,7 @@ func playable(codec *protocol.Codec, messages []trace.Message) ([]*recordedReque
 			}
 			r := &recordedRequest{
 				id: asked.ID, prompt: slices.Clone(asked.PromptTokenIDs), logprobs: asked.Sampling.Logprobs, ofPrompt: asked.Sampling.PromptLogprobs,
-				answer: make(chan answered, 1),
+				answer: make(chan sentBack, 1),
 			}
 			byID[r.id] = r
 			all = append(all, r)
@@ -150,11 +150,9 @@ func (k *frontendCase) makeAgain(r *recordedRequest, stream bool) bool {
 	go func() {
 		defer stop()
 		a, err := k.client.Send(k.ctx, http.MethodPost, completionsRoute, body)
-		r.answer <- answered{a, err}
+		r.answer <- sentBack{a, err}
 	}()
-	if found := k.ledger.await(ctx, mark, 1, asks(r.prompt)); len(found) > 0 {
-		r.now = found[0]
-	}
+	r.now = first(k.ledger.await(ctx, mark, 1, asks(r.prompt)))
 	return r.now != nil
 }
 
@@ -213,7 +211,7 @@ func (k *frontendCase) answeredAsRecorded(i int, r *recordedRequest) {
 	what := fmt.Sprintf("recorded request %d (%s)", i, r.id)
 	ctx, stop := k.patience()
 	defer stop()
-	var a answered
+	var a sentBack
 	select {
 	case a = <-r.answer:
 	case <-ctx.Done():
@@ -233,9 +231,7 @@ func (k *frontendCase) answeredAsRecorded(i int, r *recordedRequest) {
 		k.fail(check.Failed(CodeHTTP, "%s: POST %s: status %d: %s", what, completionsRoute, got.status, got.failure).Compared(http.StatusOK, got.status))
 		return
 	}
-	k.sameTokens(what, got, r.tokens)
-	k.ended(what, got, r.finish.String())
-	k.counted(what, got, len(r.prompt), len(r.tokens))
+	k.answered(what, got, r.prompt, r.tokens, r.finish.String())
 }
 
 func isNil(raw []byte) bool {

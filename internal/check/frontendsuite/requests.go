@@ -89,9 +89,7 @@ func (k *frontendCase) request(a asked) *heard {
 		return nil
 	}
 	want := map[string]any{"prompt_token_ids": ListOf(prompt), "sampling_params.max_tokens": tokens, "abort_immediately": false}
-	for path, v := range a.want {
-		want[path] = v
-	}
+	maps.Copy(want, a.want)
 	for _, path := range slices.Sorted(maps.Keys(want)) {
 		k.carries(what, h, path, want[path])
 	}
@@ -186,8 +184,7 @@ func (k *frontendCase) endOfSequence(tokens []uint32) (script player.Script) {
 	mark := k.ledger.mark()
 	prompt, body := k.says(plainly(tokens))
 	k.attempt("end of sequence", completionsRoute, body)
-	if found := k.ledger.since(mark, asks(prompt)); len(found) > 0 && found[0].request.Sampling.EOSTokenID >= 0 {
-		h := found[0]
+	if h := first(k.ledger.since(mark, asks(prompt))); h != nil && h.request.Sampling.EOSTokenID >= 0 {
 		script.Tokens = append(script.Tokens[:len(tokens):len(tokens)], uint32(h.request.Sampling.EOSTokenID))
 	}
 	return script
@@ -346,18 +343,10 @@ func sameCarried(want, got any) bool {
 	}
 	w, ok := want.([]any)
 	g, is := got.([]any)
-	if !ok || !is {
-		return reflect.DeepEqual(want, got)
+	if ok && is {
+		return slices.EqualFunc(w, g, sameCarried)
 	}
-	if len(w) != len(g) {
-		return false
-	}
-	for i := range w {
-		if !sameCarried(w[i], g[i]) {
-			return false
-		}
-	}
-	return true
+	return reflect.DeepEqual(want, got)
 }
 
 func number(v any) (float64, bool) {

@@ -142,15 +142,10 @@ func Cases(line compat.Line, mf *manifest.Manifest, assertions []check.Assertion
 // there is one.
 func spokenGolden(goldens []manifest.Golden) (manifest.Golden, bool) {
 	fidelity := slices.DeleteFunc(slices.Clone(goldens), func(g manifest.Golden) bool { return g.Role != manifest.Fidelity })
-	for _, g := range fidelity {
-		if g.ID == "edge-s1" {
-			return g, true
-		}
-	}
 	if len(fidelity) == 0 {
 		return manifest.Golden{}, false
 	}
-	return fidelity[0], true
+	return fidelity[max(slices.IndexFunc(fidelity, func(g manifest.Golden) bool { return g.ID == "edge-s1" }), 0)], true
 }
 
 // run judges the frontend of the line. The cases of a line share one frontend and one player behind it.

@@ -56,7 +56,7 @@ func (t *tap) run(ctx context.Context) error {
 		return err
 	}
 	defer engine.Close()
-	hello, err := within(ctx, engine, engine.Recv)
+	hello, err := within(ctx, engine)
 	if err != nil {
 		return fmt.Errorf("HELLO: %w", err)
 	}
@@ -68,7 +68,7 @@ func (t *tap) run(ctx context.Context) error {
 	if err := frontend.Send(hello...); err != nil {
 		return fmt.Errorf("HELLO to the frontend: %w", err)
 	}
-	answer, err := within(ctx, frontend, frontend.Recv)
+	answer, err := within(ctx, frontend)
 	if err != nil {
 		return fmt.Errorf("the frontend's answer to HELLO: %w", err)
 	}
@@ -85,10 +85,10 @@ func (t *tap) run(ctx context.Context) error {
 }
 
 // within receives, but not beyond the end of ctx.
-func within(ctx context.Context, c *zmq.Conn, receive func() (zmq.Message, error)) (zmq.Message, error) {
+func within(ctx context.Context, c *zmq.Conn) (zmq.Message, error) {
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
-	m, err := receive()
+	m, err := c.Recv()
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -182,7 +182,7 @@ func (l *tapLink) passOn(ctx context.Context, engine, frontend *zmq.Conn) error 
 	l.tap.outputs[l.client] = frontend
 	l.tap.mu.Unlock()
 	for {
-		m, err := within(ctx, engine, engine.Recv)
+		m, err := within(ctx, engine)
 		if err != nil {
 			return nil // the player has ended, or is to
 		}

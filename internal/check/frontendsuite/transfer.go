@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -101,20 +100,10 @@ func (k *frontendCase) offered(what string, h *heard, got map[string]any) {
 func sameParams(want, got map[string]any) bool {
 	for _, both := range [][2]map[string]any{{want, got}, {got, want}} {
 		for key, v := range both[0] {
-			if v != nil && !sameNested(v, both[1][key]) {
+			if v != nil && !sameCarried(v, both[1][key]) {
 				return false
 			}
 		}
 	}
 	return got != nil
-}
-
-// sameNested is sameCarried of values that may hold maps and lists of lists.
-func sameNested(want, got any) bool {
-	w, isList := want.([]any)
-	g, _ := got.([]any)
-	if isList {
-		return slices.EqualFunc(w, g, sameNested)
-	}
-	return sameCarried(want, got)
 }

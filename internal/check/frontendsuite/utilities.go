@@ -119,10 +119,7 @@ func (k *frontendCase) made(mark, status int, match func(*heard) bool) *heard {
 	if status == http.StatusOK {
 		return k.await(mark, match)
 	}
-	if found := k.ledger.since(mark, match); len(found) > 0 {
-		return found[0]
-	}
-	return nil
+	return first(k.ledger.since(mark, match))
 }
 
 // lora loads an adapter, uses it and unloads it.

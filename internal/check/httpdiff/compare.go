@@ -148,11 +148,10 @@ func header(h http.Header, name string, s *server) string {
 
 func union[V any](a, b map[string]V) map[string]bool {
 	all := map[string]bool{}
-	for key := range a {
-		all[key] = true
-	}
-	for key := range b {
-		all[key] = true
+	for _, one := range []map[string]V{a, b} {
+		for key := range one {
+			all[key] = true
+		}
 	}
 	return all
 }

@@ -2,6 +2,7 @@ package httpdiff
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -10,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
 const metricsPath = "/metrics"
@@ -111,13 +114,7 @@ func (c *comparison) families(a, b map[string]string) {
 		if !strings.HasPrefix(name, "vllm:") {
 			continue
 		}
-		x, y := a[name], b[name]
-		switch {
-		case x == "":
-			c.add("metrics "+name, missing, y)
-		case y == "":
-			c.add("metrics "+name, x, missing)
-		case x != y:
+		if x, y := cmp.Or(a[name], missing), cmp.Or(b[name], missing); x != y {
 			c.add("metrics "+name, x, y)
 		}
 	}
@@ -215,27 +212,29 @@ func readings(ctx context.Context, sides [2]*server) (both [2]reading, ok bool) 
 const settlePause = 20 * time.Millisecond
 
 // effect compares what a request changed in the metrics of both sides. They change a moment after an answer, so a difference that
-// nobody expects has the time of settle to go away. It returns the readings from which the next request counts.
+// nobody expects has the time of settle to go away. What only one side has computed counts for neither, and is waited for. It
+// returns the readings from which the next request counts.
 func (c *comparison) effect(ctx context.Context, before [2]reading, answers [2]*answer, settle time.Duration, expected func(Difference) bool) [2]reading {
-	finished := c.request.Generates() && answers[0].ok() && answers[1].ok()
+	alike := answers[0].ok() == answers[1].ok()
 	for end := time.Now().Add(settle); ; {
 		now, ok := readings(ctx, c.sides)
 		if !ok {
 			return before
 		}
-		found := c.changes(before, now)
+		var found []Difference
+		if alike {
+			found = c.changes(before, now)
+		}
 		settled := !slices.ContainsFunc(found, func(d Difference) bool { return !expected(d) })
 		for i := range now {
-			settled = settled && now[i].idle() && (!finished || !now[i].has[succeeded] || now[i].successes() > before[i].successes())
+			finished := c.request.Generates() && answers[i].ok() && now[i].has[succeeded]
+			settled = settled && now[i].idle() && (!finished || now[i].successes() > before[i].successes())
 		}
 		if settled || !time.Now().Before(end) || ctx.Err() != nil {
 			c.found = append(c.found, found...)
 			return now
 		}
-		select {
-		case <-time.After(settlePause):
-		case <-ctx.Done():
-		}
+		_ = retry.Pause(ctx, settlePause) // the end of ctx is seen above
 	}
 }
 

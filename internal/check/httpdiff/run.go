@@ -217,10 +217,8 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 		}
 		r.Requests++
 		c.answers(answers[0], answers[1])
-		if counting && answers[0].ok() == answers[1].ok() {
+		if counting {
 			before = c.effect(ctx, before, answers, opt.Settle, expected)
-		} else if counting { // what only one has computed counts for neither
-			before = c.rebase(ctx, before, answers, opt.Settle)
 		}
 		known, everywhere := 0, 0
 		for j := range c.found {
@@ -278,28 +276,6 @@ func both(ctx context.Context, sides [2]*server, request *Request) (answers [2]*
 	}
 	sending.Wait()
 	return answers
-}
-
-// rebase waits until the side that has served the request has counted it, or settle is over.
-func (c *comparison) rebase(ctx context.Context, before [2]reading, answers [2]*answer, settle time.Duration) [2]reading {
-	for end := time.Now().Add(settle); ; {
-		now, ok := readings(ctx, c.sides)
-		if !ok {
-			return before
-		}
-		settled := true
-		for i := range now {
-			counted := !c.request.Generates() || !answers[i].ok() || now[i].successes() > before[i].successes()
-			settled = settled && now[i].idle() && counted
-		}
-		if settled || !time.Now().Before(end) || ctx.Err() != nil {
-			return now
-		}
-		select {
-		case <-time.After(settlePause):
-		case <-ctx.Done():
-		}
-	}
 }
 
 // models finds the model that both sides serve.

@@ -395,18 +395,33 @@ func differences(a, b *Summary) []string {
 
 // metric compares a metric of a trace with that of the baseline.
 func (c *Comparison) metric(opt CompareOptions, m, which int) {
-	base, other := pointsOf(&c.all[0].series, m), pointsOf(&c.all[which].series, m)
-	if base.total == 0 || other.total == 0 {
+	p := pairOf(&c.all[0].series, &c.all[which].series, m, rand.NewPCG(opt.Seed, uint64(which)<<8|uint64(m)))
+	if p == nil {
 		return
 	}
-	isEnough := len(base.sizes) >= leastBlocks && len(other.sizes) >= leastBlocks
-	rng := rand.New(rand.NewPCG(opt.Seed, uint64(which)<<8|uint64(m)))
-	runs := min(max(resamplingWork/(len(base.points)+len(other.points)), leastResamplings), resamplings)
-	c.Distributions = append(c.Distributions, distance(base, other, isEnough, runs, rng))
-	d := &c.Distributions[len(c.Distributions)-1]
+	d := p.distance()
 	d.Trace, d.Metric = c.Traces[which].Name, metrics[m]
+	c.Distributions = append(c.Distributions, d)
+	c.Figures = append(c.Figures, p.figures(opt, m, c.Traces[which].Name)...)
+}
 
-	c.Figures = append(c.Figures, figuresOf(opt, m, base, other, isEnough, runs, rng, c.Traces[which].Name)...)
+// pair is the values of a metric in the baseline and in another trace, and how they are drawn from at random.
+type pair struct {
+	base, other *pointSet
+	runs        int // 0 of too few requests
+	rng         *rand.Rand
+}
+
+// pairOf returns nil if one of the two has no values.
+func pairOf(base, other *series, m int, source rand.Source) *pair {
+	p := &pair{base: pointsOf(base, m), other: pointsOf(other, m), rng: rand.New(source)}
+	if p.base.total == 0 || p.other.total == 0 {
+		return nil
+	}
+	if len(p.base.sizes) >= leastBlocks && len(p.other.sizes) >= leastBlocks {
+		p.runs = min(max(resamplingWork/(len(p.base.points)+len(p.other.points)), leastResamplings), resamplings)
+	}
+	return p
 }
 
 // byConcurrency compares the medians of the requests that came when as many were in flight.
@@ -416,15 +431,12 @@ func (c *Comparison) byConcurrency(opt CompareOptions, which int) {
 			continue
 		}
 		for m := range metrics {
-			base, other := pointsOf(c.all[0].levels[to], m), pointsOf(c.all[which].levels[to], m)
-			if base.total == 0 || other.total == 0 {
+			p := pairOf(c.all[0].levels[to], c.all[which].levels[to], m, rand.NewPCG(opt.Seed, to<<16|uint64(which)<<8|uint64(m)))
+			if p == nil {
 				continue
 			}
-			isEnough := len(base.sizes) >= leastBlocks && len(other.sizes) >= leastBlocks
-			rng := rand.New(rand.NewPCG(opt.Seed, to<<16|uint64(which)<<8|uint64(m)))
-			runs := min(max(resamplingWork/(len(base.points)+len(other.points)), leastResamplings), resamplings)
 			from, _ := doubling(to)
-			for _, f := range figuresOf(opt, m, base, other, isEnough, runs, rng, c.Traces[which].Name) {
+			for _, f := range p.figures(opt, m, c.Traces[which].Name) {
 				if strings.HasSuffix(f.Name, ".p50") {
 					f.Concurrency = (&Level{From: from, To: to}).name()
 					c.Figures = append(c.Figures, f)
@@ -434,17 +446,15 @@ func (c *Comparison) byConcurrency(opt CompareOptions, which int) {
 	}
 }
 
-// figuresOf are the figures of a metric of a trace and of the baseline.
-func figuresOf(opt CompareOptions, m int, base, other *pointSet, isEnough bool, runs int, rng *rand.Rand, name string) (all []Figure) {
-	was, is := base.figures(base.once()), other.figures(other.once())
+// figures are those of a metric of a trace and of the baseline.
+func (p *pair) figures(opt CompareOptions, m int, name string) (all []Figure) {
+	was, is := p.base.figures(p.base.once()), p.other.figures(p.other.once())
 	var changes [len(statistics)][]float64
-	if isEnough {
-		for range runs {
-			a, b := base.figures(base.draw(rng)), other.figures(other.draw(rng))
-			for s := range statistics {
-				if a[s] > 0 {
-					changes[s] = append(changes[s], b[s]/a[s]-1)
-				}
+	for range p.runs {
+		a, b := p.base.figures(p.base.draw(p.rng)), p.other.figures(p.other.draw(p.rng))
+		for s := range statistics {
+			if a[s] > 0 {
+				changes[s] = append(changes[s], b[s]/a[s]-1)
 			}
 		}
 	}
@@ -550,11 +560,7 @@ func (s *sketch) each(do func(v float64, n int)) {
 
 // once takes each block once.
 func (p *pointSet) once() []int {
-	weights := make([]int, len(p.sizes))
-	for i := range weights {
-		weights[i] = 1
-	}
-	return weights
+	return slices.Repeat([]int{1}, len(p.sizes))
 }
 
 // draw takes as many takes as there are, and of each as many blocks as it has, at random, some of them several times.
@@ -597,11 +603,12 @@ func (p *pointSet) figures(weights []int) (figures [len(statistics)]float64) {
 }
 
 // distance is how far apart two distributions are, and how often blocks that are mixed at random are as far apart.
-func distance(a, b *pointSet, isEnough bool, runs int, rng *rand.Rand) DistributionChange {
+func (p *pair) distance() DistributionChange {
+	a, b := p.base, p.other
 	both := pointSet{points: slices.Clone(a.points), sizes: slices.Concat(a.sizes, b.sizes)}
-	for _, p := range b.points {
-		p.block += int32(len(a.sizes))
-		both.points = append(both.points, p)
+	for _, one := range b.points {
+		one.block += int32(len(a.sizes))
+		both.points = append(both.points, one)
 	}
 	slices.SortFunc(both.points, func(a, b point) int { return cmp.Compare(a.value, b.value) })
 	isOther := make([]bool, len(both.sizes))
@@ -610,18 +617,18 @@ func distance(a, b *pointSet, isEnough bool, runs int, rng *rand.Rand) Distribut
 	}
 	var d DistributionChange
 	d.KS, d.DistanceMs = both.apart(isOther)
-	if !isEnough {
+	if p.runs == 0 {
 		return d
 	}
 	asFar := 1
-	for range runs {
-		rng.Shuffle(len(isOther), func(i, j int) { isOther[i], isOther[j] = isOther[j], isOther[i] })
+	for range p.runs {
+		p.rng.Shuffle(len(isOther), func(i, j int) { isOther[i], isOther[j] = isOther[j], isOther[i] })
 		if ks, _ := both.apart(isOther); ks >= d.KS-1e-12 {
 			asFar++
 		}
 	}
-	p := float64(asFar) / float64(runs+1)
-	d.PValue, d.Differs = &p, p < differsBelow
+	value := float64(asFar) / float64(p.runs+1)
+	d.PValue, d.Differs = &value, value < differsBelow
 	return d
 }
 

@@ -56,28 +56,31 @@ func EngineOf(t *trace.Trace, unsaid Override) (Engine, error) {
 
 // set takes over a key of engine_config, if it decides about steps.
 func (e *Engine) set(key, value string) (err error) {
-	var at *int
-	switch key {
-	case "enable_prefix_caching":
-		if e.Caching, err = strconv.ParseBool(value); err != nil {
-			return fmt.Errorf("%s is %q: want true or false", key, value)
-		}
-		return nil
-	case "max_num_seqs":
-		at = &e.MaxNumSeqs
-	case "max_num_batched_tokens":
-		at = &e.MaxNumBatchedTokens
-	case "max_model_len":
-		at = &e.MaxModelLen
-	case "block_size":
-		at = &e.BlockSize
-	case "num_gpu_blocks_override":
-		at = &e.Blocks
-	default:
-		return nil
+	at := map[string]*int{
+		keySeqs: &e.MaxNumSeqs, keyBudget: &e.MaxNumBatchedTokens, "max_model_len": &e.MaxModelLen, keyBlock: &e.BlockSize, keyBlocks: &e.Blocks,
+	}[key]
+	switch {
+	case at != nil:
+		*at, err = countOf(key, value)
+	case key == keyCaching:
+		e.Caching, err = switchOf(key, value)
 	}
-	if *at, err = strconv.Atoi(value); err != nil || *at < 1 {
-		return fmt.Errorf("%s is %q: want a number above 0", key, value)
+	return err
+}
+
+// countOf reads a number of things.
+func countOf(key, value string) (int, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 {
+		return n, fmt.Errorf("%s is %q: want a number above 0", key, value)
 	}
-	return nil
+	return n, nil
+}
+
+func switchOf(key, value string) (bool, error) {
+	on, err := strconv.ParseBool(value)
+	if err != nil {
+		return on, fmt.Errorf("%s is %q: want true or false", key, value)
+	}
+	return on, nil
 }

@@ -3,7 +3,6 @@ package inspect
 import (
 	"bufio"
 	"bytes"
-	"container/heap"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -150,7 +149,7 @@ func (t *Timeline) flows(e *events, lanes []int32) {
 // come only those of requests in flight are in memory.
 func (t *Timeline) loadCounters(e *events) {
 	var waiting, running int64
-	var pending changeHeap
+	pending := queue[change]{less: func(a, b change) bool { return a.at < b.at }}
 	at, some := 0.0, false
 	write := func() {
 		e.counter("running", "requests", at, running)
@@ -165,8 +164,8 @@ func (t *Timeline) loadCounters(e *events) {
 	}
 	for _, i := range t.order {
 		r := t.all.at(i)
-		for len(pending) > 0 && pending[0].at <= r.arrival {
-			apply(heap.Pop(&pending).(change))
+		for pending.Len() > 0 && pending.items[0].at <= r.arrival {
+			apply(pending.take())
 		}
 		first, last := r.shown()
 		begun := first
@@ -174,11 +173,11 @@ func (t *Timeline) loadCounters(e *events) {
 			begun = min(max(r.prefill, r.arrival), first)
 		}
 		apply(change{r.arrival, 1, 0})
-		heap.Push(&pending, change{begun, -1, 1})
-		heap.Push(&pending, change{last, 0, -1})
+		pending.put(change{begun, -1, 1})
+		pending.put(change{last, 0, -1})
 	}
-	for len(pending) > 0 {
-		apply(heap.Pop(&pending).(change))
+	for pending.Len() > 0 {
+		apply(pending.take())
 	}
 	if some {
 		write()
@@ -190,18 +189,6 @@ type change struct {
 	at      float64
 	waiting int8
 	running int8
-}
-
-type changeHeap []change
-
-func (h changeHeap) Len() int           { return len(h) }
-func (h changeHeap) Less(i, j int) bool { return h[i].at < h[j].at }
-func (h changeHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *changeHeap) Push(x any)        { *h = append(*h, x.(change)) }
-func (h *changeHeap) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
 }
 
 // inferredSteps are the steps that the times of the outputs show, and the tokens of each.
@@ -309,39 +296,24 @@ func (e *events) begin(kind byte, pid, tid int, name string) {
 		e.buf = append(e.buf, ',')
 	}
 	e.some, e.hasArgs = true, false
-	e.buf = append(e.buf, "\n{\"ph\":\""...)
-	e.buf = append(e.buf, kind)
-	e.buf = append(e.buf, "\",\"pid\":"...)
-	e.buf = strconv.AppendInt(e.buf, int64(pid), 10)
-	e.buf = append(e.buf, ",\"tid\":"...)
-	e.buf = strconv.AppendInt(e.buf, int64(tid), 10)
-	e.buf = append(e.buf, ",\"name\":\""...)
-	e.buf = append(e.buf, name...)
-	e.buf = append(e.buf, '"')
+	e.buf = fmt.Appendf(e.buf, "\n{\"ph\":\"%c\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\"", kind, pid, tid, name)
 }
 
 func (e *events) time(key string, ns int64) {
-	e.buf = append(e.buf, ",\""...)
-	e.buf = append(e.buf, key...)
-	e.buf = append(e.buf, "\":"...)
-	e.buf = strconv.AppendInt(e.buf, ns/1000, 10)
+	e.buf = fmt.Appendf(e.buf, ",\"%s\":%d", key, ns/1000)
 	if rest := ns % 1000; rest != 0 {
-		e.buf = append(e.buf, '.')
-		e.buf = append(e.buf, byte('0'+rest/100), byte('0'+rest/10%10), byte('0'+rest%10))
+		e.buf = fmt.Appendf(e.buf, ".%03d", rest)
 	}
 }
 
 // arg begins an argument.
 func (e *events) arg(name string) {
+	before := ",\"args\":{"
 	if e.hasArgs {
-		e.buf = append(e.buf, ',')
-	} else {
-		e.buf = append(e.buf, ",\"args\":{"...)
+		before = ","
 	}
 	e.hasArgs = true
-	e.buf = append(e.buf, '"')
-	e.buf = append(e.buf, name...)
-	e.buf = append(e.buf, "\":"...)
+	e.buf = fmt.Appendf(e.buf, "%s\"%s\":", before, name)
 }
 
 // number is an argument.
@@ -390,9 +362,7 @@ func (e *events) name(what string, pid, tid int, name string) {
 // span begins an event that lasts.
 func (e *events) span(pid, tid int, name, category string, from, to float64) {
 	e.begin('X', pid, tid, name)
-	e.buf = append(e.buf, ",\"cat\":\""...)
-	e.buf = append(e.buf, category...)
-	e.buf = append(e.buf, '"')
+	e.buf = fmt.Appendf(e.buf, ",\"cat\":\"%s\"", category)
 	begin := max(e.nanoseconds(from), 0)
 	e.time("ts", begin)
 	e.time("dur", max(e.nanoseconds(to)-begin, 0))
@@ -408,8 +378,7 @@ func (e *events) plain(tid int, name string, from, to float64) {
 
 func (e *events) flow(kind byte, tid int, id int32, at float64) {
 	e.begin(kind, pidRequests, tid, "next turn")
-	e.buf = append(e.buf, ",\"cat\":\"conversation\",\"id\":"...)
-	e.buf = strconv.AppendInt(e.buf, int64(id), 10)
+	e.buf = fmt.Appendf(e.buf, ",\"cat\":\"conversation\",\"id\":%d", id)
 	e.time("ts", max(e.nanoseconds(at), 0))
 	if kind == 'f' {
 		e.buf = append(e.buf, ",\"bp\":\"e\""...)

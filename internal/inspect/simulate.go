@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"cmp"
-	"container/heap"
 	"fmt"
 	"time"
 
@@ -32,7 +31,7 @@ func Simulate(w *Workload, e Engine, m latency.Model, seed uint64) ([]trace.Reco
 		if s.due.Len() == 0 {
 			break
 		}
-		s.now = s.due[0].at
+		s.now = s.due.items[0].at
 	}
 	if n := s.scheduler.Len(); n > 0 {
 		return nil, fmt.Errorf("%s: %d requests never get a place in %d blocks of %d tokens", w.Name, n, s.engine.Blocks, e.BlockSize)
@@ -48,7 +47,7 @@ type simulation struct {
 	scheduler *scheduler.Scheduler[*running]
 	seed      uint64
 	now       time.Duration
-	due       arrivals
+	due       queue[arrival]
 	children  [][]int
 	inFlight  uint64
 	records   []trace.Record
@@ -86,7 +85,7 @@ func newSimulation(w *Workload, e Engine, m latency.Model, seed uint64) (*simula
 		return nil, err
 	}
 	s := &simulation{
-		workload: w, engine: e, model: m, seed: seed, children: make([][]int, len(w.asks)),
+		workload: w, engine: e, model: m, seed: seed, due: queue[arrival]{less: earlier}, children: make([][]int, len(w.asks)),
 		scheduler: scheduler.New[*running](scheduler.Options{
 			MaxNumSeqs: e.MaxNumSeqs, MaxNumBatchedTokens: e.MaxNumBatchedTokens, MaxModelLen: e.MaxModelLen,
 			Caching: e.Caching, Pool: pool,
@@ -99,7 +98,7 @@ func newSimulation(w *Workload, e Engine, m latency.Model, seed uint64) (*simula
 		if a := &w.asks[i]; a.parent >= 0 {
 			s.children[a.parent] = append(s.children[a.parent], i)
 		} else {
-			heap.Push(&s.due, arrival{milliseconds(a.at), i})
+			s.due.put(arrival{milliseconds(a.at), i})
 		}
 	}
 	return s, nil
@@ -117,8 +116,8 @@ func (w *Workload) blocks(size int) int {
 
 // arrive hands over all requests that are due.
 func (s *simulation) arrive() {
-	for s.due.Len() > 0 && s.due[0].at <= s.now {
-		next := heap.Pop(&s.due).(arrival)
+	for s.due.Len() > 0 && s.due.items[0].at <= s.now {
+		next := s.due.take()
 		a := &s.workload.asks[next.index]
 		id := fmt.Sprintf("request-%d", next.index)
 		prompt := append(make([]uint32, 0, len(a.prompt)+a.record.OutputTokens), a.prompt...)
@@ -221,7 +220,7 @@ func (s *simulation) say(r *scheduler.Request[*running], batch, first uint32) {
 	s.inFlight--
 	s.records = append(s.records, *rec)
 	for _, child := range s.children[own.index] {
-		heap.Push(&s.due, arrival{s.now + milliseconds(s.workload.asks[child].at), child})
+		s.due.put(arrival{s.now + milliseconds(s.workload.asks[child].at), child})
 	}
 }
 
@@ -246,20 +245,8 @@ type arrival struct {
 	index int
 }
 
-// arrivals is a heap, the earliest first.
-type arrivals []arrival
-
-func (h arrivals) Len() int { return len(h) }
-func (h arrivals) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(h[i].at, h[j].at), cmp.Compare(h[i].index, h[j].index)) < 0
-}
-func (h arrivals) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *arrivals) Push(x any)   { *h = append(*h, x.(arrival)) }
-func (h *arrivals) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return last
+func earlier(a, b arrival) bool {
+	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.index, b.index)) < 0
 }
 
 // check returns what is wrong with an engine.

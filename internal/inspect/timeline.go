@@ -3,7 +3,6 @@ package inspect
 import (
 	"bufio"
 	"cmp"
-	"container/heap"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -359,21 +358,21 @@ func (r *row) describe() string {
 
 // lanes gives each shown request, in order, the lowest slot that is free when it comes.
 func (t *Timeline) lanes() (lanes []int32, count int) {
-	var busy endHeap
-	var free intHeap
+	busy := queue[laneEnd]{less: func(a, b laneEnd) bool { return a.end < b.end }}
+	free := queue[int32]{less: func(a, b int32) bool { return a < b }}
 	lanes = make([]int32, len(t.order))
 	for n, i := range t.order {
 		r := t.all.at(i)
-		for len(busy) > 0 && busy[0].end <= r.arrival {
-			heap.Push(&free, heap.Pop(&busy).(laneEnd).lane)
+		for busy.Len() > 0 && busy.items[0].end <= r.arrival {
+			free.put(busy.take().lane)
 		}
-		if len(free) == 0 {
-			heap.Push(&free, int32(count))
+		if free.Len() == 0 {
+			free.put(int32(count))
 			count++
 		}
-		lanes[n] = heap.Pop(&free).(int32)
+		lanes[n] = free.take()
 		_, last := r.shown()
-		heap.Push(&busy, laneEnd{last, lanes[n]})
+		busy.put(laneEnd{last, lanes[n]})
 	}
 	return lanes, count
 }
@@ -381,28 +380,4 @@ func (t *Timeline) lanes() (lanes []int32, count int) {
 type laneEnd struct {
 	end  float64
 	lane int32
-}
-
-type endHeap []laneEnd
-
-func (h endHeap) Len() int           { return len(h) }
-func (h endHeap) Less(i, j int) bool { return h[i].end < h[j].end }
-func (h endHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *endHeap) Push(x any)        { *h = append(*h, x.(laneEnd)) }
-func (h *endHeap) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
-}
-
-type intHeap []int32
-
-func (h intHeap) Len() int           { return len(h) }
-func (h intHeap) Less(i, j int) bool { return h[i] < h[j] }
-func (h intHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *intHeap) Push(x any)        { *h = append(*h, x.(int32)) }
-func (h *intHeap) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
 }

@@ -56,15 +56,10 @@ func (w *WhatIf) set(key, value string) (err error) {
 	counts := map[string]*int{keySeqs: &w.Engine.MaxNumSeqs, keyBudget: &w.Engine.MaxNumBatchedTokens, keyBlock: &w.Engine.BlockSize, keyBlocks: &w.Engine.Blocks}
 	switch at := counts[key]; {
 	case at != nil:
-		if *at, err = strconv.Atoi(value); err != nil || *at < 1 {
-			return fmt.Errorf("%s is %q: want a number above 0", key, value)
-		}
+		*at, err = countOf(key, value)
 	case key == keyCaching:
-		on, err := strconv.ParseBool(value)
-		if err != nil {
-			return fmt.Errorf("%s is %q: want true or false", key, value)
-		}
-		w.Engine.Caching = &on
+		w.Engine.Caching = new(bool)
+		*w.Engine.Caching, err = switchOf(key, value)
 	case key == keyRate:
 		if w.Rate, err = strconv.ParseFloat(value, 64); err != nil || !(w.Rate > 0) || math.IsInf(w.Rate, 0) {
 			return fmt.Errorf("%s is %q: want a factor above 0, such as 2", key, value)
@@ -72,7 +67,7 @@ func (w *WhatIf) set(key, value string) (err error) {
 	default:
 		return fmt.Errorf("%q: want one of %s, %s, %s, %s, %s and %s", key, keySeqs, keyBudget, keyBlock, keyBlocks, keyCaching, keyRate)
 	}
-	return nil
+	return err
 }
 
 // Scenario is what is predicted for a [WhatIf].

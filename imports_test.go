@@ -19,6 +19,8 @@ const (
 	k8s    = "k8s.io"
 	wazero = "github.com/tetratelabs/wazero"
 
+	extractor = module + "/internal/upstream/extract"
+
 	yaml    = "go.yaml.in/yaml"
 	parquet = "github.com/parquet-go/parquet-go"
 	sqlite  = "github.com/ncruces/go-sqlite3"
@@ -32,7 +34,7 @@ var importRules = map[string][]string{
 	"cmd/vllm-vcr":         {"*"},
 	"cmd/vllm-vcr-cluster": {"internal/capture/remote"},
 	"cmd/vllm-vcr-dataset": {"internal/engine/dataset/tables"},
-	"cmd/vllm-vcr-python":  {"internal/upstream/pyast/treesitter"},
+	"cmd/vllm-vcr-python":  {"internal/upstream/extract"},
 	"conformance": {
 		"player", "compat", "manifest", "trace", "internal/check", "internal/frontends", "internal/wire", "internal/golden",
 	},
@@ -85,12 +87,12 @@ var importRules = map[string][]string{
 	"internal/inspect/convert": {"trace", "internal/inspect"},
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
 
-	"internal/upstream/pypi":             {"compat", "golang.org/x/net"},
-	"internal/upstream/pinned":           {"internal/frontends/pyclient", "internal/upstream/pypi", toml},
-	"internal/upstream/pyast":            {},
-	"internal/upstream/pyast/treesitter": {wazero},
-	"internal/upstream/extract":          {"compat", "internal/wire", "internal/upstream/pyast", "internal/upstream/pypi"},
-	"internal/upstream/wirediff":         {"compat", "internal/report/sarif", "internal/wire"},
+	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},
+	"internal/upstream/pinned":   {"internal/frontends/pyclient", "internal/upstream/pypi", toml},
+	"internal/upstream/pyast":    {wazero},
+	"internal/upstream/extract":  {"compat", "internal/wire", "internal/upstream/pyast", "internal/upstream/pypi", "internal/upstream/sources"},
+	"internal/upstream/sources":  {"internal/upstream/pypi", "internal/wire/protocol"},
+	"internal/upstream/wirediff": {"compat", "internal/report/sarif", "internal/wire"},
 	"internal/upstream/drift": {
 		"player", "compat", "manifest", "conformance", "internal/check", "internal/frontends", "internal/wire/protocol", "internal/capture",
 		"internal/report", "internal/upstream",
@@ -168,7 +170,7 @@ func TestProgramsAreLean(t *testing.T) {
 	}{
 		{root: "conformance", absent: []string{aws, k8s, wazero, yaml, parquet, sqlite, "github.com/google/go-github", "text/template"}},
 		// Of AWS only what signs: the generated clients were a tenth of the program.
-		{root: "cmd/vllm-vcr", absent: []string{aws + "/aws-sdk-go-v2/service", aws + "/aws-sdk-go-v2/config", k8s, wazero, parquet, sqlite}},
+		{root: "cmd/vllm-vcr", absent: []string{aws + "/aws-sdk-go-v2/service", aws + "/aws-sdk-go-v2/config", k8s, wazero, extractor, parquet, sqlite}},
 		{root: "cmd/vllm-vcr-cluster", absent: []string{aws + "/aws-sdk-go-v2/service", aws + "/aws-sdk-go-v2/config", wazero, parquet, sqlite}},
 		{root: "cmd/vllm-vcr-dataset", absent: []string{aws, k8s, wazero, yaml}},
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -19,10 +18,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
-	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/history"
-	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
-	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -164,11 +161,11 @@ func diffSide(ctx context.Context, env *environment, name, index string) (*proto
 			return p, nil, nil
 		}
 	}
-	profile, gaps, err := extractProfile(ctx, env, name, index, extract.Options{})
+	got, err := extractProfile(ctx, env, sources.Request{Name: name, Index: index})
 	if err != nil {
 		return nil, nil, err
 	}
-	return profile, drift.Gaps(profile, gaps), nil
+	return got.Profile, drift.Gaps(got.Profile, got.Gaps), nil
 }
 
 // plausible refuses a profile that no release has: a comparison with it would say nothing.
@@ -236,67 +233,62 @@ func runDriftExtract(ctx context.Context, env *environment, opts driftExtractOpt
 	if opts.format != "json" && opts.format != "text" {
 		return fmt.Errorf("--format %q: want json or text", opts.format)
 	}
-	profile, gaps, err := extractProfile(ctx, env, name, opts.index, extract.Options{Version: opts.version, Yanked: opts.yanked})
+	got, err := extractProfile(ctx, env, sources.Request{
+		Name: name, Index: opts.index, Version: opts.version, Yanked: opts.yanked, Text: opts.format == "text",
+	})
 	if err != nil {
 		return err
 	}
-	if len(gaps) == 0 || opts.partial {
-		write := protocol.WriteProfile
+	if len(got.Gaps) == 0 || opts.partial {
+		write := func(w io.Writer) error { return protocol.WriteProfile(w, got.Profile) }
 		if opts.format == "text" {
-			write = extract.Text
+			write = func(w io.Writer) error { _, err := io.WriteString(w, got.Text); return err }
 		}
-		if err := writeResult(env, opts.output, func(w io.Writer) error { return write(w, profile) }); err != nil {
+		if err := writeResult(env, opts.output, write); err != nil {
 			return exitError{conformance.ExitInfra, err}
 		}
 	}
-	if len(gaps) == 0 {
+	if len(got.Gaps) == 0 {
 		return nil
 	}
-	for _, g := range gaps {
+	for _, g := range got.Gaps {
 		env.printErr("not read: " + g.String())
 	}
 	parts := "1 part of its protocol is"
-	if len(gaps) > 1 {
-		parts = fmt.Sprintf("%d parts of its protocol are", len(gaps))
+	if len(got.Gaps) > 1 {
+		parts = fmt.Sprintf("%d parts of its protocol are", len(got.Gaps))
 	}
 	return exitError{
 		conformance.ExitInfra,
-		fmt.Errorf("release %s could not be read completely: %s not known, see above", profile.Version, parts),
+		fmt.Errorf("release %s could not be read completely: %s not known, see above", got.Profile.Version, parts),
 	}
 }
 
-// extractProfile reads the sources of a release that an argument names, and what could not be read of them, within a time.
-func extractProfile(ctx context.Context, env *environment, name, index string, opt extract.Options) (*protocol.Profile, []extract.Gap, error) {
+// extractProfile reads the sources of a release that an argument names.
+func extractProfile(ctx context.Context, env *environment, request sources.Request) (sources.Result, error) {
 	started := time.Now()
-	ctx, cancel := extract.Limited(ctx)
-	defer cancel()
-	opt.Index = &pypi.Index{URL: index, Log: env.log}
-	release, err := extract.Open(ctx, name, opt)
-	if errors.Is(err, extract.ErrNotNamed) {
-		return nil, nil, err
+	got, err := readSources(ctx, env, request)
+	if got.Warning != "" {
+		env.log.Warn(got.Warning)
 	}
-	if err != nil {
-		return nil, nil, exitError{conformance.ExitInfra, err}
+	switch {
+	case got.NotNamed:
+		return got, err
+	case err != nil:
+		return got, exitError{conformance.ExitInfra, err}
 	}
-	defer release.Close()
-	if release.Warning != "" {
-		env.log.Warn(release.Warning)
-	}
-	profile, gaps, err := extract.Read(ctx, startPython, release)
-	if err != nil {
-		return nil, nil, exitError{conformance.ExitInfra, err}
-	}
-	env.log.Info("sources read", "release", profile.Version, "bytes", release.Downloaded(), "duration", time.Since(started))
-	return profile, gaps, nil
+	env.log.Info("sources read", "release", got.Profile.Version, "bytes", got.Downloaded, "duration", time.Since(started))
+	return got, nil
 }
 
-// startPython starts the program that parses Python.
-func startPython(ctx context.Context) (*pyast.Parser, error) {
-	path, err := program.Find(ctx, pyast.Program, "the Python sources of a release are read by", buildVersion())
+// readSources has the helper read the sources of a release.
+func readSources(ctx context.Context, env *environment, request sources.Request) (sources.Result, error) {
+	path, err := program.Find(ctx, sources.Program, "the Python sources of a release are read by", buildVersion())
 	if err != nil {
-		return nil, err
+		return sources.Result{}, err
 	}
-	return pyast.Start(ctx, path)
+	request.Verbose, request.LogFormat = env.verbose, env.logFormat
+	return sources.Read(ctx, path, request, env.stderr)
 }
 
 // The forms of a history.

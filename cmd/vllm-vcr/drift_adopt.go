@@ -26,8 +26,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
-	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -538,18 +538,15 @@ func adoptedProfile(ctx context.Context, env *environment, source, index string)
 	if strings.HasSuffix(source, ".json") {
 		return readProfile(source)
 	}
-	profile, gaps, err := extractProfile(ctx, env, source, index, extract.Options{})
-	if err != nil {
-		return nil, err
+	got, err := extractProfile(ctx, env, sources.Request{Name: source, Index: index})
+	if err != nil || len(got.Gaps) == 0 {
+		return got.Profile, err
 	}
-	if len(gaps) == 0 {
-		return profile, nil
-	}
-	for _, g := range gaps {
+	for _, g := range got.Gaps {
 		env.printErr("not read: " + g.String())
 	}
 	return nil, exitError{conformance.ExitInfra, fmt.Errorf("release %s could not be read as a whole: %d parts of its wire are not "+
-		"known, see above: nothing was written", profile.Version, len(gaps))}
+		"known, see above: nothing was written", got.Profile.Version, len(got.Gaps))}
 }
 
 // readProfile reads a file that drift extract wrote.

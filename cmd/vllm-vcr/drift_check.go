@@ -28,9 +28,9 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
-	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -211,8 +211,12 @@ func checkRelease(ctx context.Context, env *environment, run *driftRun, live dri
 		Frontend: func(ctx context.Context) (drift.Frontend, error) {
 			return drift.Fetch(ctx, run.subject.source, run.cache, env.log)
 		},
-		Extract: func(ctx context.Context) (drift.Extraction, error) {
-			return drift.Extract(ctx, startPython, run.subject.source)
+		Extract: func(ctx context.Context) (sources.Result, error) {
+			request := sources.Request{Name: run.subject.source.Path}
+			if request.Name == "" {
+				request.Wheel, request.Index = &run.subject.source.File, run.subject.source.Index.URL
+			}
+			return readSources(ctx, env, request)
 		},
 		Step: func(layer drift.LayerName, step string) { steps.show(string(layer), step) },
 		Engines: drift.Engines{Mode: drift.EngineMode(opts.engine), Options: cpuengine.Options{
@@ -314,7 +318,7 @@ func chooseSubject(ctx context.Context, env *environment, run *driftRun) error {
 	case run.subject.wheel != "":
 		choose = chooseWheel
 	}
-	ctx, cancel := extract.Limited(ctx)
+	ctx, cancel := sources.Limited(ctx)
 	defer cancel()
 	return choose(ctx, env, run)
 }

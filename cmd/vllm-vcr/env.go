@@ -17,6 +17,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
+	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 )
@@ -155,18 +156,10 @@ func (env *environment) printErr(text any) {
 }
 
 func (env *environment) openLog() error {
-	opt := &slog.HandlerOptions{Level: slog.LevelWarn}
-	if env.verbose {
-		opt.Level = slog.LevelDebug
-	}
-	switch env.logFormat {
-	case "text":
-		env.log = slog.New(slog.NewTextHandler(safetext.LineWriter{W: env.stderr}, opt))
-	case "json":
-		env.log = slog.New(slog.NewJSONHandler(safetext.LineWriter{W: env.stderr}, opt))
-	default:
+	if env.logFormat != "text" && env.logFormat != "json" {
 		return fmt.Errorf("--log-format %q: want text or json", env.logFormat)
 	}
+	env.log = program.NewLog(env.stderr, env.verbose, env.logFormat)
 	return nil
 }
 

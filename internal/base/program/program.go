@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +28,18 @@ func Version(linked string) string {
 		return info.Main.Version
 	}
 	return "(devel)"
+}
+
+// NewLog returns the log of a program: warnings and errors, if it is verbose also what it does, as text or "json".
+func NewLog(w io.Writer, verbose bool, format string) *slog.Logger {
+	opt := &slog.HandlerOptions{Level: slog.LevelWarn}
+	if verbose {
+		opt.Level = slog.LevelDebug
+	}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(safetext.LineWriter{W: w}, opt))
+	}
+	return slog.New(slog.NewTextHandler(safetext.LineWriter{W: w}, opt))
 }
 
 // Find returns the path of a helper, named without the suffix of an executable: in the folder of this program, else on

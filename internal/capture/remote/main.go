@@ -80,7 +80,7 @@ func (p *process) run(ctx context.Context) (err error) {
 	if p.Request, err = helper.Receive(); err != nil {
 		return err
 	}
-	p.openLog()
+	p.log = program.NewLog(p.stderr, p.Verbose, p.LogFormat)
 	p.client, err = cluster.Connect(cluster.Options{
 		Kubeconfig: p.Cluster.Kubeconfig, Context: p.Cluster.Context, Namespace: p.Cluster.Namespace,
 		Server: p.Cluster.Server, CAFile: p.Cluster.CAFile, TokenAudience: p.Cluster.TokenAudience,
@@ -101,17 +101,6 @@ func (p *process) run(ctx context.Context) (err error) {
 		return p.capture(ctx)
 	}
 	return fmt.Errorf("%w (command %q)", helper.ErrNoRequest, p.Command)
-}
-
-func (p *process) openLog() {
-	opt := &slog.HandlerOptions{Level: slog.LevelWarn}
-	if p.Verbose {
-		opt.Level = slog.LevelDebug
-	}
-	p.log = slog.New(slog.NewTextHandler(safetext.LineWriter{W: p.stderr}, opt))
-	if p.LogFormat == "json" {
-		p.log = slog.New(slog.NewJSONHandler(safetext.LineWriter{W: p.stderr}, opt))
-	}
 }
 
 // jobs renders the Jobs of the targets, in the client's namespace.

@@ -11,6 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -28,7 +29,7 @@ type Check struct {
 	// Frontend gets the vllm-rs of the release.
 	Frontend func(context.Context) (Frontend, error)
 	// Extract reads the sources of the release; nil without any.
-	Extract func(context.Context) (Extraction, error)
+	Extract func(context.Context) (sources.Result, error)
 	// Live is how frontends are put before the player; its Line and Binary are filled in.
 	Live Live
 	// Engines finds the engine of the release, and VCR is the path of vllm-vcr, which records it.

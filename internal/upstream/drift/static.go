@@ -12,52 +12,28 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/plural"
-	"github.com/vllm-vcr/conformance/internal/upstream/extract"
-	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
-	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
-
-// An Extraction is what the sources of a release declare of its wire.
-type Extraction struct {
-	Profile *protocol.Profile // as far as it could be read
-	// Gaps are what could not. Whoever compares the profile must say so.
-	Gaps       []extract.Gap
-	Downloaded int64 // bytes
-}
-
-// Extract reads the Python sources in a wheel. It runs no code of them.
-func Extract(ctx context.Context, start pyast.Starter, s pinned.Source) (x Extraction, err error) {
-	ctx, cancel := extract.Limited(ctx)
-	defer cancel()
-	wheel, err := s.Open(ctx)
-	if err != nil {
-		return x, err
-	}
-	defer wheel.Close()
-	x.Profile, x.Gaps, err = extract.Read(ctx, start, extract.Wheel{Wheel: wheel})
-	x.Downloaded = wheel.Downloaded()
-	return x, err
-}
 
 // Static compares what the sources of a release declare with the profile of a line.
 type Static struct {
 	// Line is the one to compare with.
 	Line compat.Line
 	// Extract reads the sources.
-	Extract func(context.Context) (Extraction, error)
+	Extract func(context.Context) (sources.Result, error)
 }
 
 // Run is the layer static, and what was read for it.
-func (s Static) Run(ctx context.Context) (Layer, Extraction) {
+func (s Static) Run(ctx context.Context) (Layer, sources.Result) {
 	name := s.Line.Name
 	if name == compat.RC { // a candidate has the profile of the release it leads to
 		name = s.Line.Tag
 	}
 	known, err := protocol.LoadProfile(name)
 	if err != nil {
-		return Unjudged(StaticLayer, err), Extraction{}
+		return Unjudged(StaticLayer, err), sources.Result{}
 	}
 	got, err := s.Extract(ctx)
 	if err == nil && got.Profile == nil {
@@ -75,7 +51,7 @@ func (s Static) Run(ctx context.Context) (Layer, Extraction) {
 
 // compare judges a profile beside that of a line. A change that breaks somebody weighs more than what could
 // not be read, and that more than all else.
-func compare(known *protocol.Profile, got Extraction) Layer {
+func compare(known *protocol.Profile, got sources.Result) Layer {
 	diff := wirediff.Compare(known, got.Profile)
 	diff.Gaps = append(diff.Gaps, Gaps(got.Profile, got.Gaps)...)
 	l := Layer{Name: StaticLayer, Verdict: None, Diff: diff, Downloaded: got.Downloaded}
@@ -104,11 +80,10 @@ func compare(known *protocol.Profile, got Extraction) Layer {
 }
 
 // Gaps returns what could not be read of a release's sources, for a comparison with the profile that was read of them.
-func Gaps(p *protocol.Profile, found []extract.Gap) []wirediff.Gap {
+func Gaps(p *protocol.Profile, found []sources.Gap) []wirediff.Gap {
 	var gaps []wirediff.Gap
 	for _, g := range found {
-		place := protocol.Place{Module: g.Module, At: g.Line}
-		gaps = append(gaps, wirediff.Gap{Release: p.Version, Place: place, What: g.What, Why: g.Why})
+		gaps = append(gaps, wirediff.Gap{Release: p.Version, Place: g.Place, What: g.What, Why: g.Why})
 	}
 	return gaps
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/upstream/extract"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -34,7 +34,7 @@ func editFields(name string, edit func([]protocol.Field) []protocol.Field) func(
 
 // TestStatic: each change is one of a release that says what line 0.33 does but for it.
 func TestStatic(t *testing.T) {
-	gap := extract.Gap{Module: "vllm/v1/engine/__init__.py", Line: 7, What: "struct EngineCoreRequest", Why: "it is declared under a condition"}
+	gap := sources.Gap{Place: protocol.Place{Module: "vllm/v1/engine/__init__.py", At: 7}, What: "struct EngineCoreRequest", Why: "it is declared under a condition"}
 	request := func(edit func([]protocol.Field) []protocol.Field) func(*protocol.Profile) {
 		return editFields("EngineCoreRequest", edit)
 	}
@@ -42,7 +42,7 @@ func TestStatic(t *testing.T) {
 	tests := []struct {
 		name    string
 		change  func(*protocol.Profile) // may be nil
-		gaps    []extract.Gap
+		gaps    []sources.Gap
 		err     error
 		want    Verdict
 		code    int
@@ -73,11 +73,11 @@ func TestStatic(t *testing.T) {
 			p.Enums["EngineCoreRequestType"] = e
 		}},
 		{
-			name: "not all could be read", want: Unknown, code: 3, gaps: []extract.Gap{gap},
+			name: "not all could be read", want: Unknown, code: 3, gaps: []sources.Gap{gap},
 			reasons: []string{"0 changes; 1 part could not be read, first vllm/v1/engine/__init__.py:7", "struct EngineCoreRequest: it is declared under a condition"},
 		},
 		{
-			name: "what breaks weighs more than what could not be read", want: Found, code: 1, gaps: []extract.Gap{gap, gap},
+			name: "what breaks weighs more than what could not be read", want: Found, code: 1, gaps: []sources.Gap{gap, gap},
 			reasons: []string{"breaking; first EngineCoreOutput.", "2 parts could not be read"}, change: withoutField,
 		},
 		{name: "no sources", err: errors.New("wheel: it holds no vllm/v1\n::error::"), want: Unknown, code: 3, reasons: []string{"wheel: it holds no vllm/v1"}},
@@ -88,11 +88,11 @@ func TestStatic(t *testing.T) {
 			if test.change != nil {
 				test.change(read)
 			}
-			layer, got := Static{Line: compat.Line{Name: "0.33", Tag: "v0.33.0"}, Extract: func(context.Context) (Extraction, error) {
+			layer, got := Static{Line: compat.Line{Name: "0.33", Tag: "v0.33.0"}, Extract: func(context.Context) (sources.Result, error) {
 				if test.err != nil {
 					read = nil
 				}
-				return Extraction{Profile: read, Gaps: test.gaps, Downloaded: 5}, test.err
+				return sources.Result{Profile: read, Gaps: test.gaps, Downloaded: 5}, test.err
 			}}.Run(t.Context())
 			if layer.Verdict != test.want || layer.ExitCode() != test.code || layer.Downloaded != 5 || got.Profile != read {
 				t.Errorf("got %s, exit code %d, %d bytes: want %s, %d", layer.Verdict, layer.ExitCode(), layer.Downloaded, test.want, test.code)
@@ -114,8 +114,8 @@ func TestStatic(t *testing.T) {
 
 // TestStaticReadsNothing: nothing of it may look like a release that says the same.
 func TestStaticReadsNothing(t *testing.T) {
-	for _, x := range []Extraction{{}, {Profile: &protocol.Profile{Line: "0.33", Version: "0.33.0"}}} {
-		layer, _ := Static{Line: compat.Line{Name: "0.33"}, Extract: func(context.Context) (Extraction, error) { return x, nil }}.Run(t.Context())
+	for _, x := range []sources.Result{{}, {Profile: &protocol.Profile{Line: "0.33", Version: "0.33.0"}}} {
+		layer, _ := Static{Line: compat.Line{Name: "0.33"}, Extract: func(context.Context) (sources.Result, error) { return x, nil }}.Run(t.Context())
 		if layer.Verdict != Unknown {
 			t.Errorf("got %s: %s", layer.Verdict, layer.Reason)
 		}
@@ -128,8 +128,8 @@ func TestStaticReadsNothing(t *testing.T) {
 
 // TestStaticOfACandidate: a tracker has the profile of its release.
 func TestStaticOfACandidate(t *testing.T) {
-	layer, _ := Static{Line: compat.Line{Name: compat.RC, Tag: "v0.33.0rc1"}, Extract: func(context.Context) (Extraction, error) {
-		return Extraction{Profile: profile(t, "0.33")}, nil
+	layer, _ := Static{Line: compat.Line{Name: compat.RC, Tag: "v0.33.0rc1"}, Extract: func(context.Context) (sources.Result, error) {
+		return sources.Result{Profile: profile(t, "0.33")}, nil
 	}}.Run(t.Context())
 	if layer.Verdict != None || layer.Diff.Verdict() != wirediff.None {
 		t.Errorf("got %+v", layer)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -104,8 +105,8 @@ func (x *extractor) classAt(ref reference, depth int) *class {
 
 // classGap notes what of a class could not be read. It counts once the class turns out to be of the wire.
 func (x *extractor) classGap(c *class, n *pyast.Node, why string, args ...any) {
-	x.pending[c.def] = append(x.pending[c.def], Gap{
-		Module: c.module.path, Line: n.Line, What: "class " + c.name, Why: fmt.Sprintf(why, args...),
+	x.pending[c.def] = append(x.pending[c.def], sources.Gap{
+		Place: protocol.Place{Module: c.module.path, At: n.Line}, What: "class " + c.name, Why: fmt.Sprintf(why, args...),
 	})
 }
 

@@ -2,8 +2,10 @@
 // which a few members are downloaded, a wheel on disk, or a folder. It runs none of their code and needs no Python: the
 // sources are parsed by package pyast.
 //
-//	release, err := extract.Open(ctx, "0.33.0", upstream.Options{})
+//	release, err := extract.Open(ctx, index, sources.Request{Name: "0.33.0"})
 //	profile, gaps, err := extract.Extract(ctx, parser, release)
+//
+// The program vllm-vcr-python is made of it, see package sources.
 //
 // # What is read
 //
@@ -37,7 +39,7 @@
 //
 // # What cannot be read
 //
-// Whatever of the wire is not plainly declared is a [Gap] with its place and its reason: a root or a base class that
+// Whatever of the wire is not plainly declared is a [sources.Gap] with its place and its reason: a root or a base class that
 // is not to be found, a class under a condition, one that a call makes, a field that a loop adds, a keyword of a
 // header that a profile cannot express, syntax that the parser does not know; what a module that was read binds anew,
 // deletes or changes after its declaration, whichever module that is. What nothing refers to, and that is not there, is

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -60,35 +61,14 @@ var likelyFiles = []string{
 // UtilityResult as [type information, result].
 var opaque = []string{"UtilityResult"}
 
-// A Gap is something of the wire that could not be read. A profile with gaps is not the whole wire of its release, so
-// that no comparison with it can end in "nothing changed".
-type Gap struct {
-	Module string // "vllm/v1/engine/__init__.py"; empty if no module is concerned
-	Line   int    // of the module, from 1; 0 if no line is
-	What   string // "struct EngineCoreRequest"
-	Why    string // "it is declared under a condition"
-}
-
-// String returns "vllm/v1/engine/__init__.py:12: struct X: why".
-func (g Gap) String() string {
-	place := ""
-	switch {
-	case g.Module != "" && g.Line > 0:
-		place = fmt.Sprintf("%s:%d: ", g.Module, g.Line)
-	case g.Module != "":
-		place = g.Module + ": "
-	}
-	return place + g.What + ": " + g.Why
-}
-
 // An extractor reads one release. After a failure of the source, [library.err], its steps do no more harm than to note
 // gaps that nobody sees.
 type extractor struct {
 	library
 	profile *protocol.Profile
-	gaps    []Gap
+	gaps    []sources.Gap
 	classes map[*definition]*class
-	pending map[*definition][]Gap // of classes that may not be of the wire
+	pending map[*definition][]sources.Gap // of classes that may not be of the wire
 	reached map[*definition]bool
 	taken   map[*definition]bool // constants
 	queue   []wanted
@@ -108,20 +88,10 @@ type wanted struct {
 	why reason
 }
 
-// Read is [Extract] with a parser of its own.
-func Read(ctx context.Context, start pyast.Starter, source Source) (*protocol.Profile, []Gap, error) {
-	parser, err := start(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer parser.Close(context.WithoutCancel(ctx))
-	return Extract(ctx, parser, source)
-}
-
 // Extract reads the wire profile of a release from its Python sources: no code of it is run. The gaps say what of the
 // wire could not be read; a profile with gaps is not to be trusted as a whole. The error is of the source: a request
 // that failed, a version that nothing names.
-func Extract(ctx context.Context, parser *pyast.Parser, source Source) (*protocol.Profile, []Gap, error) {
+func Extract(ctx context.Context, parser *pyast.Parser, source Source) (*protocol.Profile, []sources.Gap, error) {
 	x := &extractor{
 		library: library{
 			ctx: ctx, parser: parser, source: source, texts: map[string][]byte{}, modules: map[string]*module{},
@@ -131,7 +101,7 @@ func Extract(ctx context.Context, parser *pyast.Parser, source Source) (*protoco
 			Constants: map[string]protocol.Constant{}, Utilities: map[string]protocol.Utility{},
 			Structs: map[string]protocol.Struct{},
 		},
-		classes: map[*definition]*class{}, pending: map[*definition][]Gap{}, reached: map[*definition]bool{},
+		classes: map[*definition]*class{}, pending: map[*definition][]sources.Gap{}, reached: map[*definition]bool{},
 		taken: map[*definition]bool{}, origin: map[string]string{},
 	}
 	x.fetch(likelyFiles...)
@@ -146,9 +116,9 @@ func Extract(ctx context.Context, parser *pyast.Parser, source Source) (*protoco
 	if x.err != nil {
 		return nil, nil, x.err
 	}
-	slices.SortFunc(x.gaps, func(a, b Gap) int {
+	slices.SortFunc(x.gaps, func(a, b sources.Gap) int {
 		return cmp.Or(
-			cmp.Compare(a.Module, b.Module), cmp.Compare(a.Line, b.Line),
+			cmp.Compare(a.Module, b.Module), cmp.Compare(a.At, b.At),
 			cmp.Compare(a.What, b.What), cmp.Compare(a.Why, b.Why),
 		)
 	})
@@ -160,7 +130,7 @@ func (x *extractor) gap(m *module, line int, what, why string) {
 	if m != nil {
 		path = m.path
 	}
-	x.gaps = append(x.gaps, Gap{Module: path, Line: line, What: what, Why: why})
+	x.gaps = append(x.gaps, sources.Gap{Place: protocol.Place{Module: path, At: line}, What: what, Why: why})
 }
 
 func (x *extractor) gapAt(m *module, n *pyast.Node, what, why string) { x.gap(m, n.Line, what, why) }
@@ -196,7 +166,7 @@ func (x *extractor) version() {
 		return
 	}
 	if version == "" {
-		const why = "no vllm/_version.py and no dist-info names the release that it is of: name it by --version"
+		const why = "no vllm/_version.py and no dist-info names the release that it is of: give it with --vllm-version"
 		x.err = fmt.Errorf("%s: %s", x.source.Where(), why)
 		return
 	}

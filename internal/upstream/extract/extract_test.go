@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 )
 
 // TestTinyRelease is about every form of declaration that is read: testdata/tiny.json was compared with its sources by
@@ -280,7 +281,7 @@ func TestGaps(t *testing.T) {
 				t.Fatalf("profile %v, error %v", p, err)
 			}
 			for _, want := range test.want {
-				if !slices.ContainsFunc(gaps, func(g extract.Gap) bool { return strings.Contains(g.String(), want) }) {
+				if !slices.ContainsFunc(gaps, func(g sources.Gap) bool { return strings.Contains(g.String(), want) }) {
 					t.Errorf("no gap says %q", want)
 				}
 			}

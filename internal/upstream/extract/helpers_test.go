@@ -15,25 +15,16 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
-	"github.com/vllm-vcr/conformance/internal/upstream/pyast/treesitter"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected files, and from the index the profiles of all lines and the wheels of testdata")
 
 // newParser is one for all tests: making it takes longer than most of them.
-var newParser = sync.OnceValues(func() (*pyast.Parser, error) { return inProcess(context.Background()) })
+var newParser = sync.OnceValues(func() (*pyast.Parser, error) { return pyast.New(context.Background()) })
 
-// inProcess starts a parser that is no other program.
-func inProcess(ctx context.Context) (*pyast.Parser, error) {
-	p, err := treesitter.New(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return pyast.New(p), nil
-}
-
-func extractFrom(t testing.TB, source extract.Source) (*protocol.Profile, []extract.Gap, error) {
+func extractFrom(t testing.TB, source extract.Source) (*protocol.Profile, []sources.Gap, error) {
 	t.Helper()
 	parser, err := newParser()
 	must(t, err)

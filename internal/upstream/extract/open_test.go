@@ -1,6 +1,7 @@
 package extract_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 )
 
 // index is a package index with the releases 0.33.0, whose wheel is that of testdata, 0.27.1, which was yanked, and
@@ -60,8 +62,9 @@ func TestOpen(t *testing.T) {
 	base := strings.TrimSuffix(x.URL, "/simple")
 	for _, test := range []struct {
 		name, arg string
-		options   extract.Options
-		version   string // of the profile
+		request   sources.Request
+		index     *pypi.Index // default that of the releases
+		version   string      // of the profile
 		warning   string
 		wantErr   string
 		is        error
@@ -71,24 +74,22 @@ func TestOpen(t *testing.T) {
 		{name: "a URL", arg: base + "/" + path.Base(wheelPath("0.27.1")), version: "0.27.1"},
 		{name: "a wheel on disk", arg: wheelPath("0.27.1"), version: "0.27.1"},
 		{name: "a folder", arg: "testdata/tiny", version: "9.9.0"},
-		{name: "a checkout", arg: site, options: extract.Options{Version: "0.34.0"}, version: "0.34.0"},
-		{name: "a yanked release that is wanted", arg: "0.27.1", options: extract.Options{Yanked: true}, version: "0.27.1", warning: "release 0.27.1 was yanked: it loses tokens"},
+		{name: "a checkout", arg: site, request: sources.Request{Version: "0.34.0"}, version: "0.34.0"},
+		{name: "a yanked release that is wanted", arg: "0.27.1", request: sources.Request{Yanked: true}, version: "0.27.1", warning: "release 0.27.1 was yanked: it loses tokens"},
 		{name: "a yanked release", arg: "0.27.1", wantErr: "it was yanked (it loses tokens)", is: extract.ErrYanked},
 		{name: "no such release", arg: "0.99.0", wantErr: "has no release 0.99.0 of vllm"},
 		{name: "a wheel that ends early", arg: "0.28.0", wantErr: "vllm-0.28.0"},
-		{name: "an index that refuses", arg: "0.33.0", options: extract.Options{Index: &pypi.Index{URL: base + "/forbidden"}}, wantErr: "403"},
+		{name: "an index that refuses", arg: "0.33.0", index: &pypi.Index{URL: base + "/forbidden"}, wantErr: "403"},
 		{name: "no name", arg: "the newest one", wantErr: `"the newest one" is not a version, and there is no such file`, is: extract.ErrNotNamed},
 		{name: "a wheel that is not there", arg: "none.whl", wantErr: "none.whl: no such file"},
 		{name: "a file that is not a wheel", arg: "open_test.go", wantErr: "open_test.go cannot be read as a wheel"},
 		{name: "a folder without vllm", arg: empty, wantErr: "it holds no folder vllm: want a checkout"},
-		{name: "a checkout without a version", arg: site, wantErr: "name it by --version"},
-		{name: "a version beside a version", arg: "0.33.0", options: extract.Options{Version: "0.33.0"}, wantErr: "only a folder may need one", is: extract.ErrNotNamed},
+		{name: "a checkout without a version", arg: site, wantErr: "give it with --vllm-version"},
+		{name: "a version beside a version", arg: "0.33.0", request: sources.Request{Version: "0.33.0"}, wantErr: "only a folder may need one", is: extract.ErrNotNamed},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if test.options.Index == nil {
-				test.options.Index = x
-			}
-			version, warning, err := openAndExtract(t, test.arg, test.options)
+			test.request.Name = test.arg
+			version, warning, err := openAndExtract(t, cmp.Or(test.index, x), test.request)
 			if test.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), test.wantErr) || test.is != nil && !errors.Is(err, test.is) {
 					t.Fatalf("error %v, want %q", err, test.wantErr)
@@ -102,8 +103,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-func openAndExtract(t *testing.T, name string, o extract.Options) (version, warning string, err error) {
-	release, err := extract.Open(t.Context(), name, o)
+func openAndExtract(t *testing.T, index *pypi.Index, r sources.Request) (version, warning string, err error) {
+	release, err := extract.Open(t.Context(), index, r)
 	if err != nil {
 		return "", "", err
 	}
@@ -121,7 +122,7 @@ func openAndExtract(t *testing.T, name string, o extract.Options) (version, warn
 func TestFolderWithAnImpossibleFile(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(dir, "vllm", "_version.py"), 0o755))
-	if _, _, err := openAndExtract(t, dir, extract.Options{}); err == nil || !strings.Contains(err.Error(), "vllm/_version.py is not a regular file") {
+	if _, _, err := openAndExtract(t, nil, sources.Request{Name: dir}); err == nil || !strings.Contains(err.Error(), "vllm/_version.py is not a regular file") {
 		t.Errorf("error %v, want one that names the file", err)
 	}
 }
@@ -131,7 +132,7 @@ func TestInstalledVersion(t *testing.T) {
 	must(t, os.CopyFS(dir, os.DirFS("testdata/tiny")))
 	must(t, os.Remove(filepath.Join(dir, "vllm", "_version.py")))
 	must(t, os.Mkdir(filepath.Join(dir, "vllm-0.35.1+cpu.dist-info"), 0o755))
-	if version, _, err := openAndExtract(t, dir, extract.Options{}); err != nil || version != "0.35.1" {
+	if version, _, err := openAndExtract(t, nil, sources.Request{Name: dir}); err != nil || version != "0.35.1" {
 		t.Errorf("version %q, %v, want that of the dist-info", version, err)
 	}
 }

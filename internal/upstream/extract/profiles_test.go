@@ -18,6 +18,8 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
+	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -60,7 +62,7 @@ func committed(t *testing.T) map[string]string {
 func TestProfilesOfWheels(t *testing.T) {
 	for _, version := range inWheels {
 		t.Run(version, func(t *testing.T) {
-			release, err := extract.Open(t.Context(), wheelPath(version), extract.Options{})
+			release, err := extract.Open(t.Context(), &pypi.Index{}, sources.Request{Name: wheelPath(version)})
 			must(t, err)
 			defer release.Close()
 			compareProfile(t, committed(t)[version], release)
@@ -98,7 +100,7 @@ func TestProfilesOfTheIndex(t *testing.T) {
 	}
 	for version, path := range committed(t) {
 		t.Run(version, func(t *testing.T) {
-			release, err := extract.Open(t.Context(), version, extract.Options{})
+			release, err := extract.Open(t.Context(), &pypi.Index{}, sources.Request{Name: version})
 			must(t, err)
 			defer release.Close()
 			seen := &spied{release, map[string][]byte{}}
@@ -139,7 +141,7 @@ func TestInstalledEngines(t *testing.T) {
 			if err != nil || len(folders) != 1 {
 				t.Fatalf("%s has %d folders of packages: %v", home, len(folders), err)
 			}
-			release, err := extract.Open(t.Context(), folders[0], extract.Options{})
+			release, err := extract.Open(t.Context(), &pypi.Index{}, sources.Request{Name: folders[0]})
 			must(t, err)
 			p, gaps, err := extractFrom(t, release)
 			if err != nil || len(gaps) > 0 {

@@ -12,11 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 )
 
 // maxFile bounds a Python file, in bytes; the largest of vLLM has 320 kB.
@@ -106,13 +106,6 @@ var ErrNotNamed = errors.New("want a version, a wheel, a folder or a URL")
 // ErrYanked is in the error of a release that was withdrawn.
 var ErrYanked = errors.New("it was yanked")
 
-// Options say how a name is looked up.
-type Options struct {
-	Index   *pypi.Index // nil is the one that pip would ask
-	Version string      // of a folder that has none
-	Yanked  bool        // a release that was withdrawn is wanted all the same
-}
-
 // A Release is a source that was opened by its name. Close it after use.
 type Release struct {
 	Source
@@ -138,17 +131,17 @@ func (r *Release) Downloaded() int64 {
 	return r.wheel.Downloaded()
 }
 
-// Open finds what a person names: the URL of a wheel, a folder, a wheel on disk, or a version in the index, in this
-// order. A version that was yanked is [ErrYanked] unless the options want it.
-func Open(ctx context.Context, name string, o Options) (*Release, error) {
-	if o.Index == nil {
-		o.Index = &pypi.Index{}
-	}
+// Open finds what a request names, in this order: a file of the index, the URL of a wheel, a folder, a wheel on disk, or a
+// version in the index. A version that was yanked is [ErrYanked] unless it is wanted all the same.
+func Open(ctx context.Context, index *pypi.Index, r sources.Request) (*Release, error) {
+	name := r.Name
 	info, err := os.Stat(name)
 	isFolder := err == nil && info.IsDir()
 	u, urlErr := url.Parse(name)
 	switch {
-	case o.Version != "" && !isFolder:
+	case r.Wheel != nil:
+		return openWheel(ctx, index, *r.Wheel, "")
+	case r.Version != "" && !isFolder:
 		if urlErr == nil && u.Host != "" {
 			name = u.Redacted() // it may have credentials
 		}
@@ -157,9 +150,9 @@ func Open(ctx context.Context, name string, o Options) (*Release, error) {
 		if urlErr != nil {
 			return nil, fmt.Errorf("the URL of the wheel cannot be read: %w", ErrNotNamed)
 		}
-		return openWheel(ctx, o.Index, pypi.File{Name: path.Base(u.Path), URL: name}, "")
+		return openWheel(ctx, index, pypi.File{Name: path.Base(u.Path), URL: name}, "")
 	case isFolder:
-		folder, err := OpenFolder(name, o.Version)
+		folder, err := OpenFolder(name, r.Version)
 		if err != nil {
 			return nil, err
 		}
@@ -171,7 +164,7 @@ func Open(ctx context.Context, name string, o Options) (*Release, error) {
 		}
 		return &Release{Source: Wheel{wheel}, wheel: wheel}, nil
 	}
-	return openVersion(ctx, name, o)
+	return openVersion(ctx, index, name, r.Yanked)
 }
 
 func openWheel(ctx context.Context, index *pypi.Index, file pypi.File, warning string) (*Release, error) {
@@ -183,12 +176,12 @@ func openWheel(ctx context.Context, index *pypi.Index, file pypi.File, warning s
 }
 
 // openVersion opens a wheel of a release. All of a release hold the same Python sources.
-func openVersion(ctx context.Context, name string, o Options) (*Release, error) {
+func openVersion(ctx context.Context, index *pypi.Index, name string, yanked bool) (*Release, error) {
 	build, err := compat.ParseBuild(name)
 	if err != nil {
 		return nil, fmt.Errorf("%q is not a version, and there is no such file: %w", name, ErrNotNamed)
 	}
-	releases, err := o.Index.ReleasesAndBuilds(ctx, ours)
+	releases, err := index.ReleasesAndBuilds(ctx, ours)
 	if err != nil {
 		return nil, err
 	}
@@ -196,13 +189,13 @@ func openVersion(ctx context.Context, name string, o Options) (*Release, error) 
 		if b, err := compat.ParseBuild(r.Version); err != nil || b != build {
 			continue
 		}
-		file, warning, err := wheelOf(r, o.Yanked)
+		file, warning, err := wheelOf(r, yanked)
 		if err != nil {
-			return nil, fmt.Errorf("package index %s: release %s: %w", o.Index.Where(), r.Version, err)
+			return nil, fmt.Errorf("package index %s: release %s: %w", index.Where(), r.Version, err)
 		}
-		return openWheel(ctx, o.Index, file, warning)
+		return openWheel(ctx, index, file, warning)
 	}
-	return nil, fmt.Errorf("package index %s has no release %s of %s", o.Index.Where(), build, ours)
+	return nil, fmt.Errorf("package index %s has no release %s of %s", index.Where(), build, ours)
 }
 
 // wheelOf chooses a wheel of a release: that for the most common platform first.
@@ -224,17 +217,4 @@ func wheelOf(r pypi.Release, yanked bool) (file pypi.File, warning string, err e
 		}
 	}
 	return file, "", err
-}
-
-// releaseTime is how long a release may take to be found and read. A server that sends a byte now and then never stalls.
-const releaseTime = 5 * time.Minute
-
-// Limited returns a context for finding and reading one release, downloads included, which takes a few seconds. Its cause is
-// what took too long.
-func Limited(ctx context.Context) (context.Context, context.CancelFunc) {
-	return limited(ctx, releaseTime)
-}
-
-func limited(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("the release could not be read within %v", limit))
 }

@@ -2,6 +2,8 @@ package extract
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,16 +13,18 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
+	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 )
 
-// TestLimited: an index that never answers ends with the reason.
-func TestLimited(t *testing.T) {
+// TestOpenEnds: an index that never answers ends with the reason.
+func TestOpenEnds(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer server.Close()
-	ctx, cancel := limited(t.Context(), 100*time.Millisecond)
+	late := errors.New("it took too long")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, late)
 	defer cancel()
-	_, err := Open(ctx, "0.33.0", Options{Index: &pypi.Index{URL: server.URL + "/simple"}})
-	if err == nil || !strings.Contains(err.Error(), "the release could not be read within 100ms") {
+	_, err := Open(ctx, &pypi.Index{URL: server.URL + "/simple"}, sources.Request{Name: "0.33.0"})
+	if !errors.Is(err, late) {
 		t.Errorf("error %v, want that it took too long", err)
 	}
 }

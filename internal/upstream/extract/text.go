@@ -1,7 +1,6 @@
 package extract
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"maps"
@@ -13,9 +12,9 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// Text writes a profile as tables for people. Its names and types come from foreign sources.
-func Text(w io.Writer, p *protocol.Profile) error {
-	var b bytes.Buffer
+// profileText is a profile as tables for people. Its names and types come from foreign sources.
+func profileText(p *protocol.Profile) string {
+	var b, safe strings.Builder
 	commit := ""
 	if p.Commit != "" {
 		commit = ", commit " + p.Commit
@@ -26,16 +25,12 @@ func Text(w io.Writer, p *protocol.Profile) error {
 	} {
 		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		section(t, p)
-		if err := t.Flush(); err != nil {
-			return err
-		}
+		_ = t.Flush() // a Builder takes everything
 	}
 	for line := range strings.Lines(b.String()) {
-		if _, err := fmt.Fprintln(w, safetext.Line(strings.TrimRight(line, " \n"))); err != nil {
-			return err
-		}
+		safe.WriteString(safetext.Line(strings.TrimRight(line, " \n")) + "\n")
 	}
-	return nil
+	return safe.String()
 }
 
 // plain is a text in a table: one that has no line break or tab to break it.

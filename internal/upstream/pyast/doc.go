@@ -1,13 +1,13 @@
 // Package pyast reads Python source into a syntax tree, without Python.
 //
 // The parser is tree-sitter with its Python grammar, the one that editors and code hosts use, compiled to WebAssembly
-// and run by wazero, in this process (package treesitter) or in the program vllm-vcr-python, which [Start] starts: few users
-// need it, and it would be a tenth of vllm-vcr. Against a `python3` on the machine it has three merits. It is there on every
-// machine that the one static binary runs on. It says the same everywhere, whereas the `ast` of an older Python rejects
+// and run by wazero. The module is built by wasm/build from pinned sources, and cannot do anything: all that it imports is a
+// function that returns whether to stop. Against a `python3` on the machine it has three merits. It is there on every
+// machine that a static binary runs on. It says the same everywhere, whereas the `ast` of an older Python rejects
 // the syntax of a newer release. And it does not give up at an error: what it cannot read becomes a node of its own
 // with a line, so that a reader can name that place and still vouch for the rest.
 //
-//	parser, err := pyast.Start(ctx, program)
+//	parser, err := pyast.New(ctx)
 //	tree, err := parser.Parse(ctx, source)
 //	for class := range tree.Root.All() {
 //		if class.Kind == "class_definition" {

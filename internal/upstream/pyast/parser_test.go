@@ -2,26 +2,20 @@ package pyast
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/vllm-vcr/conformance/internal/upstream/pyast/treesitter"
 )
 
 // newParser returns a parser that is closed with the test.
 func newParser(t testing.TB) *Parser {
 	t.Helper()
-	b, err := treesitter.New(t.Context())
+	p, err := New(t.Context())
 	must(t, err)
-	p := New(b)
 	t.Cleanup(func() { must(t, p.Close(context.Background())) })
 	return p
 }
@@ -162,78 +156,4 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// TestMain has this program be the one that parses, if its environment says so.
-func TestMain(m *testing.M) {
-	switch os.Getenv("PYAST_TEST") {
-	case "parse":
-		os.Exit(treesitter.Main(""))
-	case "fail":
-		fmt.Fprintln(os.Stderr, "no\tmemory")
-		os.Exit(3)
-	case "other":
-		fmt.Println(`{"Symbols":["module"],"Fields":[""]}`)
-		fmt.Println(`{"Records":"AAAAAAAAAAAAAAAAAAAAAAAAAAA=","Nodes":7}`)
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
-
-// TestProcess has another process parse, and compares what comes back with what this process makes of the same files.
-func TestProcess(t *testing.T) {
-	self, err := os.Executable()
-	must(t, err)
-	t.Setenv("PYAST_TEST", "parse")
-	p, err := Start(t.Context(), self)
-	must(t, err)
-	here := newParser(t)
-	files, err := filepath.Glob("testdata/python/*.py")
-	must(t, err)
-	for _, file := range files {
-		source, err := os.ReadFile(file)
-		must(t, err)
-		got, want := parse(t, p, string(source)), parse(t, here, string(source))
-		var nodes []*Node
-		for n := range want.Root.All() {
-			nodes = append(nodes, n)
-		}
-		for n := range got.Root.All() {
-			if len(nodes) == 0 || n.Kind != nodes[0].Kind || n.Field != nodes[0].Field || n.Text() != nodes[0].Text() {
-				t.Fatalf("%s: %s %q differs", file, n.Kind, n.Text())
-			}
-			nodes = nodes[1:]
-		}
-		if len(nodes) > 0 || len(got.Errors()) != len(want.Errors()) {
-			t.Errorf("%s: %d nodes are lost", file, len(nodes))
-		}
-	}
-	if _, err := p.Parse(t.Context(), []byte("a\x00")); err == nil || err.Error() != "line 1: a NUL byte, which Python source cannot hold" {
-		t.Errorf("got %v", err)
-	}
-	must(t, p.Close(t.Context()))
-	if _, err := p.Parse(t.Context(), []byte("a")); err == nil {
-		t.Error("a closed parser parses")
-	}
-
-	stopped := errors.New("stopped")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	p, err = Start(t.Context(), self)
-	must(t, err)
-	cancel(stopped)
-	if _, err := p.Parse(ctx, []byte(strings.Repeat("a = 1\n", 100_000))); !errors.Is(err, stopped) {
-		t.Errorf("got %v", err)
-	}
-	t.Setenv("PYAST_TEST", "fail")
-	if _, err := Start(t.Context(), self); err == nil || err.Error() != "vllm-vcr-python: no memory" {
-		t.Errorf("got %v", err)
-	}
-	t.Setenv("PYAST_TEST", "other")
-	p, err = Start(t.Context(), self)
-	must(t, err)
-	if _, err := p.Parse(t.Context(), []byte("a")); err == nil || !strings.Contains(err.Error(), "7 nodes in 20 bytes") {
-		t.Errorf("got %v", err)
-	}
-	must(t, p.Close(t.Context()))
 }

@@ -1,4 +1,4 @@
-package treesitter
+package pyast
 
 import (
 	"bytes"
@@ -13,23 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 )
-
-// newParser returns a parser that is closed with the test.
-func newParser(t testing.TB) *Parser {
-	t.Helper()
-	p, err := New(t.Context())
-	must(t, err)
-	t.Cleanup(func() { must(t, p.Close(context.Background())) })
-	return p
-}
-
-// parse returns how many nodes a source has.
-func parse(t testing.TB, p *Parser, source string) int {
-	t.Helper()
-	_, nodes, err := p.Parse(t.Context(), []byte(source))
-	must(t, err)
-	return nodes
-}
 
 func TestParseStops(t *testing.T) {
 	p := newParser(t)
@@ -49,12 +32,12 @@ func TestParseStops(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			p.timeout = test.timeout
-			if _, _, err := p.Parse(test.ctx, long); !errors.Is(err, test.want) {
+			if _, err := p.Parse(test.ctx, long); !errors.Is(err, test.want) {
 				t.Errorf("got %v, want %v", err, test.want)
 			}
 			p.timeout = maxTime
-			if nodes := parse(t, p, string(long)); nodes < 10_000 {
-				t.Errorf("afterwards %d nodes were read", nodes)
+			if statements := len(parse(t, p, string(long)).Root.Children); statements != 10_000 {
+				t.Errorf("afterwards %d statements were read", statements)
 			}
 		})
 	}
@@ -143,13 +126,5 @@ func BenchmarkNew(b *testing.B) {
 		p, err := New(b.Context())
 		must(b, err)
 		_ = p.Close(b.Context())
-	}
-}
-
-// must ends the test if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

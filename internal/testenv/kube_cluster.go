@@ -19,7 +19,7 @@ import (
 // what is executed in it is executed on this machine, see [Cluster.Install]. In the namespace of a [Machine] they are.
 //
 // The nodes cpu-1 and cpu-2, gpu-1 and gpu-2 have 8 CPUs and 64 GiB of memory each, the latter also a GPU, with which
-// they are labelled nvidia.com/gpu.product=NVIDIA-L4. More are added by [Cluster.AddNode].
+// they are labelled nvidia.com/gpu.product=NVIDIA-L4.
 type Cluster struct {
 	*Kube
 	kubelet  int // port of kwok's server
@@ -75,8 +75,7 @@ const controllers = "job-controller,ttl-after-finished-controller,garbage-collec
 func startCluster(t testing.TB, bin string) *Cluster {
 	t.Helper()
 	c := &Cluster{Kube: startKube(t, bin), kubelet: FreePort(t)}
-	peers := filepath.Join(filepath.Dir(bin), "kube", "kwok")
-	if err := c.writeConfigs(t, peers); err != nil {
+	if err := c.writeConfigs(filepath.Join(filepath.Dir(bin), "kube", "kwok")); err != nil {
 		t.Fatal(err)
 	}
 	// The collector of garbage learns of types that come after it only half a minute later.
@@ -95,7 +94,8 @@ func startCluster(t testing.TB, bin string) *Cluster {
 	for name := range nodes {
 		c.awaitNode(t, name)
 	}
-	c.createFlavor(t)
+	c.Create(t, kueuePath+"/resourceflavors",
+		`{"apiVersion":"kueue.x-k8s.io/v1beta2","kind":"ResourceFlavor","metadata":{"name":"testenv"}}`)
 	return c
 }
 
@@ -165,8 +165,7 @@ func (c *Cluster) startKwok(t testing.TB, bin string) {
 // is part of the configuration that kwok starts with, as it tells nobody when it has taken up a change.
 const maxNamespaces = 200
 
-func (c *Cluster) writeConfigs(t testing.TB, peers string) error {
-	t.Helper()
+func (c *Cluster) writeConfigs(peers string) error {
 	for _, folder := range []string{"programs", "webhook", "pods", kwokRoot} {
 		if err := os.Mkdir(filepath.Join(c.dir, folder), 0o755); err != nil {
 			return err
@@ -203,7 +202,7 @@ func previousLog(log string) string { return strings.TrimSuffix(log, ".log") + "
 
 // rules say what is executed and logged in the pods of a namespace.
 func (c *Cluster) rules(namespace string, previous func(string) string) string {
-	root := c.root(namespace)
+	root := c.Root(namespace)
 	logs := ""
 	for _, container := range containersWithLogs {
 		log := filepath.Join(root, container+".log")
@@ -225,14 +224,6 @@ spec:
   logs:
   - {logsFile: %[3]q, previousLogsFile: %[3]q, follow: true}
 %[4]s`, namespace, root, filepath.Join(root, "default.log"), logs)
-}
-
-func (c *Cluster) root(namespace string) string { return filepath.Join(c.dir, "pods", namespace) }
-
-func (c *Cluster) createFlavor(t testing.TB) {
-	t.Helper()
-	c.Create(t, kueuePath+"/resourceflavors",
-		`{"apiVersion":"kueue.x-k8s.io/v1beta2","kind":"ResourceFlavor","metadata":{"name":"testenv"}}`)
 }
 
 // A podStage is what kwok makes of a pod on a node. The first of a pod leaves its phase pending or running, and a

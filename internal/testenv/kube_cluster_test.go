@@ -339,30 +339,6 @@ func TestRealClusterLogs(t *testing.T) {
 	}
 }
 
-func TestRealClusterLosesANode(t *testing.T) {
-	c := KubeCluster(t)
-	ns := c.Namespace(t)
-	c.Queue(t, ns, "gpu", 1)
-	c.AddNode(t, "doomed", 1)
-	for _, node := range []string{"gpu-1", "gpu-2"} {
-		c.Patch(t, nodesPath+"/"+node, `{"spec":{"unschedulable":true}}`)
-		t.Cleanup(func() { c.Patch(t, nodesPath+"/"+node, `{"spec":{"unschedulable":false}}`) })
-	}
-	pods := c.watch(t, "/api/v1/namespaces/"+ns+"/pods")
-	c.job(t, ns, "job", PodReady)
-	pod := until(t, pods, func(e kubeEvent) bool { return e.Object.is("Ready") })
-	if pod.Spec.NodeName != "doomed" {
-		t.Fatalf("the pod is on node %s", pod.Spec.NodeName)
-	}
-	c.LoseNode(t, "doomed")
-	gone := until(t, pods, deletionOf(pod))
-	if !gone.is("DisruptionTarget") {
-		t.Errorf("the pod was not disrupted: %+v", gone.Status.Conditions)
-	}
-	jobs := c.watch(t, "/apis/batch/v1/namespaces/"+ns+"/jobs")
-	until(t, jobs, func(e kubeEvent) bool { return e.Object.is("Failed") })
-}
-
 func deletionOf(o kubeObject) func(kubeEvent) bool {
 	return func(e kubeEvent) bool { return e.Type == "DELETED" && e.Object.Metadata.UID == o.Metadata.UID }
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 )
 
@@ -71,7 +72,7 @@ func (c *Cluster) Machine(t testing.TB, options MachineOptions) *Machine {
 		Namespace: fmt.Sprintf("%s%d", machinePrefix, n), cluster: c, options: options, room: make(chan struct{}, 1),
 		restarts: map[string]int{},
 	}
-	m.root = c.root(m.Namespace)
+	m.root = c.Root(m.Namespace)
 	if err := os.Mkdir(m.root, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -98,11 +99,7 @@ func (m *Machine) installProgram() error {
 		return nil
 	}
 	script := fmt.Sprintf("#!/bin/sh\n"+`exec nsenter --target "$(cat "$POD_ROOT/main")" %s -- %s "$@"`+"\n", entering, m.options.Program)
-	name := filepath.Join(m.cluster.dir, kwokRoot, m.options.Program)
-	if err := os.WriteFile(name+".new", []byte(script), 0o755); err != nil {
-		return err
-	}
-	return os.Rename(name+".new", name)
+	return atomicfile.Write(filepath.Join(m.cluster.dir, kwokRoot, m.options.Program), []byte(script), 0o755)
 }
 
 // entering is what a process shares with those of a container.
@@ -218,16 +215,15 @@ func (m *Machine) begin(p *realPod) error {
 			return err
 		}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.current = p
+	m.run(p)
 	return nil
 }
 
-func (m *Machine) end() {
+// run notes the pod that runs now, nil for none.
+func (m *Machine) run(p *realPod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.current = nil
+	m.current = p
 }
 
 // container returns the command of a container in a network namespace, that of a process.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 )
 
 // What a pod does, by [Cluster.Behave] or by its annotation testenv/pod when it is created. Without any it runs, and its
@@ -47,7 +49,7 @@ func (c *Cluster) Namespace(t testing.TB) string {
 	if int(c.namespaces.Load()) > maxNamespaces {
 		t.Fatalf("%s: a cluster has %d namespaces at most: raise the bound or run tests less often", namespace, maxNamespaces)
 	}
-	if err := os.Mkdir(c.root(namespace), 0o755); err != nil {
+	if err := os.Mkdir(c.Root(namespace), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return namespace
@@ -55,7 +57,7 @@ func (c *Cluster) Namespace(t testing.TB) string {
 
 // Root returns the folder that stands for the file system of the pods of a namespace, as they all share one: commands
 // are executed in it, and have it as $POD_ROOT.
-func (c *Cluster) Root(namespace string) string { return c.root(namespace) }
+func (c *Cluster) Root(namespace string) string { return filepath.Join(c.dir, "pods", namespace) }
 
 // Install lets pods execute a program of this machine by the given name, alone or below /usr/local/bin. Arguments that
 // lie in one of the folders of a pod, such as /trace, are taken below its root. Where a program fails, the API server
@@ -74,12 +76,8 @@ for argument; do
 done
 exec '%s' "$@"
 `, patterns, program)
-	path := filepath.Join(c.dir, "programs", name)
 	// Renamed, as a test may replace a program that runs.
-	if err := os.WriteFile(path+".new", []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := atomicfile.Write(filepath.Join(c.dir, "programs", name), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -88,7 +86,7 @@ exec '%s' "$@"
 // and load share one log. A container that has written nothing has no log, which the API server answers as an error.
 func (c *Cluster) Log(t testing.TB, namespace, container string, lines ...string) {
 	t.Helper()
-	path := filepath.Join(c.root(namespace), logName(container)+".log")
+	path := filepath.Join(c.Root(namespace), logName(container)+".log")
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		t.Fatal(err)
@@ -119,14 +117,7 @@ func podPath(namespace, pod string) string { return "/api/v1/namespaces/" + name
 
 const nodesPath = "/api/v1/nodes"
 
-// AddNode adds a node with 8 CPUs, 64 GiB of memory and that many GPUs, and removes it when the test ends.
-func (c *Cluster) AddNode(t testing.TB, name string, gpus int) {
-	t.Helper()
-	c.createNode(t, name, gpus)
-	t.Cleanup(func() { c.Do(t, http.MethodDelete, nodesPath+"/"+name, "", "") })
-	c.awaitNode(t, name)
-}
-
+// createNode adds a node with 8 CPUs, 64 GiB of memory and that many GPUs.
 func (c *Cluster) createNode(t testing.TB, name string, gpus int) {
 	t.Helper()
 	labels := `"kubernetes.io/arch":"amd64","kubernetes.io/os":"linux","kubernetes.io/hostname":"` + name + `"`
@@ -139,18 +130,16 @@ func (c *Cluster) createNode(t testing.TB, name string, gpus int) {
 		"status":{"allocatable":{%s},"capacity":{%[3]s}}}`, name, labels, resources))
 }
 
-type kubeNode struct {
-	Spec   struct{ Taints []struct{ Key string } }
-	Status struct {
-		Conditions []struct{ Type, Status string }
-	}
-}
-
 // awaitNode returns when pods can be put on a node.
 func (c *Cluster) awaitNode(t testing.TB, name string) {
 	t.Helper()
 	c.await(t, c.apiserver, "node "+name+" to be ready", func() error {
-		var node kubeNode
+		var node struct {
+			Spec   struct{ Taints []struct{ Key string } }
+			Status struct {
+				Conditions []struct{ Type, Status string }
+			}
+		}
 		status, reply, err := c.request(http.MethodGet, nodesPath+"/"+name, "", "")
 		if err != nil {
 			return err
@@ -166,29 +155,6 @@ func (c *Cluster) awaitNode(t testing.TB, name string) {
 		}
 		return nil
 	})
-}
-
-// LoseNode takes a node away with all its pods, as a provider does that wants its machine back.
-func (c *Cluster) LoseNode(t testing.TB, name string) {
-	t.Helper()
-	c.Patch(t, nodesPath+"/"+name, `{"spec":{"taints":[{"key":"testenv/lost","effect":"NoExecute"}]}}`)
-	c.await(t, c.apiserver, "the pods of node "+name+" to be gone", func() error {
-		var pods struct {
-			Items []struct{ Metadata struct{ Name string } }
-		}
-		_, reply, err := c.request(http.MethodGet, "/api/v1/pods?fieldSelector=spec.nodeName="+name, "", "")
-		if err != nil {
-			return err
-		}
-		if err := json.Unmarshal(reply, &pods); err != nil {
-			return err
-		}
-		if len(pods.Items) > 0 {
-			return fmt.Errorf("%d pods", len(pods.Items))
-		}
-		return nil
-	})
-	c.Delete(t, nodesPath+"/"+name)
 }
 
 const kueuePath = "/apis/kueue.x-k8s.io/v1beta2"

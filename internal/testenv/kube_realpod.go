@@ -98,13 +98,13 @@ func newRealPod(m *Machine, o podObject) *realPod {
 		machine: m, object: o, over: make(chan struct{}), phase: "Pending", start: now(), since: map[string]podCondition{},
 	}
 	p.ctx, p.cancel = context.WithCancel(m.ctx)
-	waiting := func(reason string, of []podContainer) (units []*unit) {
+	waiting := func(of []podContainer) (units []*unit) {
 		for _, c := range of {
-			units = append(units, &unit{podContainer: c, state: map[string]any{"waiting": map[string]any{"reason": reason}}})
+			units = append(units, &unit{podContainer: c, state: map[string]any{"waiting": map[string]any{"reason": "PodInitializing"}}})
 		}
 		return units
 	}
-	p.init, p.main = waiting("PodInitializing", o.Spec.InitContainers), waiting("PodInitializing", o.Spec.Containers)
+	p.init, p.main = waiting(o.Spec.InitContainers), waiting(o.Spec.Containers)
 	return p
 }
 
@@ -123,7 +123,7 @@ func (p *realPod) run() {
 		p.machine.fail(err)
 		return
 	}
-	defer p.machine.end()
+	defer p.machine.run(nil)
 	code := p.play()
 	p.stopSidecars()
 	p.workers.Wait()

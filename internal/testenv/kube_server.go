@@ -164,17 +164,24 @@ func (k *Kube) start(t testing.TB, cmd *exec.Cmd) *process.Process {
 // await returns once ready does not fail any more. The programs tell nobody when that is, so this asks.
 func (k *Kube) await(t testing.TB, p *process.Process, what string, ready func() error) {
 	t.Helper()
-	deadline := time.After(kubeStartLimit)
+	if err := awaitReady(p, kubeStartLimit, ready); err != nil {
+		t.Fatalf("waited for %s: %v", what, err)
+	}
+}
+
+// awaitReady returns once ready does not fail any more. An error is that the process has ended before, or that it took too long.
+func awaitReady(p *process.Process, limit time.Duration, ready func() error) error {
+	deadline := time.After(limit)
 	for {
 		err := ready()
 		if err == nil {
-			return
+			return nil
 		}
 		select {
 		case <-p.Done():
-			t.Fatalf("a process ended while the test waited for %s: %v", what, p.Exit())
+			return fmt.Errorf("the process ended: %w", p.Exit())
 		case <-deadline:
-			t.Fatalf("waited %s in vain for %s: %v", kubeStartLimit, what, err)
+			return fmt.Errorf("in vain for %s: %w", limit, err)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -199,7 +206,7 @@ func (k *Kube) installTypes(t testing.TB) {
 			t.Fatal(err)
 		}
 	}
-	k.await(t, k.apiserver, "the resource types of Kueue to be served", func() error { return k.typesServed() })
+	k.await(t, k.apiserver, "the resource types of Kueue to be served", k.typesServed)
 }
 
 const typesPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

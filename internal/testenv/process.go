@@ -106,7 +106,10 @@ type builtProgram struct {
 	cleaner *janitor
 }
 
-var builtVCR, builtHelper shared[builtProgram]
+var (
+	builtVCR    shared[builtProgram]
+	builtHelper shared[string]
+)
 
 // VCR returns the path of vllm-vcr, as a program of its own that pods can run. It is built for the first test that needs it,
 // and removed once the test binary has ended.
@@ -114,27 +117,26 @@ func VCR(t testing.TB) string {
 	t.Helper()
 	return builtVCR.get(func() builtProgram {
 		dir, cleaner := processDir(t)
-		built := builtProgram{filepath.Join(dir, "vllm-vcr"), cleaner}
-		out, err := exec.Command("go", "build", "-o", built.path, "github.com/vllm-vcr/conformance/cmd/vllm-vcr").CombinedOutput()
-		if err != nil {
-			t.Fatalf("go build: %v\n%s", err, out)
-		}
-		return built
+		return builtProgram{build(t, dir, "vllm-vcr"), cleaner}
 	}).path
+}
+
+// build builds a program of this module into a folder.
+func build(t testing.TB, dir, name string) (path string) {
+	t.Helper()
+	path = filepath.Join(dir, name)
+	out, err := exec.Command("go", "build", "-o", path, "github.com/vllm-vcr/conformance/cmd/"+name).CombinedOutput()
+	if err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
 }
 
 // VCRAndHelper is VCR with vllm-vcr-cluster beside the program, which finds it there.
 func VCRAndHelper(t testing.TB) string {
 	t.Helper()
 	vcr := VCR(t)
-	builtHelper.get(func() builtProgram {
-		helper := filepath.Join(filepath.Dir(vcr), "vllm-vcr-cluster")
-		out, err := exec.Command("go", "build", "-o", helper, "github.com/vllm-vcr/conformance/cmd/vllm-vcr-cluster").CombinedOutput()
-		if err != nil {
-			t.Fatalf("go build: %v\n%s", err, out)
-		}
-		return builtProgram{path: helper}
-	})
+	builtHelper.get(func() string { return build(t, filepath.Dir(vcr), "vllm-vcr-cluster") })
 	return vcr
 }
 

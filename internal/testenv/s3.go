@@ -99,9 +99,9 @@ func (s *S3Server) startIAM(t testing.TB, path string) (socket string) {
 	dir := t.TempDir()
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(FreePort(t)))
 	s.IAM, s.IAMFile = "http://"+address, filepath.Join(dir, "iam.json")
-	service := &S3Server{Peer: startGateway(t, "versitygw iam", path, []string{
+	service := startGateway(t, "versitygw iam", path, []string{
 		"--port", address, "--region", S3Region, "--quiet", "iam", "--dir", dir, "--private-ports", socket,
-	})}
+	})
 	service.awaitAccept(t, "tcp", address)
 	service.awaitAccept(t, "unix", socket)
 	return socket
@@ -123,22 +123,17 @@ func (s *S3Server) Env() map[string]string {
 	}
 }
 
-// awaitAccept returns when the server accepts connections. It does not tell when it begins to, so this asks.
-func (s *S3Server) awaitAccept(t testing.TB, network, address string) {
+// awaitAccept returns when the peer accepts connections. It does not tell when it begins to, so this asks.
+func (p *Peer) awaitAccept(t testing.TB, network, address string) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
-	for {
+	err := awaitReady(p.process, 30*time.Second, func() error {
 		conn, err := net.Dial(network, address)
 		if err == nil {
 			conn.Close()
-			return
 		}
-		select {
-		case <-s.Done():
-			t.Fatalf("versitygw ended before it listened at %s: %v", address, s.Err())
-		case <-deadline:
-			t.Fatalf("versitygw does not listen at %s after 30 s: %v", address, err)
-		case <-time.After(2 * time.Millisecond):
-		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("versitygw does not listen at %s: %v", address, err)
 	}
 }

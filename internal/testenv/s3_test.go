@@ -36,7 +36,7 @@ func TestS3ServerThatDies(t *testing.T) {
 	t.Setenv(envPeers, dir)
 	fake := newFakeTB(t)
 	fake.run(func(tb testing.TB) { S3(tb) })
-	for _, want := range []string{"ended before it listened", "3"} {
+	for _, want := range []string{"the process ended", "3"} {
 		if !strings.Contains(fake.fatal, want) {
 			t.Errorf("fatal %q lacks %q", fake.fatal, want)
 		}

@@ -55,7 +55,7 @@ func (k *frontendCase) hangUpWaiting() {
 	k.await(mark, asks(prompt))
 	// Another request's answer shows that the frontend is done with sending this one.
 	_, other := k.says(plainly(k.words(1)))
-	k.post("a request beside it", completionsRoute, other)
+	k.post("a request beside it", other)
 	hangUp()
 	<-gone
 	if h := k.sent(what, mark, prompt); h != nil {
@@ -108,7 +108,7 @@ var errRefusedByPlan = errors.New("the engine cannot do that")
 func (k *frontendCase) errors() {
 	for _, form := range []object{{}, streamed} {
 		what := "a request that the engine refuses, " + formName(form)
-		prompt := k.prompt(0)
+		prompt := k.prompt()
 		k.speaker.plan(prompt, plan{refuse: errRefusedByPlan})
 		r := k.attempt(what, completionsRoute, k.body(prompt, 5).with(form))
 		k.Asserted++
@@ -117,7 +117,7 @@ func (k *frontendCase) errors() {
 				Within(-1, "choices[0].finish_reason").Compared("an error", r.finish))
 		}
 	}
-	sound := k.body(k.prompt(0), 5)
+	sound := k.body(k.prompt(), 5)
 	for _, bad := range []struct {
 		name string
 		body any
@@ -130,7 +130,7 @@ func (k *frontendCase) errors() {
 		k.refuses(bad.name, bad.body)
 	}
 	_, body := k.says(plainly(k.words(3)))
-	k.post("a request after all these", completionsRoute, body)
+	k.post("a request after all these", body)
 }
 
 // refuses checks that a bad request gets a status of 4xx and no engine.

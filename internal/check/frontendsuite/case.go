@@ -136,15 +136,15 @@ func (k *frontendCase) lastWords() string {
 	}
 }
 
-// post sends a generation request, and nil, with the failure recorded, is what it
+// post sends a request for a completion, and nil, with the failure recorded, is what it
 // returns for any but a sound answer.
-func (k *frontendCase) post(what, path string, body object) *reply {
-	r := k.attempt(what, path, body)
+func (k *frontendCase) post(what string, body object) *reply {
+	r := k.attempt(what, completionsRoute, body)
 	if r == nil || k.lostAt != "" {
 		return nil
 	}
 	if r.status != http.StatusOK || r.failure != "" {
-		k.fail(check.Failed(CodeHTTP, "%s: POST %s: status %d: %s", what, path, r.status, r.failure).Compared(http.StatusOK, r.status))
+		k.fail(check.Failed(CodeHTTP, "%s: POST %s: status %d: %s", what, completionsRoute, r.status, r.failure).Compared(http.StatusOK, r.status))
 		return nil
 	}
 	k.framed(what, r)
@@ -240,8 +240,8 @@ func (k *frontendCase) learn() {
 	}
 }
 
-// prompt makes one that no request had yet, of 6 tokens or more.
-func (k *frontendCase) prompt(n int) []uint32 {
+// prompt makes one that no request had yet.
+func (k *frontendCase) prompt() []uint32 {
 	k.learn()
 	k.prompts++
 	const digits = 6
@@ -249,9 +249,6 @@ func (k *frontendCase) prompt(n int) []uint32 {
 	var p []uint32
 	for rest := k.prompts; len(p) < digits; rest /= base {
 		p = append(p, k.alphabet[rest%base])
-	}
-	for len(p) < n {
-		p = append(p, k.alphabet[len(p)%base])
 	}
 	return p
 }
@@ -268,7 +265,7 @@ func (k *frontendCase) words(n int) []uint32 {
 
 // says plans an answer to a new prompt and returns the body that asks for it.
 func (k *frontendCase) says(script player.Script) (prompt []uint32, body object) {
-	prompt = k.prompt(0)
+	prompt = k.prompt()
 	k.speaker.plan(prompt, plan{script: script})
 	return prompt, k.body(prompt, max(len(script.Tokens), 1))
 }

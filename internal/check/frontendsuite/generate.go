@@ -45,7 +45,7 @@ func (k *frontendCase) completions() {
 		prompt, body := k.says(script)
 		for _, form := range []object{{}, streamed} {
 			what := fmt.Sprintf("stream %d, %s", i, formName(form))
-			r := k.post(what, completionsRoute, body.with(form))
+			r := k.post(what, body.with(form))
 			if r == nil {
 				continue
 			}
@@ -65,7 +65,7 @@ func formName(form object) string {
 // echo sends a text, whose ids the engine says back: what comes out is the text, as
 // far as the tokenizer keeps it.
 func (k *frontendCase) echo() {
-	r := k.post("the echo of a text", completionsRoute, object{"model": k.model, "prompt": sampler, "max_tokens": 200, "temperature": 0})
+	r := k.post("the echo of a text", object{"model": k.model, "prompt": sampler, "max_tokens": 200, "temperature": 0})
 	if r == nil {
 		return
 	}
@@ -130,9 +130,9 @@ func (k *frontendCase) chatted(what string, r *reply, prompt []uint32) {
 func (k *frontendCase) streaming() {
 	for i, script := range k.recorded() {
 		_, body := k.says(script)
-		whole := k.post(fmt.Sprintf("stream %d, whole", i), completionsRoute, body)
+		whole := k.post(fmt.Sprintf("stream %d, whole", i), body)
 		what := fmt.Sprintf("stream %d, streamed", i)
-		parts := k.post(what, completionsRoute, body.with(streamed))
+		parts := k.post(what, body.with(streamed))
 		if whole == nil || parts == nil {
 			continue
 		}
@@ -178,7 +178,7 @@ func (k *frontendCase) usage() {
 	told := false
 	for _, form := range []object{{}, streamed, {"stream": true, "stream_options": object{"include_usage": false}}, {"stream": true}} {
 		what := fmt.Sprintf("usage, %v", form)
-		r := k.post(what, completionsRoute, body.with(form))
+		r := k.post(what, body.with(form))
 		if r == nil {
 			continue
 		}
@@ -224,7 +224,7 @@ func (k *frontendCase) concurrency() {
 	}
 	var talks []talk
 	for i := range interleaved {
-		t := talk{prompt: k.prompt(0), tokens: k.words(8 + i), answer: make(chan *reply, 1)}
+		t := talk{prompt: k.prompt(), tokens: k.words(8 + i), answer: make(chan *reply, 1)}
 		p := plan{script: plainly(t.tokens), ready: everybody}
 		p.script.Gaps = slices.Repeat([]time.Duration{time.Millisecond}, len(t.tokens))
 		k.speaker.plan(t.prompt, p)

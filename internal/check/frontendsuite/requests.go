@@ -200,7 +200,7 @@ func (k *frontendCase) finish(name string, script player.Script, more object, wa
 	for _, form := range []object{{}, streamed} {
 		what := fmt.Sprintf("finish by %s, %s", name, formName(form))
 		prompt, body := k.says(script)
-		r := k.post(what, completionsRoute, body.with(more).with(form))
+		r := k.post(what, body.with(more).with(form))
 		if r == nil {
 			continue
 		}
@@ -218,7 +218,7 @@ func (k *frontendCase) finish(name string, script player.Script, more object, wa
 func (k *frontendCase) stopString() {
 	const text, word = "one two three four five", "three"
 	mark := k.ledger.mark()
-	if k.post("a stop string: its text", completionsRoute, object{"model": k.model, "prompt": text, "max_tokens": 1}) == nil {
+	if k.post("a stop string: its text", object{"model": k.model, "prompt": text, "max_tokens": 1}) == nil {
 		return
 	}
 	h := k.single("a stop string: its text", "EngineCoreRequest", mark, isAdd)
@@ -229,7 +229,7 @@ func (k *frontendCase) stopString() {
 		what := "finish by a stop string, " + formName(form)
 		prompt, body := k.says(stalling(h.request.PromptTokenIDs))
 		mark := k.ledger.mark()
-		r := k.post(what, completionsRoute, body.with(object{"max_tokens": 50, "stop": []string{word}}).with(form))
+		r := k.post(what, body.with(object{"max_tokens": 50, "stop": []string{word}}).with(form))
 		request := k.sent(what, mark, prompt)
 		if r == nil || request == nil {
 			continue

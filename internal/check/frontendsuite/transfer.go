@@ -20,7 +20,7 @@ const transferKey = "kv_transfer_params"
 // that splits prefill and decode asks so: it takes kv_transfer_params from the answer of one frontend and gives them to another
 // (vllm/entrypoints/openai, kv_transfer_params of requests and answers).
 func (k *frontendCase) transfers() {
-	prompt := k.prompt(0)
+	prompt := k.prompt()
 	messages := []object{{"role": "user", "content": sampler}}
 	for _, form := range []struct {
 		name, route string

@@ -67,7 +67,7 @@ func (k *frontendCase) utilities() {
 		k.AddNote("calls on its own: " + methodsOf(own))
 	}
 	_, body := k.says(plainly(k.words(3)))
-	k.post("a request after these calls", completionsRoute, body)
+	k.post("a request after these calls", body)
 }
 
 func methodsOf(calls []*heard) string {

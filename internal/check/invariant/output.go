@@ -39,7 +39,7 @@ func (e *Engine) judgeOutput(at string) {
 	} else {
 		e.judgePrompt(at, id, r, len(tokens), finish)
 		e.judgeTables(at, id, r, tokens)
-		e.judgeMask(at, r, tokens)
+		e.judgeMask(at, tokens)
 		e.judgeEvents(at, id, r)
 		e.judgeTokens(at, id, r, tokens, finish)
 		e.judgeSpeculated(at, id, r, finish)

@@ -177,7 +177,7 @@ func (e *Engine) judgeRow(t *table, names []string, row int, token int64, ids []
 
 // judgeMask looks at the tokens that could have been sampled (vllm/v1/outputs.py SamplingMaskLists): ids, row after row, and
 // where there are several rows the places at which they begin.
-func (e *Engine) judgeMask(at string, r *request, tokens []uint32) {
+func (e *Engine) judgeMask(at string, tokens []uint32) {
 	raw := e.output.get("new_sampling_mask")
 	names := e.names["SamplingMaskLists"]
 	if raw == nil || len(names) < 3 || !e.deeper.readArray(names, raw) {

@@ -133,7 +133,7 @@ var (
 
 // run asks the engine of the line, which the first case starts.
 func run(ctx context.Context, a suite.Entry[judge], e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
-	l, err := liveEngine(ctx, e, c)
+	l, err := liveEngine(e, c)
 	switch {
 	case err != nil && a.Name == Handshake && check.CodeOf(err) == check.CodeHandshake:
 		f.Asserted = 1
@@ -157,7 +157,7 @@ func run(ctx context.Context, a suite.Entry[judge], e *sut.Env, g *check.Golden,
 }
 
 // liveEngine returns the engine of the line, which the first case starts.
-func liveEngine(ctx context.Context, e *sut.Env, c check.Case) (*live, error) {
+func liveEngine(e *sut.Env, c check.Case) (*live, error) {
 	codec, err := check.CodecFor(c.Line)
 	if err != nil {
 		return nil, err

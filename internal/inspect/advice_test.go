@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -17,9 +18,7 @@ func TestAdvice(t *testing.T) {
 			t.Fatalf("%s: %d files, %v", name, len(paths), err)
 		}
 		recording, err := trace.Read(paths[0], trace.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return recording
 	}
 	kinds := func(r *Report) (kinds []string) {
@@ -31,9 +30,7 @@ func TestAdvice(t *testing.T) {
 	}
 	fit, predict := read("multiturn-s7"), read("multiturn-s13")
 	report, err := Calibrate(Options{Fit: []*trace.Trace{fit}, Predict: []*trace.Trace{predict}, Seed: 1, Runs: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if want := []string{"noise", "one recording", "short recordings", "short steps", "warm-up"}; report.Pass || !slices.Equal(want, kinds(report)) {
 		t.Errorf("pass %v, advice %q, want %q", report.Pass, report.Advice, want)
 	}

@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A Captured message is one of a real session between a released frontend and a released engine.
@@ -26,9 +28,7 @@ type Captured struct {
 func Capture(t testing.TB, name string) []Captured {
 	t.Helper()
 	root, err := ModuleRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var messages []Captured
 	GzipLines(t, filepath.Join(root, "testdata", "captures", name), func(line []byte) {
 		var m Captured
@@ -52,9 +52,7 @@ func Files(t testing.TB, dir string) map[string]string {
 		files[name] = string(data)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return files
 }
 
@@ -62,14 +60,10 @@ func Files(t testing.TB, dir string) map[string]string {
 func GzipLines(t testing.TB, path string, f func(line []byte)) {
 	t.Helper()
 	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	zr, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := bufio.NewReader(zr)
 	for {
 		line, err := r.ReadBytes('\n')
@@ -79,9 +73,7 @@ func GzipLines(t testing.TB, path string, f func(line []byte)) {
 		if err == io.EOF {
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 }
 
@@ -105,16 +97,10 @@ func EnginePeers(t testing.TB, engine string) string {
 		filepath.Join(site, "vllm-0.33.0+cpu.dist-info", "METADATA"):    "",
 		filepath.Join(dir, "frontends", "0.33.0", "this folder is one"): "",
 	} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o755))
 	}
-	if err := os.Symlink(Frontend(t, "0.33.0"), filepath.Join(dir, "frontends", "0.33.0", "vllm-rs")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Symlink(Frontend(t, "0.33.0"), filepath.Join(dir, "frontends", "0.33.0", "vllm-rs")))
 	return dir
 }
 
@@ -123,9 +109,7 @@ func EnginePeers(t testing.TB, engine string) string {
 func ModelDir(t testing.TB) string {
 	t.Helper()
 	root, err := ModuleRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir := filepath.Join(root, "testdata", "model", "tiny")
 	if _, err := os.Stat(filepath.Join(dir, "tokenizer.json")); err != nil {
 		t.Fatalf("tiny model directory: %v: restore it from the repository", err)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A Cluster is a [Kube] with what makes Jobs run: the controllers, the scheduler, Kueue, and nodes whose kubelet is
@@ -75,9 +77,7 @@ const controllers = "job-controller,ttl-after-finished-controller,garbage-collec
 func startCluster(t testing.TB, bin string) *Cluster {
 	t.Helper()
 	c := &Cluster{Kube: startKube(t, bin), kubelet: FreePort(t)}
-	if err := c.writeConfigs(filepath.Join(filepath.Dir(bin), "kube", "kwok")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.writeConfigs(filepath.Join(filepath.Dir(bin), "kube", "kwok")))
 	// The collector of garbage learns of types that come after it only half a minute later.
 	c.installTypes(t)
 	// A busy machine must not make nodes look dead: tests say when one is.
@@ -112,9 +112,7 @@ leaderElection: {leaderElect: false}
 internalCertManagement: {enable: false}
 integrations: {frameworks: [batch/job]}
 `, health, FreePort(t), filepath.Join(c.dir, "webhook"))
-	if err := os.WriteFile(filepath.Join(c.dir, "kueue.yaml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(c.dir, "kueue.yaml"), []byte(config), 0o600))
 	p := c.start(t, exec.Command("unshare", mountNamespace(), "sh", "-c", `
 		mount -t tmpfs tmpfs /etc && mkdir -p /etc/kueue/metrics/certs && cp webhook/* /etc/kueue/metrics/certs && exec "$@"`,
 		"kueue", filepath.Join(bin, "kueue"), "--config=kueue.yaml", "--kubeconfig="+c.Kubeconfig,

@@ -21,6 +21,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A kubeEvent is one of a watch: what became of an object.
@@ -70,14 +72,10 @@ func (k *Kube) watch(t *testing.T, path string) *json.Decoder {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, k.URL+path+"?watch=true", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	request.Header.Set("Authorization", "Bearer "+k.Token)
 	response, err := k.client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { response.Body.Close() })
 	return json.NewDecoder(response.Body)
 }
@@ -249,15 +247,11 @@ func (c *Cluster) running(t *testing.T, ns, name string) kubeObject {
 func (c *Cluster) exec(t *testing.T, ns, pod string, stdout, stderr io.Writer, command ...string) error {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	query := url.Values{"container": {"loadgen"}, "command": command, "stdout": {"true"}, "stderr": {"true"}}
 	address := c.URL + podPath(ns, pod) + "/exec?" + query.Encode()
 	executor, err := remotecommand.NewWebSocketExecutor(config, http.MethodGet, address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return executor.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: stdout, Stderr: stderr})
 }
 
@@ -267,13 +261,9 @@ func TestRealClusterExecutes(t *testing.T) {
 	ns := c.Namespace(t)
 	c.running(t, ns, "pod")
 	cat, err := exec.LookPath("cat")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c.Install(t, "testenv-cat", cat, "/trace")
-	if err := os.Mkdir(filepath.Join(c.Root(ns), "trace"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(filepath.Join(c.Root(ns), "trace"), 0o755))
 	want := writeNoise(t, filepath.Join(c.Root(ns), "trace", "noise"), 100_000_000)
 	for _, program := range []string{"testenv-cat", "/usr/local/bin/testenv-cat"} {
 		var stderr strings.Builder
@@ -297,9 +287,7 @@ func TestRealClusterExecutes(t *testing.T) {
 func writeNoise(t *testing.T, path string, size int64) (sum string) {
 	t.Helper()
 	file, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	hash := sha256.New()
 	noise := rand.NewChaCha8([32]byte{})
@@ -317,14 +305,10 @@ func TestRealClusterLogs(t *testing.T) {
 	c.Log(t, ns, "tap", "of the tap")
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
 		c.URL+podPath(ns, "pod")+"/log?container=loadgen&follow=true&tailLines=1", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	request.Header.Set("Authorization", "Bearer "+c.Token)
 	response, err := c.client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer response.Body.Close()
 	lines := bufio.NewReader(response.Body)
 	for _, want := range []string{"second\n", "third\n"} {

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const envOwner = "VLLM_VCR_TEST_OWNS_A_CLUSTER"
@@ -39,9 +41,7 @@ func TestRealClusterDiesWithItsOwner(t *testing.T) {
 	for _, pid := range pids {
 		ends = append(ends, openProcess(t, pid))
 	}
-	if err := owner.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, owner.Process.Kill())
 	for _, end := range ends {
 		awaitEnd(t, end)
 	}
@@ -64,9 +64,7 @@ func ownACluster(t *testing.T) {
 func openProcess(t *testing.T, pid string) (fd int) {
 	t.Helper()
 	n, err := strconv.Atoi(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	fd, err = unix.PidfdOpen(n, 0)
 	if err != nil {
 		t.Fatalf("process %s: %v", pid, err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A Machine is a namespace of a [Cluster] whose pods really run, one after another, as processes of this machine that see
@@ -73,12 +74,8 @@ func (c *Cluster) Machine(t testing.TB, options MachineOptions) *Machine {
 		restarts: map[string]int{},
 	}
 	m.root = c.Root(m.Namespace)
-	if err := os.Mkdir(m.root, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.installProgram(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(m.root, 0o755))
+	require.NoError(t, m.installProgram())
 	c.createNamespace(t, m.Namespace)
 	ctx, cancel := context.WithCancel(context.Background())
 	m.ctx = ctx
@@ -114,9 +111,7 @@ func (m *Machine) Kill(t testing.TB, container string) {
 	if pod == nil {
 		t.Fatal("no pod runs")
 	}
-	if err := pod.kill(container); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, pod.kill(container))
 }
 
 // Restarts is how often a container was started again, in all pods so far.

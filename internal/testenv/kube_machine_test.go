@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // The sidecar says in a file that it catches SIGTERM: killed or asked to end before that, it would leave nothing to see.
@@ -36,9 +38,7 @@ spec:
 func TestRealClusterMachine(t *testing.T) {
 	c := KubeCluster(t)
 	finish := filepath.Join(t.TempDir(), "finish")
-	if err := os.WriteFile(finish, []byte("#!/bin/sh\necho $1; >/trace/fetched\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(finish, []byte("#!/bin/sh\necho $1; >/trace/fetched\n"), 0o755))
 	m := c.Machine(t, MachineOptions{Files: map[string]string{"/finish": finish}, Program: "/finish"})
 	events := c.watch(t, "/api/v1/namespaces/"+m.Namespace+"/pods")
 	c.Create(t, "/api/v1/namespaces/"+m.Namespace+"/pods", strings.ReplaceAll(machinePod, "%[1]s", pinned))
@@ -68,9 +68,7 @@ func TestRealClusterMachine(t *testing.T) {
 		got[name] = string(text)
 	}
 	want := map[string]string{"model": "prepared\n", "tap": "ended\n", "loadgen": "read-only\n"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("files (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "files (-want +got)")
 	if log := m.Log("tap"); strings.Count(log, " stdout F prepared\n") != 1 {
 		t.Errorf("log %q", log)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // What a pod does, by [Cluster.Behave] or by its annotation testenv/pod when it is created. Without any it runs, and its
@@ -49,9 +50,7 @@ func (c *Cluster) Namespace(t testing.TB) string {
 	if int(c.namespaces.Load()) > maxNamespaces {
 		t.Fatalf("%s: a cluster has %d namespaces at most: raise the bound or run tests less often", namespace, maxNamespaces)
 	}
-	if err := os.Mkdir(c.Root(namespace), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(c.Root(namespace), 0o755))
 	return namespace
 }
 
@@ -77,9 +76,7 @@ done
 exec '%s' "$@"
 `, patterns, program)
 	// Renamed, as a test may replace a program that runs.
-	if err := atomicfile.Write(filepath.Join(c.dir, "programs", name), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, atomicfile.Write(filepath.Join(c.dir, "programs", name), []byte(script), 0o755))
 }
 
 // Log appends lines to what a container of the pods of a namespace has written. All but engine, frontend, tap, loadgen
@@ -88,9 +85,7 @@ func (c *Cluster) Log(t testing.TB, namespace, container string, lines ...string
 	t.Helper()
 	path := filepath.Join(c.Root(namespace), logName(container)+".log")
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	for _, line := range lines {
 		if _, err := fmt.Fprintf(file, "%s stdout F %s\n", time.Now().UTC().Format(time.RFC3339Nano), line); err != nil {

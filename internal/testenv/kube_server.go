@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const (
@@ -43,9 +44,7 @@ func startKube(t testing.TB, bin string) *Kube {
 	}
 	k.URL = fmt.Sprintf("https://127.0.0.1:%d", k.port)
 	k.logOnFailure(t)
-	if err := k.writeFiles(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.writeFiles())
 	// Of a unix address the program takes host and port as the name of a socket in its folder.
 	k.start(t, exec.Command(filepath.Join(bin, "etcd"), "--data-dir=etcd", "--unsafe-no-fsync", "--log-level=error",
 		"--listen-client-urls=unix://etcd:1", "--advertise-client-urls=unix://etcd:1",
@@ -112,9 +111,7 @@ func (k *Kube) startAPIServer(t testing.TB, more ...string) {
 // Down stops the API server; what it holds stays. Up starts it again at the same address and waits until it is ready.
 func (k *Kube) Down(t testing.TB) {
 	t.Helper()
-	if err := k.apiserver.Stop(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.apiserver.Stop(context.Background()))
 }
 
 // Up is the other half of [Kube.Down].
@@ -136,9 +133,7 @@ func (k *Kube) Restart(t testing.TB) {
 func (k *Kube) Authenticate(t testing.TB, configuration string) {
 	t.Helper()
 	file := filepath.Join(k.dir, "authentication.yaml")
-	if err := os.WriteFile(file, []byte(configuration), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(configuration), 0o600))
 	k.Down(t)
 	t.Cleanup(func() { k.Restart(t) })
 	k.client.CloseIdleConnections()
@@ -154,9 +149,7 @@ func (k *Kube) start(t testing.TB, cmd *exec.Cmd) *process.Process {
 	cmd.Dir = k.dir
 	// The API server would wait for its watchers to go, for a minute.
 	p, err := process.Start(cmd, process.Options{Name: filepath.Base(cmd.Path), Tail: 4 << 10, Grace: time.Second / 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	k.processes = append(k.processes, p)
 	return p
 }
@@ -202,9 +195,7 @@ func (k *Kube) installTypes(t testing.TB) {
 	}
 	group.Wait()
 	for _, err := range failures {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	k.await(t, k.apiserver, "the resource types of Kueue to be served", k.typesServed)
 }
@@ -273,9 +264,7 @@ type janitor struct {
 func processDir(t testing.TB) (dir string, cleaner *janitor) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "kube")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// Those who write into the folder are killed at the moment in which the pipe closes.
 	const script = `cat; for i in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$0" && break; sleep 0.5; done`
 	arguments := []string{"sh", "-c", script, dir}
@@ -285,12 +274,8 @@ func processDir(t testing.TB) (dir string, cleaner *janitor) {
 	}
 	cmd := exec.Command(arguments[0], arguments[1:]...)
 	pipe, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
 	return dir, &janitor{cmd: cmd, pipe: pipe}
 }
 

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestAbsentKubernetes(t *testing.T) {
@@ -74,14 +76,10 @@ func TestRealKubeUsers(t *testing.T) {
 	as := func(token string) int {
 		t.Helper()
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, k.URL+pods, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		request.Header.Set("Authorization", "Bearer "+token)
 		response, err := k.client.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		response.Body.Close()
 		return response.StatusCode
 	}

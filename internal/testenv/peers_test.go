@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestAbsentPeerPolicy(t *testing.T) {
@@ -120,12 +122,8 @@ func TestPeersAreFoundWhereTheScriptPutsThem(t *testing.T) {
 func install(t *testing.T, dir, name string, mode os.FileMode) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, nil, mode); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, nil, mode))
 	return path
 }
 
@@ -166,14 +164,10 @@ func TestScriptInstallsTheDefaultFrontends(t *testing.T) {
 		t.Skip("there is no bash")
 	}
 	root, err := ModuleRoot()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Setenv(envFrontends, "")
 	out, err := exec.Command("bash", filepath.Join(root, ".ci", "peers"), "required").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	installed := strings.Fields(string(out))
 	for _, version := range FrontendVersions() {
 		if !slices.Contains(installed, version) {
@@ -197,8 +191,6 @@ func TestFreePortCanBeListenedOn(t *testing.T) {
 		t.Errorf("port %d, want one from %d to %d", port, firstPort, lastPort)
 	}
 	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	listener.Close()
 }

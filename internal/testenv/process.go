@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A Peer is a running process that belongs to one test.
@@ -26,9 +27,7 @@ type Peer struct {
 func Process(t testing.TB, name string, cmd *exec.Cmd) *Peer {
 	t.Helper()
 	started, err := process.Start(cmd, process.Options{Name: name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p := &Peer{process: started}
 	t.Cleanup(func() {
 		how := "was stopped"
@@ -144,13 +143,9 @@ func VCRAndHelper(t testing.TB) string {
 func Resident(t testing.TB, pid int) float64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, rest, _ := strings.Cut(string(status), "VmRSS:")
 	kb, err := strconv.ParseFloat(strings.Fields(rest)[0], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return kb / 1024
 }

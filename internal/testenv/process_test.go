@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestProcessStopsAtTestEndAndLogsOnFailure(t *testing.T) {
@@ -69,9 +71,7 @@ func TestProcessThatCannotStart(t *testing.T) {
 func pipeStdout(t *testing.T, cmd *exec.Cmd) *bufio.Reader {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { r.Close(); w.Close() })
 	cmd.Stdout = w
 	return bufio.NewReader(r)

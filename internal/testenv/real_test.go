@@ -8,14 +8,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestRealPythonSpeaksZeroMQAndMessagePack(t *testing.T) {
 	const program = `import msgspec, zmq; print(zmq.zmq_version_info() >= (4, 3), msgspec.msgpack.encode([1, "a"]).hex())`
 	peer := Process(t, "python", exec.Command(Python(t), "-c", program))
-	if err := peer.Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, peer.Err())
 	if got, want := peer.Tail(), "True 9201a161\n"; got != want {
 		t.Errorf("printed %q, want %q", got, want)
 	}

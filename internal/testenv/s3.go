@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // Credentials and region of every S3 server. Signatures are checked.
@@ -91,9 +93,7 @@ func (s *S3Server) startIAM(t testing.TB, path string) (socket string) {
 	t.Helper()
 	// The path of a socket must be short, which that of a test's own directory may not be.
 	private, err := os.MkdirTemp("", "iam")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(private) })
 	socket = filepath.Join(private, "s")
 	dir := t.TempDir()

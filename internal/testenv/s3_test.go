@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestAbsentS3Server(t *testing.T) {
@@ -30,9 +32,7 @@ func TestAbsentS3Server(t *testing.T) {
 func TestS3ServerThatDies(t *testing.T) {
 	dir := t.TempDir()
 	path := install(t, dir, "bin/versitygw", 0o755)
-	if err := os.WriteFile(path, []byte("#!/bin/sh\necho no disk; exit 3\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\necho no disk; exit 3\n"), 0o755))
 	t.Setenv(envPeers, dir)
 	fake := newFakeTB(t)
 	fake.run(func(tb testing.TB) { S3(tb) })
@@ -45,14 +45,10 @@ func TestS3ServerThatDies(t *testing.T) {
 
 func TestRealS3ServerWantsASignature(t *testing.T) {
 	server := S3(t)
-	if err := os.Mkdir(filepath.Join(server.Dir, "bucket"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(filepath.Join(server.Dir, "bucket"), 0o755))
 	install(t, server.Dir, "bucket/key", 0o644)
 	response, err := http.Get(server.Env()["AWS_ENDPOINT_URL_S3"] + "/bucket/key")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusForbidden || !strings.Contains(string(body), "<Code>AccessDenied</Code>") {

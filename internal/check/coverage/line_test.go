@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -17,9 +18,7 @@ import (
 func wireGolden(t *testing.T, line string) (*Line, *check.Golden) {
 	t.Helper()
 	codec, err := protocol.CodecFor(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return goldenOf(t, codec, "wire-edge", manifest.Wire)
 }
 
@@ -31,9 +30,7 @@ func goldenOf(t *testing.T, codec *protocol.Codec, id string, role manifest.Role
 		t.Fatalf("%q: %v", files, err)
 	}
 	data, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	g := &check.Golden{Codec: codec, Location: files[0], Registered: manifest.Golden{Role: role}}
 	if _, g.Frames, err = check.ReadFrames(data, files[0]); err != nil {
 		t.Fatal(err)
@@ -56,9 +53,7 @@ func (l *Line) field(t *testing.T, name string) *Field {
 // of what is only read.
 func TestFramesInvariants(t *testing.T) {
 	codec, err := protocol.CodecFor("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l, _ := goldenOf(t, codec, "frames-pooling", manifest.Frames)
 	for name, want := range map[string]bool{
 		"EngineCoreOutputs.timestamp":         true, // it does not go back
@@ -126,9 +121,7 @@ func TestFeatures(t *testing.T) {
 	used := map[string]bool{}
 	for _, line := range protocol.Lines() {
 		codec, err := protocol.CodecFor(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		details := New(codec).Summarise(true).Details
 		for _, f := range details.Fields {
 			used[f.Feature] = true
@@ -187,9 +180,7 @@ func TestUnreachable(t *testing.T) {
 	known := map[string]bool{}
 	for _, line := range protocol.Lines() {
 		codec, err := protocol.CodecFor(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		details := New(codec).Summarise(true).Details
 		for _, f := range details.Fields {
 			known[f.Name] = true

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -13,9 +14,7 @@ import (
 // What a frontend says and nobody looks at is counted, and told.
 func TestNothingIsUnheard(t *testing.T) {
 	codec, err := protocol.CodecFor(protocol.Newest())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, test := range []struct {
 		name    string
 		say     zmq.Relayed

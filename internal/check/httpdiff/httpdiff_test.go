@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A fake is a small server of the API. Each of its texts can be replaced.
@@ -176,24 +178,18 @@ func TestRun(t *testing.T) {
 		}},
 	}
 	corpus, err := ParseCorpus("fake", fakeCorpus)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			a, b := newFake(t), newFake(t)
 			test.change(a)
 			report, err := Run(t.Context(), Options{A: Side{URL: a.URL}, B: Side{URL: b.URL}, Requests: corpus, Settle: time.Millisecond})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var got []string
 			for _, d := range report.Differences {
 				got = append(got, fmt.Sprintf("%s %s: %s | %s", d.Request, d.What, d.A, d.B))
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("differences (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got), "differences (-want +got)")
 			// The same the other way round, and expected by patterns.
 			known := []Known{{Request: "a/*", What: "*", Reason: "a test"}}
 			if report, err = Run(t.Context(), Options{A: Side{URL: b.URL}, B: Side{URL: a.URL}, Requests: corpus, Known: known, Settle: time.Millisecond}); err != nil {
@@ -216,9 +212,7 @@ func TestRunKnownEverywhere(t *testing.T) {
 		t.Helper()
 		known := []Known{{Request: "*", What: "header x-request-id", B: "missing", Reason: "a test"}, {Request: "*", What: "body *", Reason: "a test"}}
 		report, err := Run(t.Context(), Options{A: Side{URL: a.URL}, B: Side{URL: b.URL}, Requests: corpus, Known: known, Settle: time.Millisecond})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return report
 	}
 	if r := run(); r.Same != r.Requests || len(r.Differences) != r.Requests {
@@ -260,9 +254,7 @@ func TestText(t *testing.T) {
 		{Request: "a/3", What: "header x-request-id", A: "7", B: "missing", Known: named},
 	}, Unused: []Known{{Request: "b/*", What: "status"}}}
 	var out strings.Builder
-	if err := r.Text(&out); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.Text(&out))
 	want := `2 requests: a/1, a/2
   header server
     tested:    missing
@@ -275,9 +267,7 @@ known difference that did not occur: request b/*, status: remove the entry
 known in all answers, and not counted below: header x-request-id
 4 requests: 1 the same, 1 with known differences, 2 with others
 `
-	if diff := cmp.Diff(want, out.String()); diff != "" {
-		t.Errorf("text (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, out.String()), "text (-want +got)")
 }
 
 func TestCorpus(t *testing.T) {
@@ -363,9 +353,7 @@ var update = flag.Bool("update", false, "write the tables of known differences i
 func TestPage(t *testing.T) {
 	const path = "../../../docs/http-differences.md"
 	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	tables := 0
 	want := regexp.MustCompile(`(?s)(<!-- table of (\S+) -->\n).*?(<!-- end -->)`).ReplaceAllStringFunc(string(page), func(found string) string {
 		tables++
@@ -378,9 +366,7 @@ func TestPage(t *testing.T) {
 			}
 		}
 		known, err := ReadKnown(file, string(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var out strings.Builder
 		fmt.Fprintf(&out, "%s\n| requests | what differs | |\n|---|---|---|\n", begin)
 		for _, k := range known {
@@ -392,10 +378,8 @@ func TestPage(t *testing.T) {
 		t.Error("the page has no table")
 	}
 	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if diff := cmp.Diff(want, string(page)); diff != "" {
-		t.Errorf("the page is not that of the tables: go test ./internal/check/httpdiff -run TestPage -update (-want +got):\n%s", diff)
+		require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
+		return
 	}
+	require.NoDiff(t, cmp.Diff(want, string(page)), "the page is not that of the tables: go test ./internal/check/httpdiff -run TestPage -update (-want +got)")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/serve"
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -24,13 +25,9 @@ const settle = 20 * time.Second
 func TestEdge(t *testing.T) {
 	behind := start(t, "0.33.0")
 	front, err := edge.New(edge.Options{Upstreams: []edge.Upstream{{URL: behind}}, FanOut: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- front.Serve(ctx, listener) }()
@@ -44,17 +41,13 @@ func compare(t *testing.T, tested, reference, known string) {
 	opt := Options{A: Side{URL: tested}, B: Side{URL: reference}, Settle: settle}
 	if known != "" {
 		text, err := os.ReadFile(filepath.Join("testdata", known))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if opt.Known, err = ReadKnown(known, string(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	report, err := Run(t.Context(), opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(report.Unknown()) > 0 || len(report.Unused) > 0 || report.Answered < 50 {
 		var text strings.Builder
 		_ = report.Text(&text)
@@ -66,41 +59,29 @@ func compare(t *testing.T, tested, reference, known string) {
 func start(t *testing.T, release string) (url string) {
 	t.Helper()
 	model, err := serve.FindModel("", os.Getenv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(model.Remove)
 	frontend, err := vllmrs.Start(t.Context(), vllmrs.Options{
 		Binary: testenv.Frontend(t, release), ModelDir: model.Dir, ServedName: model.Name,
 		Args: []string{"--tool-strict-level", "parameter", "--tool-call-parser", "hermes", "--reasoning-parser", "none", "--enable-scale-out"},
 		Env:  []string{"VLLM_SERVER_DEV_MODE=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES=/"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { frontend.Close() })
 	tok, err := tokenizer.Load(model.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	text, err := player.NewSentences(tok, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p, err := player.New(player.Options{
 		Handshake: frontend.Handshake(), VLLMVersion: release, Vocab: uint32(tok.VocabSize()),
 		Limits: player.Limits{MaxModelLen: model.MaxModelLen}, LoRA: player.LoRAOptions{MaxLoRAs: serve.DefaultMaxLoRAs},
 		Source: &player.Structured{Source: text, Encoder: tok, Answered: player.ToolAnswered(tok.Decode)},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-ended })
-	if err := frontend.Healthy(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, frontend.Healthy(t.Context()))
 	return frontend.URL()
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
@@ -27,14 +28,10 @@ func cleared(key, tag string) []byte {
 
 func TestJudgeFramesOfLinksBesides(t *testing.T) {
 	codec, err := protocol.CodecFor("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	answer := func(id uint64) trace.Message {
 		message, err := codec.UtilityResult(0, protocol.UtilityCall{CallID: id, Method: "is_sleeping"}, true, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return trace.Message{Channel: "output", Direction: trace.EngineToFrontend, Frames: message}
 	}
 	said := func(channel, direction string, frames ...string) trace.Message {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -88,9 +89,7 @@ func TestRecordedStreams(t *testing.T) {
 	for _, s := range RecordedStreams(tr) {
 		got = append(got, shown{s.ID(), s.Record.Line, s.Prompt, s.Chunks})
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
 }
 
 // TestSynthesizedPrompts: prompts made up for a golden that has none share
@@ -115,9 +114,7 @@ func TestSynthesizedPrompts(t *testing.T) {
 		}
 	}
 	want := [][]uint32{{1, 0, 0, 0, 2, 0, 0, 0, 0}, {1, 0, 0, 0, 3, 0, 0, 0}, {0, 0, 0}, {1, 0, 0, 0, 2, 0, 0, 0, 0}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
 }
 
 // TestPrefixPromptsOfTheGolden: where the golden has prompts and hashes, it is

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -104,9 +105,7 @@ func TestCommandMatches(t *testing.T) {
 // TestPlaceholders: values stand within words, and are not looked through again.
 func TestPlaceholders(t *testing.T) {
 	values, err := placeholderValues(player.Options{Handshake: "tcp://127.0.0.1:29550", VLLMVersion: "v0.33.0", EngineIndex: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	values["trace"] = "/tmp/a {line} b/trace.jsonl.gz"
 	word := "{handshake}|{handshake_host}|{handshake_port}|{trace}|{match}|{line}|{tag}|{index}|{}"
 	want := "tcp://127.0.0.1:29550|127.0.0.1|29550|/tmp/a {line} b/trace.jsonl.gz|index|0.33|v0.33.0|3|{}"

@@ -14,10 +14,10 @@ import (
 )
 
 // TestBadGolden damages a real golden, or what the manifest says of it, in one
-// way at a time: exactly the right checks turn red, and say where.
+// way at a time: exactly the right checks turn red, and say where. The self-test has more.
 func TestBadGolden(t *testing.T) {
 	const otherHash = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-	usual, older := usualGolden(t), olderGolden(t)
+	usual := usualGolden(t)
 	file := usual.BucketPath
 	// counted is what is said when the manifest has another number than the golden.
 	counted := func(n int, what string, registered int) string {
@@ -38,16 +38,8 @@ func TestBadGolden(t *testing.T) {
 			outcome{exit: ExitOK},
 		},
 		{
-			"flipped byte", func(_ *testing.T, g *subjectGolden) { g.data[len(g.data)/2] ^= 1 },
-			judgedOnce(ExitFail, "integrity", Fail, file, fmt.Sprintf("sha256 of %d bytes is ", usual.Size), "the manifest has "+usual.SHA256),
-		},
-		{
 			"other sha256 in the manifest", func(_ *testing.T, g *subjectGolden) { g.SHA256 = otherHash },
 			judgedOnce(ExitFail, "integrity", Fail, file, "is "+usual.SHA256, "the manifest has "+otherHash),
-		},
-		{
-			"other size in the manifest", func(_ *testing.T, g *subjectGolden) { g.Size-- },
-			judgedOnce(ExitFail, "integrity", Fail, file, fmt.Sprintf("%d bytes, the manifest has size = %d", usual.Size, usual.Size-1)),
 		},
 		{
 			"cut gzip stream", func(_ *testing.T, g *subjectGolden) { g.register(g.data[:len(g.data)-4]) },
@@ -65,20 +57,6 @@ func TestBadGolden(t *testing.T) {
 				fmt.Sprintf("output_token_ids: want %d entries as in output_tokens, got %d", firstRecord+1, firstRecord)),
 		},
 		{
-			"record of another line", func(t *testing.T, g *subjectGolden) {
-				other := olderGolden(t)
-				other.line, other.Line = g.line, g.Line
-				*g = *other
-			},
-			outcome{
-				exit: ExitFail, verdict: map[string]Verdict{"line": Fail},
-				says: map[string][]string{"line": {
-					older.BucketPath + ": ",
-					fmt.Sprintf("meta.vllm_version is %q, which is not of line %s", older.VLLMVersion, usual.Line),
-				}},
-			},
-		},
-		{
 			"no captured version", func(t *testing.T, g *subjectGolden) {
 				g.rewrite(t, func(t *trace.Trace) { t.Meta.VLLMVersion = nil })
 			},
@@ -86,18 +64,6 @@ func TestBadGolden(t *testing.T) {
 				exit: ExitFail, verdict: map[string]Verdict{"line": Fail},
 				says: map[string][]string{"line": {file, "meta.vllm_version is missing"}},
 			},
-		},
-		{
-			"changed token", func(t *testing.T, g *subjectGolden) {
-				g.rewrite(t, func(t *trace.Trace) { firstStream(t).OutputTokenIDs[3]++ })
-			},
-			onlyFidelity(Fail, file, "token streams have digest ", "tokens_sha256 is "+usual.TokensSHA256),
-		},
-		{
-			"changed finish reason", func(t *testing.T, g *subjectGolden) {
-				g.rewrite(t, func(t *trace.Trace) { firstStream(t).FinishReason = trace.FinishStop })
-			},
-			onlyFidelity(Fail, file, "token streams have digest ", "a token or a finish reason was changed"),
 		},
 		{
 			"not pinned", func(_ *testing.T, g *subjectGolden) { g.TokensSHA256 = "" },
@@ -115,22 +81,6 @@ func TestBadGolden(t *testing.T) {
 		{
 			"other number of records in the manifest", func(_ *testing.T, g *subjectGolden) { g.Records++ },
 			onlyFidelity(Fail, counted(usual.Records, "records", usual.Records+1)),
-		},
-		{
-			"other config_hash in the manifest", func(_ *testing.T, g *subjectGolden) { g.ConfigHash = otherHash },
-			failing("provenance", file, "meta.config_hash is \""+usual.ConfigHash, "the manifest has "+otherHash),
-		},
-		{
-			"other config_hash in the golden", func(t *testing.T, g *subjectGolden) {
-				g.rewrite(t, func(t *trace.Trace) { t.Meta.ConfigHash = text(otherHash) })
-			},
-			failing("provenance", file, `meta.config_hash is "`+otherHash, "the manifest has "+usual.ConfigHash),
-		},
-		{
-			"other engine configuration in the golden", func(t *testing.T, g *subjectGolden) {
-				g.rewrite(t, func(t *trace.Trace) { t.Meta.EngineConfig = text("model=other") })
-			},
-			failing("provenance", file, "gpu, vllm_tag and engine_config of the same meta give "),
 		},
 		{
 			"other engine configuration in the manifest", func(_ *testing.T, g *subjectGolden) { g.EngineConfig = "model=other" },

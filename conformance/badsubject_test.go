@@ -54,9 +54,8 @@ func inRequest(id string, change func(*player.Script)) Engine {
 	})
 }
 
-// TestWrongEngine lets the runner judge engines that are wrong in one way: every
-// fidelity check turns red, nothing else does, and the first message says in
-// which request, where, what was expected and what came.
+// TestWrongEngine: what the messages about a stream that differs look like. That each difference is found, by the right checks, is
+// for the self-test.
 func TestWrongEngine(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -72,13 +71,6 @@ func TestWrongEngine(t *testing.T) {
 		{
 			"first token altered", inRequest("replay-0", func(s *player.Script) { s.Tokens[0] = 7 }),
 			onlyFidelity(Fail, "request 0 (line 7): token 0 differs: expected [714 473 1767 722 1946 324 421 1802 1633…], got [7 473 "),
-		},
-		{
-			"swapped tokens", inRequest("replay-9", func(s *player.Script) {
-				at := slices.IndexFunc(s.Tokens, func(id uint32) bool { return id != s.Tokens[0] })
-				s.Tokens[at-1], s.Tokens[at] = s.Tokens[at], s.Tokens[at-1]
-			}),
-			onlyFidelity(Fail, "request 9 (line ", " differs: expected ", ", got "),
 		},
 		{
 			"dropped token", inRequest("replay-0", func(s *player.Script) { s.Tokens = s.Tokens[:23] }),
@@ -97,10 +89,6 @@ func TestWrongEngine(t *testing.T) {
 			onlyFidelity(Fail, "request 0 (line 7): ", "chunk 0 differs: expected sizes [1 1 ", ", got [2 1 "),
 		},
 		{
-			"all in one chunk", inRequest("replay-0", func(s *player.Script) { s.Chunks = []int{24} }),
-			onlyFidelity(Fail, "request 0 (line 7): ", "chunk 0 differs: expected sizes [1 1 ", ", got [24]"),
-		},
-		{
 			"refused request", sabotaged(func(r *player.Request, _ *player.Script) error {
 				if r.ID == "replay-0" {
 					return errors.New("no such record")
@@ -108,10 +96,6 @@ func TestWrongEngine(t *testing.T) {
 				return nil
 			}),
 			onlyFidelity(Fail, "request 0 (line 7): ", "the player refused it: no such record"),
-		},
-		{
-			"crosstalk", crosstalk("replay-8", "replay-9"),
-			onlyFidelity(Fail, "request 8 (line ", "differs: expected ", ", got "),
 		},
 	}
 	for _, test := range tests {
@@ -121,34 +105,6 @@ func TestWrongEngine(t *testing.T) {
 			test.want.check(t, runner.Run(t.Context(), g.plan(t, Selection{})))
 		})
 	}
-}
-
-// crosstalk answers two requests with each other's recording.
-func crosstalk(a, b string) Engine {
-	return func(opt player.Options) (Subject, error) {
-		if opt.Source != nil {
-			return player.New(opt)
-		}
-		replay, err := player.NewReplay(opt.Trace, player.ReplayOptions{Match: player.MatchIndex})
-		if err != nil {
-			return nil, err
-		}
-		opt.Source = exchange{replay, map[string]string{a: b, b: a}}
-		return player.New(opt)
-	}
-}
-
-type exchange struct {
-	player.Source
-	other map[string]string
-}
-
-func (e exchange) Script(r *player.Request) (player.Script, error) {
-	asked := *r
-	if id, ok := e.other[r.ID]; ok {
-		asked.ID, asked.ExternalID = id, id
-	}
-	return e.Source.Script(&asked)
 }
 
 // TestAllFailuresAreReported: one wrong stream does not hide another.

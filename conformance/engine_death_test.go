@@ -136,7 +136,7 @@ func TestLastWords(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			g := usualGolden(t)
 			engine := func(opt player.Options) (Subject, error) {
-				subject, err := raw(nil, nil)(opt)
+				subject, err := raw(nil)(opt)
 				return posthumous{subject.(*rawEngine), test.at, test.words, t}, err
 			}
 			runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: never}, Engine: engine}

@@ -16,7 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// rawEngine is an engine core that says the right thing, and besides whatever a
+// rawEngine is an engine core that says the right thing, and at the end of a replay whatever a
 // test wants: what no player of ours would say.
 type rawEngine struct {
 	opt    player.Options
@@ -25,22 +25,19 @@ type rawEngine struct {
 	input  *zmq.Conn
 	output *zmq.Conn
 
-	// after comes after the answer to a request, and before the next is read. An
-	// error ends the engine.
-	after func(e *rawEngine, id string) error
 	// atEnd comes before the answer to the call that ends a replay.
 	atEnd func(e *rawEngine) error
 }
 
 // raw makes rawEngines.
-func raw(after func(e *rawEngine, id string) error, atEnd func(e *rawEngine) error) Engine {
+func raw(atEnd func(e *rawEngine) error) Engine {
 	return func(opt player.Options) (Subject, error) {
 		codec, err := protocol.CodecFor(opt.VLLMVersion)
 		if err != nil {
 			return nil, err
 		}
 		source, err := player.NewReplay(opt.Trace, player.ReplayOptions{Match: player.MatchIndex, Strict: true})
-		return &rawEngine{opt: opt, codec: codec, source: source, after: after, atEnd: atEnd}, err
+		return &rawEngine{opt: opt, codec: codec, source: source, atEnd: atEnd}, err
 	}
 }
 
@@ -132,10 +129,7 @@ func (e *rawEngine) handle(m zmq.Message) error {
 		}
 		said += n
 	}
-	if e.after == nil {
-		return nil
-	}
-	return e.after(e, r.ID)
+	return nil
 }
 
 // say sends one output, of whatever request.
@@ -154,83 +148,25 @@ func (e *rawEngine) say(id string, finish protocol.FinishReason, tokens ...uint3
 	return e.output.Send(m...)
 }
 
-// at makes a wrong word follow the answer to one request.
-func at(id string, say func(e *rawEngine) error) func(*rawEngine, string) error {
-	return func(e *rawEngine, answered string) error {
-		if answered != id {
-			return nil
-		}
-		return say(e)
-	}
-}
-
-// TestRawEngine lets the runner judge engines that say too much, or something
-// that is no output at all.
-func TestRawEngine(t *testing.T) {
+// TestTokenAfterAll: an engine that answers every request rightly, and says a token more of one that had ended long before.
+func TestTokenAfterAll(t *testing.T) {
 	const check = "fidelity-index-1"
-	died := errors.New("out of memory")
-	tests := []struct {
-		name    string
-		subject Engine
-		verdict Verdict
-		says    []string
+	for name, test := range map[string]struct {
+		atEnd func(*rawEngine) error
+		want  outcome
 	}{
-		{"right", raw(nil, nil), Pass, nil},
-		{
-			"an output of no request", raw(at("replay-3", func(e *rawEngine) error { return e.say("replay-999", protocol.Unfinished, 1) }), nil),
-			Fail,
-			[]string{`an output names request "replay-999", which was never sent`},
+		"right": {nil, outcome{exit: ExitOK}},
+		"a token more": {
+			func(e *rawEngine) error { return e.say("replay-0", protocol.Unfinished, 5) },
+			failing(check, "request 0 (line 7): token 24 differs: ", "(24 expected, 25 received)"),
 		},
-		{
-			"a second end", raw(at("replay-3", func(e *rawEngine) error { return e.say("replay-3", protocol.FinishStop) }), nil),
-			Fail,
-			[]string{"request 3 (line ", "2 terminal outputs, expected exactly one"},
-		},
-		{
-			"a token after the end", raw(at("replay-3", func(e *rawEngine) error { return e.say("replay-3", protocol.Unfinished, 5) }), nil),
-			Fail,
-			[]string{"request 3 (line ", "token "},
-		},
-		{
-			"a token after all ends", raw(nil, func(e *rawEngine) error { return e.say("replay-0", protocol.Unfinished, 5) }),
-			Fail,
-			[]string{"request 0 (line 7): token 24 differs: ", "(24 expected, 25 received)"},
-		},
-		{
-			"a token of another request", raw(at("replay-2", func(e *rawEngine) error { return e.say("replay-0", protocol.Unfinished, 5) }), nil),
-			Fail,
-			[]string{"request 0 (line 7): token 24 differs: "},
-		},
-		{
-			"nothing that decodes", raw(at("replay-3", func(e *rawEngine) error { return e.output.Send([]byte{0xc1}) }), nil),
-			Fail,
-			[]string{"the engine's message does not decode: EngineCoreOutputs: ", " open: request "},
-		},
-		{
-			"that it is dead", raw(at("replay-3", func(e *rawEngine) error {
-				return errors.Join(e.output.Send([]byte(protocol.EngineDead)), died)
-			}), nil),
-			Error,
-			[]string{"engine: out of memory"},
-		},
-		{
-			"no word before it dies", raw(at("replay-3", func(*rawEngine) error { return died }), nil),
-			Error,
-			[]string{"engine: out of memory"},
-		},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
+	} {
+		t.Run(name, func(t *testing.T) {
 			g := usualGolden(t)
-			runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: never}, Engine: test.subject}
-			report := runner.Run(t.Context(), g.plan(t, Selection{
+			runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: never}, Engine: raw(test.atEnd)}
+			test.want.check(t, runner.Run(t.Context(), g.plan(t, Selection{
 				Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
-			}))
-			want := outcome{verdict: map[string]Verdict{check: test.verdict}, says: map[string][]string{check: test.says}}
-			if test.verdict != Pass {
-				want.exit = ExitFail
-			}
-			want.check(t, report)
+			})))
 		})
 	}
 }

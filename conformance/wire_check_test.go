@@ -182,29 +182,19 @@ func TestTamperedWire(t *testing.T) {
 		got     string
 		others  []Code // that follow
 	}{
-		{"envelope one short", 7, edit(drops(8, 1)), replay.CodeWireLength, -1, "", "array of 9 elements", "array of 8 elements", nil},
-		{"envelope one long", 7, edit(inserts(9, leaf(null))), replay.CodeWireLength, -1, "", "array of 9 elements", "array of 10 elements", nil},
-		{"output one short", 7, edit(drops(18, 1), 1, 0), replay.CodeWireLength, 0, ".outputs[0]", "array of 19 elements", "array of 18 elements", nil},
-		{"output one long", 7, edit(inserts(19, leaf(null)), 1, 0), replay.CodeWireLength, 0, ".outputs[0]", "array of 19 elements", "array of 20 elements", nil},
 		{"outputs one short", 676, edit(drops(9, 1), 1), replay.CodeWireLength, -1, ".outputs", "array of 10 elements", "array of 9 elements", nil},
 		{
 			"output shifted", 8, edit(func(n *node) { inserts(5, leaf(null))(n); drops(19, 1)(n) }, 1, 0),
 			replay.CodeWireKind, 0, ".outputs[0].num_nans_in_logits", "0", "nil",
 			[]Code{replay.CodeWireKind},
 		},
-		{"another engine", 7, edit(becomes([]byte{1}), 0), replay.CodeWireValue, -1, ".engine_index", "0", "1", nil},
 		{"another id", 7, edit(becomes(text), 1, 0, 0), replay.CodeWireValue, 0, ".outputs[0].request_id", `"chatcmpl-f9d5b72f-f3aa3857"`, `"x"`, nil},
 		{"a token of another value", 7, edit(becomes([]byte{7}), 1, 0, 1, 0), replay.CodeWireValue, 0, ".outputs[0].new_token_ids[0]", "201", "7", nil},
-		{"a token as text", 7, edit(becomes(text), 1, 0, 1, 0), replay.CodeWireKind, 0, ".outputs[0].new_token_ids[0]", "201", `"x"`, nil},
 		{"one token more", 7, edit(inserts(0, leaf([]byte{7})), 1, 0, 1), replay.CodeWireLength, 0, ".outputs[0].new_token_ids", "array of 1 element", "array of 2 elements", []Code{replay.CodeWireValue}},
-		{"another finish reason", 22, edit(becomes([]byte{0}), 1, 0, 5), replay.CodeWireValue, 0, ".outputs[0].finish_reason", "1", "0", nil},
 		{"no stop reason", 509, edit(becomes(null), 1, 0, 6), replay.CodeWireKind, 20, ".outputs[0].stop_reason", "304", "nil", nil},
 		{"another event", 7, edit(becomes([]byte{3}), 1, 0, 7, 0, "type"), replay.CodeWireValue, 0, ".outputs[0].events[0].type", "1", "3", nil},
-		{"other cached tokens", 743, edit(becomes([]byte{0}), 1, 0, 11, "num_cached_tokens"), replay.CodeWireValue, 45, ".outputs[0].prefill_stats.num_cached_tokens", "256", "0", nil},
 		{"a default left out", 7, edit(drops(24, 2), stats), replay.CodeWireMissing, -1, ".scheduler_stats.", "nil", "absent", nil},
-		{"a key too many", 7, edit(inserts(0, leaf(text), leaf(null)), 1, 0, 11), replay.CodeWireExtra, 0, ".outputs[0].prefill_stats.x", "absent", "nil", nil},
 		{"a key of another name", 7, edit(becomes(text), 1, 0, 7, 1, 0), replay.CodeWireMissing, 0, ".outputs[0].events[1].type", "2", "absent", []Code{replay.CodeWireExtra}},
-		{"keys in another order", 7, edit(func(n *node) { swaps(0, 2)(n); swaps(1, 3)(n) }, 1, 0, 7, 0), replay.CodeWireOrder, 0, ".outputs[0].events[0]", "keys in the order type, timestamp", "keys in the order timestamp, type", nil},
 		{"a gauge", 7, edit(becomes([]byte{9}), stats, "num_running_reqs"), replay.CodeWireValue, -1, ".scheduler_stats.num_running_reqs", "1", "9", nil},
 		{"a statistic of no kind", 24, edit(becomes(null), stats), replay.CodeWireKind, -1, ".scheduler_stats", "{", "nil", nil},
 		{"no time", 7, edit(becomes(pack.AppendFloat64(nil, 0)), 3), replay.CodeWireValue, -1, ".timestamp", "", "0", nil},
@@ -215,12 +205,10 @@ func TestTamperedWire(t *testing.T) {
 		{"another version of the weights", 7, edit(becomes(text), 8), replay.CodeWireValue, -1, ".weight_version", `"default"`, `"x"`, nil},
 		{"a wave", 7, edit(becomes([]byte{1}), 6), replay.CodeWireKind, -1, ".wave_complete", "nil", "1", nil},
 		{"logprobs as bytes", 43, edit(becomes(pack.AppendBin(nil, make([]byte, 16))), 1, 0, 2, 0, 2), replay.CodeWireKind, 2, ".outputs[0].new_logprobs.logprob_token_ids[2]", "", "", nil},
-		{"another ext code", 43, edit(becomes(ext(4, 16)), 1, 0, 2, 1, 2), replay.CodeWireKind, 2, ".outputs[0].new_logprobs.logprobs[2]", "", "", nil},
 		{"a tensor too small", 43, edit(becomes(ext(3, 12)), 1, 0, 2, 1, 2), replay.CodeWireValue, 2, ".outputs[0].new_logprobs.logprobs[2]", "", "", nil},
 		{"logprobs of another token", 43, edit(becomes(ext(3, 16)), 1, 0, 2, 0, 2), replay.CodeWireValue, 2, ".outputs[0].new_logprobs.logprob_token_ids[2]", "", "", nil},
 		{"another type of numbers", 43, edit(becomes(pack.AppendString(nil, "<f8")), 1, 0, 2, 1, 0), replay.CodeWireValue, 2, ".outputs[0].new_logprobs.logprobs[0]", `"<f4"`, `"<f8"`, nil},
 		{"no logprobs", 43, edit(becomes(null), 1, 0, 2), replay.CodeWireKind, 2, ".outputs[0].new_logprobs", "", "nil", nil},
-		{"a frame too many", 7, frames(func(m [][]byte) [][][]byte { return [][][]byte{append(slices.Clone(m), nil)} }), replay.CodeWireFrames, -1, "frames", "1 frame", "2 frames", nil},
 		{"a frame too few", 287, frames(func(m [][]byte) [][][]byte { return [][][]byte{m[:2]} }), replay.CodeWireFrames, -1, "frames", "3 frames", "2 frames", nil},
 		{"another token of the prompt", 287, frames(func(m [][]byte) [][][]byte {
 			ids := slices.Clone(m[1])
@@ -231,18 +219,13 @@ func TestTamperedWire(t *testing.T) {
 		{"no message", 7, frames(func([][]byte) [][][]byte { return nil }), replay.CodeWireUnsaid, 0, "", "a step with outputs", "no such message", nil},
 		{"no message when all is done", 24, frames(func([][]byte) [][][]byte { return nil }), replay.CodeWireUnsaid, -1, "", "a step without outputs", "no such message", nil},
 		{"no answer", 713, frames(func([][]byte) [][][]byte { return nil }), replay.CodeWireUnsaid, -1, "", "an answer to a utility call", "no such message", nil},
-		{"a message twice", 8, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), replay.CodeWireStray, -1, "", "no message", "a step with outputs: [0, [[", nil},
 		{"a step too many", 24, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), replay.CodeWireStray, -1, "", "no message", "a step without outputs: [0, [],", nil},
 		{"a step after the last", 780, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), replay.CodeWireStray, -1, "", "no message", "a step without outputs: [0, [],", nil},
 		{"an answer twice", 713, frames(func(m [][]byte) [][][]byte { return [][][]byte{m, m} }), replay.CodeWireStray, -1, "", "no message", "an answer to a utility call: ", nil},
 		{"another result", 713, edit(becomes([]byte{0xc2}), 4, 2, 1), replay.CodeWireValue, -1, ".utility_output.result[1]", "true", "false", nil},
 		{"the answer to another call", 713, edit(becomes([]byte{9}), 4, 0), replay.CodeWireValue, -1, ".utility_output.call_id", "1", "9", nil},
 		{"a failure", 713, edit(func(n *node) { n.parts[1], n.parts[2] = leaf(text), leaf(null) }, 4), replay.CodeWireKind, -1, ".utility_output.failure_message", "nil", `"x"`, []Code{replay.CodeWireKind}},
-		{"no msgpack", 7, frames(func([][]byte) [][][]byte { return [][][]byte{{{0xc1}}} }), replay.CodeWireSyntax, -1, "", "a message", "msgpack: byte ", nil},
-		{"cut off", 7, frames(func(m [][]byte) [][][]byte { return [][][]byte{{m[0][:20]}} }), replay.CodeWireSyntax, -1, "", "a message", "msgpack: byte ", nil},
-		{"no array", 7, frames(func([][]byte) [][][]byte { return [][][]byte{{{0x80}}} }), replay.CodeWireKind, -1, "", "", "{}", nil},
 		{"no frame", 7, frames(func([][]byte) [][][]byte { return [][][]byte{{}} }), replay.CodeWireFrames, -1, "frames", "1 frame", "0 frames", nil},
-		{"outputs that are none", 7, edit(becomes(null), 1), replay.CodeWireKind, -1, ".outputs", "", "nil", nil},
 	}
 	g := pinnedWire(t)
 	for _, test := range tests {

@@ -103,8 +103,3 @@ func inserts(at int, parts ...*node) func(*node) {
 		n.parts = append(n.parts[:at:at], rest...)
 	}
 }
-
-// swaps exchanges two parts.
-func swaps(i, j int) func(*node) {
-	return func(n *node) { n.parts[i], n.parts[j] = n.parts[j], n.parts[i] }
-}

@@ -5,16 +5,13 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"os"
 	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -111,8 +108,7 @@ func benchRequest(i int, prompt []uint32, tokens int) *protocol.Request {
 // BenchmarkFourGoldens is the fidelity run over the four multiturn goldens of 0.27, 720
 // streams one at a time, from bytes on disk to verdicts.
 func BenchmarkFourGoldens(b *testing.B) {
-	matrix, _ := compat.Load("../compat.toml")
-	mf, _ := manifest.Load("manifest.toml")
+	matrix, mf := repository(b)
 	cases, err := NewPlan(matrix, mf, Selection{
 		Lines:   []string{"0.27"},
 		Goldens: []string{"multiturn-s7", "multiturn-s13", "multiturn-nocache-s7", "multiturn-ngram-k3-s7"},
@@ -122,20 +118,10 @@ func BenchmarkFourGoldens(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		r := Runner{Store: dirStore("../testdata/goldens")}
-		if report := r.Run(context.Background(), cases); report.ExitCode != ExitOK || report.Counts[Pass] != len(cases) {
+		if report := liveRunner().Run(context.Background(), cases); report.ExitCode != ExitOK || report.Counts[Pass] != len(cases) {
 			b.Fatalf("%s: %v", report.Reason, report.Counts)
 		}
 	}
-}
-
-// dirStore takes goldens from a directory.
-type dirStore string
-
-func (d dirStore) Fetch(_ context.Context, g manifest.Golden) ([]byte, string, error) {
-	location := g.Location("", string(d))
-	data, err := os.ReadFile(location)
-	return data, location, err
 }
 
 // BenchmarkReady is the time from nothing to a registered engine.

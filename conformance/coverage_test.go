@@ -1,25 +1,17 @@
 package conformance
 
 import (
-	"path/filepath"
 	"slices"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
-	"github.com/vllm-vcr/conformance/manifest"
 )
 
 // TestJudgedFields: of what an engine under test says, a report tells what fidelity has judged and what was only read; of the
 // player, whose messages are not those of a subject, and without being asked, it tells nothing.
 func TestJudgedFields(t *testing.T) {
-	matrix, findings := compat.Load(filepath.Join("..", "compat.toml"))
-	mf, more := manifest.Load("manifest.toml")
-	if findings = append(findings, more...); tomlfile.HasErrors(findings) {
-		t.Fatal(findings)
-	}
+	matrix, mf := repository(t)
 	cases, err := NewPlan(matrix, mf, Selection{
 		Lines: []string{"0.33"}, Goldens: []string{"edge-s1"}, Assertions: []Assertion{Fidelity}, Concurrency: []int{16},
 	})
@@ -27,7 +19,7 @@ func TestJudgedFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := func(r Runner) Coverage {
-		r.Store = NewStore(StoreOptions{Dir: filepath.Join("..", "testdata", "goldens")})
+		r.Store = liveRunner().Store
 		report := r.Run(t.Context(), cases)
 		if report.ExitCode != ExitOK || len(report.Coverage) != 1 {
 			t.Fatalf("%s; %d lines", report.Reason, len(report.Coverage))
@@ -62,17 +54,11 @@ func TestJudgedFields(t *testing.T) {
 
 // TestFacedFields: of a frontend under test, a report tells which fields it set, and which it was sent.
 func TestFacedFields(t *testing.T) {
-	registry, findings := manifest.Load("manifest.toml")
-	window, more := compat.Load(filepath.Join("..", "compat.toml"))
-	if findings = append(findings, more...); tomlfile.HasErrors(findings) {
-		t.Fatal(findings)
-	}
-	line, _ := window.ByName("0.33")
-	runner := Runner{
-		Store:    NewStore(StoreOptions{Dir: filepath.Join("..", "testdata", "goldens")}),
-		Frontend: startToy(t, "0.33", ""), Coverage: true,
-	}
-	report := runner.Run(t.Context(), frontendsuite.Cases(line, registry, []Assertion{frontendsuite.Completions, frontendsuite.RealEngine}, true))
+	matrix, mf := repository(t)
+	line, _ := matrix.ByName("0.33")
+	runner := liveRunner()
+	runner.Frontend, runner.Coverage = startToy(t, "0.33", ""), true
+	report := runner.Run(t.Context(), frontendsuite.Cases(line, mf, []Assertion{frontendsuite.Completions, frontendsuite.RealEngine}, true))
 	if report.ExitCode != ExitOK || len(report.Coverage) != 1 {
 		t.Fatalf("%s; %d lines", report.Reason, len(report.Coverage))
 	}

@@ -13,11 +13,8 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/internal/check/live"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -110,30 +107,6 @@ func TestAddressNobody(t *testing.T) {
 		verdict: map[string]Verdict{"schema": Error, "fidelity-index-1": Error, "fidelity-index-16": Error},
 		says:    map[string][]string{"schema": waited, "fidelity-index-1": lost, "fidelity-index-16": lost},
 	}.check(t, report)
-}
-
-// TestAddressTaken: the address is somebody else's.
-func TestAddressTaken(t *testing.T) {
-	g := usualGolden(t)
-	front, err := (&sut.Env{Timeouts: DefaultTimeouts()}).Listen(mustCodec(t), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer front.Front.Close()
-	runner := Runner{Store: g, Address: front.Front.Handshake()}
-	report := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Schema}}))
-	outcome{exit: ExitInfra, verdict: map[string]Verdict{"schema": Error}, says: map[string][]string{
-		"schema": {"address already in use"},
-	}}.check(t, report)
-}
-
-func mustCodec(t *testing.T) *protocol.Codec {
-	t.Helper()
-	codec, err := protocol.CodecFor("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return codec
 }
 
 // TestAddressBrokenOff: a case that breaks off leaves nothing to the next one, which
@@ -294,41 +267,5 @@ func TestKeepAliveOfTheLost(t *testing.T) {
 	}}.check(t, report)
 	if announced != 1 {
 		t.Errorf("%d engines announced, want 1", announced)
-	}
-}
-
-// TestKeepAliveOfAFrontend: a frontend is announced with both its sides, and stays, too.
-func TestKeepAliveOfAFrontend(t *testing.T) {
-	matrix, mf := repository(t)
-	cases, err := NewPlan(matrix, mf, Selection{
-		Suite: SuiteFrontend, Lines: []string{"0.33"}, Assertions: []Assertion{frontendsuite.Handshake, frontendsuite.Requests},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var seen []Attached
-	var done, told atomic.Int32
-	runner := liveRunner()
-	runner.Frontend = realUnderTest(t, "0.33.0")
-	runner.KeepAlive = func(at Attached) { seen = append(seen, at) }
-	runner.Progress = func(Result) { done.Add(1) }
-	report := runner.Run(awaited{ctx, func() {
-		if int(done.Load()) < len(cases) || told.Add(1) > 1 {
-			return
-		}
-		if !alive(seen[0].Pid) {
-			t.Error("the frontend is gone after the last case, or is about to go")
-		}
-		cancel()
-	}}, cases)
-	outcome{exit: ExitOK}.check(t, report)
-	if told.Load() == 0 {
-		t.Error("the run ended before it was told to")
-	}
-	if len(seen) != 1 || !strings.HasPrefix(seen[0].Handshake, "tcp://127.0.0.1:") || !strings.HasPrefix(seen[0].URL, "http://127.0.0.1:") ||
-		seen[0].Pid == 0 || alive(seen[0].Pid) {
-		t.Errorf("announced %+v", seen)
 	}
 }

@@ -80,8 +80,7 @@ func TestOurBinary(t *testing.T) {
 	}
 }
 
-// TestMockReplays: so does an engine with a decoder, an encoder and sockets of
-// others.
+// TestMockReplays: so does an engine with a decoder, an encoder and sockets of others. The file of {trace} is gone after it.
 func TestMockReplays(t *testing.T) {
 	goldens := []*subjectGolden{olderGolden(t), usualGolden(t)}
 	if testing.Short() {
@@ -89,12 +88,17 @@ func TestMockReplays(t *testing.T) {
 	}
 	for _, g := range goldens {
 		t.Run(g.line.Name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Setenv("TMPDIR", dir)
 			command := mock(t, "")
 			runner := Runner{Store: g, Engine: command.Engine, Timeouts: patient()}
 			report := runner.Run(t.Context(), g.plan(t, Selection{Matches: command.Matches()}))
 			outcome{exit: ExitOK}.check(t, report)
 			if !slices.Equal(command.Matches(), []player.Match{player.MatchIndex}) || len(report.Results) != 6 {
 				t.Errorf("%d results, want six: an engine without {match} is asked by index only", len(report.Results))
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+				t.Errorf("left behind: %v, %v", left, err)
 			}
 		})
 	}
@@ -151,54 +155,6 @@ func TestFaultyProcess(t *testing.T) {
 				t.Errorf("code %s, want %s", failures[0].Code, test.code)
 			}
 		})
-	}
-}
-
-// TestWorkflowCommands: what looks like a command to a CI service is quoted, so that
-// no line of a report is one.
-func TestWorkflowCommands(t *testing.T) {
-	g := usualGolden(t)
-	runner := Runner{Store: g, Engine: mock(t, "workflow-commands").Engine, Timeouts: patient()}
-	report := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Schema}}))
-	text := report.Results[0].Failures[0].Message
-	for _, said := range []string{"| ::error::from stdout", "|   ::set-output name=a::b", "| ::error file=a,line=1::from stderr", "| ::warning::after"} {
-		if !strings.Contains(text, said) {
-			t.Errorf("the report does not quote %q:\n%s", said, text)
-		}
-	}
-	for line := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '\n' || r == '\r' }) {
-		if strings.HasPrefix(strings.TrimSpace(line), "::") || strings.Contains(line, "##[") {
-			t.Errorf("a line of the report is a command: %q", line)
-		}
-	}
-}
-
-// TestNoSuchCommand: an engine that cannot be started follows from its name.
-func TestNoSuchCommand(t *testing.T) {
-	g := usualGolden(t)
-	runner := Runner{Store: g, Engine: CommandEngine{Template: "/no/such/engine {handshake}"}.Engine, Timeouts: patient()}
-	report := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Schema}}))
-	outcome{exit: ExitInfra, verdict: map[string]Verdict{"schema": Error}, says: map[string][]string{
-		"schema": {"start engine: ", "/no/such/engine", "no such file"},
-	}}.check(t, report)
-	if code := report.Results[0].Failures[0].Code; code != check.CodeStart {
-		t.Errorf("code %s, want %s", code, check.CodeStart)
-	}
-}
-
-// TestTraceIsRemoved: the file of {trace} is there while the engine runs, and gone
-// after it.
-func TestTraceIsRemoved(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("TMPDIR", dir)
-	g := usualGolden(t)
-	runner := Runner{Store: g, Engine: mock(t, "").Engine, Timeouts: patient()}
-	report := runner.Run(t.Context(), g.plan(t, Selection{
-		Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{16},
-	}))
-	outcome{exit: ExitOK}.check(t, report)
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 

@@ -16,17 +16,15 @@ import (
 // tokens and chunks are as good as any for the question whether this frontend
 // understands this line's player.
 func TestRealFrontend(t *testing.T) {
-	matrix, _ := compat.Load("../compat.toml")
-	mf, _ := manifest.Load("manifest.toml")
+	matrix, mf := repository(t)
 	for _, version := range testenv.FrontendVersions() {
 		t.Run(version, func(t *testing.T) {
 			line, ok := matrix.ByName(protocol.LineOf(version))
 			if !ok {
 				t.Fatalf("compat.toml has no line for %s", version)
 			}
-			runner := Runner{Store: NewStore(StoreOptions{Dir: "../testdata/goldens"})}
 			frontend := RealFrontend{Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t)}
-			report := runner.Run(t.Context(), frontendCases(t, line, mf, frontend))
+			report := liveRunner().Run(t.Context(), frontendCases(t, line, mf, frontend))
 			for _, r := range report.Results {
 				t.Logf("%s: %s: %d streams, %d tokens, %v", r.Case.Name(), r.Verdict, r.Asserted, r.Tokens, r.Duration)
 				if r.Verdict != Pass || r.Tokens == 0 {

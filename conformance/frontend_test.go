@@ -45,14 +45,7 @@ func underTest(t *testing.T, front *FrontendUnderTest, lineName string, limits T
 // underExpectations is underTest of a frontend that is known to fail.
 func underExpectations(t *testing.T, front *FrontendUnderTest, lineName string, limits Timeouts, known *expect.Expectations, assertions ...Assertion) *Report {
 	t.Helper()
-	matrix, err := compat.Load("../compat.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mf, err := manifest.Load("manifest.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	matrix, mf := repository(t)
 	line, ok := matrix.ByName(lineName)
 	if !ok {
 		t.Fatalf("compat.toml has no line %s", lineName)
@@ -61,13 +54,12 @@ func underExpectations(t *testing.T, front *FrontendUnderTest, lineName string, 
 	if err := front.Check(cases); err != nil {
 		t.Fatal(err)
 	}
-	every, wrong := EveryCase(matrix, mf, Selection{})
-	if wrong != nil {
-		t.Fatal(wrong)
+	every, err := EveryCase(matrix, mf, Selection{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	runner := Runner{
-		Store: NewStore(StoreOptions{Dir: "../testdata/goldens"}), Frontend: front, Timeouts: limits, Expectations: known, All: every,
-	}
+	runner := liveRunner()
+	runner.Frontend, runner.Timeouts, runner.Expectations, runner.All = front, limits, known, every
 	return runner.Run(t.Context(), cases)
 }
 
@@ -200,7 +192,7 @@ func tells(f Failure, want string) bool {
 // Where the engine was taken away, a frontend that is started by a command is started
 // again.
 func TestFrontendsAreStartedAgain(t *testing.T) {
-	matrix, _ := compat.Load("../compat.toml")
+	matrix, _ := repository(t)
 	line, _ := matrix.ByName(protocol.Newest())
 	cases := frontendsuite.Cases(line, &manifest.Manifest{}, []Assertion{frontendsuite.Chat, frontendsuite.Health}, true)
 	slices.Reverse(cases)

@@ -209,22 +209,6 @@ func TestNewPlanIsPure(t *testing.T) {
 	}
 }
 
-func TestNamesAreUnique(t *testing.T) {
-	matrix, mf := repository(t)
-	cases, err := NewPlan(matrix, mf, Selection{
-		Frontends:   map[string]RealFrontend{"0.33": {Binary: "vllm-rs"}, "0.27": {Binary: "vllm-rs"}},
-		Concurrency: []int{16, 1, 16},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := names(cases)
-	slices.Sort(all)
-	if unique := slices.Compact(slices.Clone(all)); len(unique) != len(all) || len(all) < 80 {
-		t.Errorf("%d names, %d of them different", len(all), len(unique))
-	}
-}
-
 func names(cases []Case) []string {
 	var all []string
 	for _, c := range cases {

@@ -200,13 +200,12 @@ func TestWirePlaces(t *testing.T) {
 // TestTransferIsRepeated: where KV caches go to another engine and come from there, the player repeats what requests are told of
 // them, and how their prompts were computed. When a pull ends is the other engine's.
 func TestTransferIsRepeated(t *testing.T) {
-	window, registry := repository(t)
-	cases, err := NewPlan(window, registry, Selection{Lines: []string{"0.33"}, Goldens: []string{"frames-transfer"}})
+	matrix, mf := repository(t)
+	cases, err := NewPlan(matrix, mf, Selection{Lines: []string{"0.33"}, Goldens: []string{"frames-transfer"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	runner := Runner{Store: NewStore(StoreOptions{Dir: "../testdata/goldens"})}
-	report := runner.Run(t.Context(), cases)
+	report := liveRunner().Run(t.Context(), cases)
 	note := report.Results[len(report.Results)-1].Note
 	if report.ExitCode != ExitOK || !strings.HasPrefix(note, "the player does not repeat: ") {
 		t.Fatalf("%s: %q", report.Reason, note)

@@ -33,14 +33,9 @@ func TestBadEngine(t *testing.T) {
 		code    int
 		stdout  string
 	}{
-		{"floods with outputs", mockEngine(t, "flood-outputs", replaying), "0.33", nil, 1, `^  E024 the engine sent 20000 outputs more than were requested, and continues`},
-		{"floods with outputs of others", mockEngine(t, "flood-strays", replaying), "0.33", nil, 1, `^  F008 an output names request "stray-1", which was never sent`},
-		{"floods with bytes", mockEngine(t, "flood-bytes", replaying), "0.33", nil, 1, `^  R005 .*has 104857600 bytes .* the limit is 67108864`},
-		{"hangs before HELLO", mockEngine(t, "hangs-before-hello", replaying), "0.33", soon, 3, `^  R004 waiting for HELLO: no handshake within 2s; the last of the engine's output:\n      \| waiting for a GPU`},
 		{"hangs before READY", mockEngine(t, "hangs-before-ready", replaying), "0.33", soon, 3, `^  R004 waiting for the registration .*: no handshake within 2s`},
 		{"hangs in the middle", mockEngine(t, "hangs-midway", replaying), "0.33", soon, 3, `^  R006 no output for 3s; 1 open: request 0 \(line 2\) after 3 of 16 tokens`},
 		{"forks what stays", mockEngine(t, "forks", replaying), "0.33", nil, 0, `^PASS: `},
-		{"goes into the background", mockEngine(t, "daemon", replaying), "0.33", nil, 1, `^  R005 .* ended: exit status 0, without any output`},
 		{"ends at once", "true {handshake}", "0.33", nil, 1, `^  R005 engine: true \(true tcp://127.0.0.1:\d+\) ended: exit status 0, without any output`},
 		{"is not there", "/no/such/engine {handshake}", "0.33", nil, 3, `^  R003 engine: start engine: .*/no/such/engine: no such file or directory`},
 		{"is no program", "'" + notExecutable + "' {handshake}", "0.33", nil, 3, `^  R003 engine: start README.md: .*: permission denied`},

@@ -76,18 +76,6 @@ func visit(cmd *cobra.Command, f func(*cobra.Command)) {
 	}
 }
 
-// TestReferenceDependsOnNothing: the page is the same twice, and names no place
-// of this machine.
-func TestReferenceDependsOnNothing(t *testing.T) {
-	first, second := reference(newRootCommand(quietEnvironment())), reference(newRootCommand(quietEnvironment()))
-	if first != second {
-		t.Errorf("differs between two runs:\n%s", cmp.Diff(first, second))
-	}
-	if home, err := os.UserHomeDir(); err == nil && home != "/" && strings.Contains(first, home) {
-		t.Errorf("the page names %s", home)
-	}
-}
-
 // TestHelp: commands and flags are described in the same way: a short text that
 // begins with a capital for commands and without for flags, and has no full stop.
 func TestHelp(t *testing.T) {

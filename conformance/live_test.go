@@ -60,15 +60,38 @@ func TestLivePlayer(t *testing.T) {
 	}
 }
 
-// TestLiveMock: so is an engine that is none of ours.
+// TestLiveMock: so is an engine that is none of ours. One may be started without statistics; and what a model computes on top of its
+// prefix cache may be rounded in another way, and end in another token.
 func TestLiveMock(t *testing.T) {
-	for _, line := range []string{"0.33", "0.27"} {
-		t.Run(line, func(t *testing.T) {
-			runner := liveRunner()
-			runner.Engine, runner.Timeouts = liveMock(t, "").Engine, patient()
-			wantAllPass(t, runner.Run(t.Context(), withoutGolden(livePlan(t, line))), nil)
+	for _, test := range []struct {
+		line, fault string
+		skips       map[Assertion]string
+	}{
+		{line: "0.33"},
+		{line: "0.27"},
+		{line: "0.33", fault: "no-statistics", skips: map[Assertion]string{live.Statistics: "the engine sends no scheduler_stats"}},
+		{line: "0.33", fault: "rounds-by-cache"},
+	} {
+		t.Run(test.line+test.fault, func(t *testing.T) {
+			wantAllPass(t, mockRunner(t, test.fault).Run(t.Context(), withoutGolden(livePlan(t, test.line))), test.skips)
 		})
 	}
+}
+
+// mockRunner judges an engine that is none of ours.
+func mockRunner(t *testing.T, fault string) *Runner {
+	t.Helper()
+	runner := liveRunner()
+	runner.Engine, runner.Timeouts = liveMock(t, fault).Engine, patient()
+	return runner
+}
+
+// mockCases are the live cases of line 0.33 for it, or some of them.
+func mockCases(t *testing.T, only ...Assertion) []Case {
+	t.Helper()
+	return slices.DeleteFunc(withoutGolden(livePlan(t, "0.33")), func(c Case) bool {
+		return len(only) > 0 && !slices.Contains(only, c.Assertion)
+	})
 }
 
 // withoutGolden leaves out what a captured engine registered with: ours of another
@@ -135,7 +158,7 @@ func TestLiveFaults(t *testing.T) {
 			if test.code == live.CodeGauges || test.code == check.CodeUtility {
 				runner.Timeouts.Idle = 10 * time.Second // what never comes is waited for
 			}
-			report := runner.Run(t.Context(), withoutGolden(livePlan(t, "0.33")))
+			report := runner.Run(t.Context(), mockCases(t))
 			for _, r := range report.Results {
 				a := r.Case.Assertion
 				want := Pass
@@ -157,20 +180,11 @@ func TestLiveFaults(t *testing.T) {
 	}
 }
 
-// TestLiveWithoutStatistics: an engine may be started without them.
-func TestLiveWithoutStatistics(t *testing.T) {
-	runner := liveRunner()
-	runner.Engine, runner.Timeouts = liveMock(t, "no-statistics").Engine, patient()
-	report := runner.Run(t.Context(), withoutGolden(livePlan(t, "0.33")))
-	wantAllPass(t, report, map[Assertion]string{live.Statistics: "the engine sends no scheduler_stats"})
-}
-
 // TestLiveStuck: an engine that does nothing while it starts is not waited for as long as one that loads a model.
 func TestLiveStuck(t *testing.T) {
-	runner := liveRunner()
-	runner.Engine, runner.Timeouts = liveMock(t, "hangs-before-hello").Engine, patient()
+	runner := mockRunner(t, "hangs-before-hello")
 	runner.Timeouts.Stuck = 200 * time.Millisecond
-	r := runner.Run(t.Context(), withoutGolden(livePlan(t, "0.33"))).Results[0]
+	r := runner.Run(t.Context(), mockCases(t)).Results[0]
 	if r.Verdict != Error || r.Failures[0].Code != check.CodeNoHandshake || !strings.Contains(r.Failures[0].Message, "no sign of life within 200ms") {
 		t.Errorf("%s: %v", r.Verdict, r.Failures)
 	}
@@ -179,10 +193,9 @@ func TestLiveStuck(t *testing.T) {
 // TestLiveLogits: the wire does not tell what numbers an engine sends as log-probabilities, and the caller does.
 func TestLiveLogits(t *testing.T) {
 	for logits, want := range map[bool]Verdict{false: Fail, true: Pass} {
-		runner := liveRunner()
-		runner.Engine, runner.Timeouts, runner.Logits = liveMock(t, "logits").Engine, patient(), logits
-		report := runner.Run(t.Context(), slices.DeleteFunc(withoutGolden(livePlan(t, "0.33")), func(c Case) bool { return c.Assertion != live.Repeat }))
-		r := report.Results[0]
+		runner := mockRunner(t, "logits")
+		runner.Logits = logits
+		r := runner.Run(t.Context(), mockCases(t, live.Repeat)).Results[0]
 		if r.Verdict != want || want == Fail && (r.Failures[0].Code != invariant.CodeLogprobs || !strings.Contains(r.Failures[0].Message, "--logprobs-mode")) {
 			t.Errorf("logits %v: %s, want %s: %v", logits, r.Verdict, want, r.Failures)
 		}
@@ -191,20 +204,9 @@ func TestLiveLogits(t *testing.T) {
 
 // TestLiveDoneBefore: an abort that comes after the end shows nothing, and that is told.
 func TestLiveDoneBefore(t *testing.T) {
-	runner := liveRunner()
-	runner.Engine, runner.Timeouts = liveMock(t, "done-before-aborts").Engine, patient()
-	report := runner.Run(t.Context(), slices.DeleteFunc(withoutGolden(livePlan(t, "0.33")), func(c Case) bool { return c.Assertion != live.Abort }))
-	if r := report.Results[0]; r.Verdict != Pass || !strings.Contains(r.Note, "every request had ended before the engine read its abort") {
+	if r := mockRunner(t, "done-before-aborts").Run(t.Context(), mockCases(t, live.Abort)).Results[0]; r.Verdict != Pass || !strings.Contains(r.Note, "every request had ended before the engine read its abort") {
 		t.Errorf("%s (%s) %v", r.Verdict, r.Note, r.Failures)
 	}
-}
-
-// TestLiveRounding: what a model computes on top of its prefix cache may be rounded in
-// another way, and end in another token.
-func TestLiveRounding(t *testing.T) {
-	runner := liveRunner()
-	runner.Engine, runner.Timeouts = liveMock(t, "rounds-by-cache").Engine, patient()
-	wantAllPass(t, runner.Run(t.Context(), withoutGolden(livePlan(t, "0.33"))), nil)
 }
 
 // TestLiveLost: what ends the engine is told by the case that sees it, and the
@@ -231,13 +233,10 @@ func TestLiveLost(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()
-			runner := liveRunner()
-			runner.Engine, runner.Timeouts = liveMock(t, test.fault).Engine, test.limits
+			runner := mockRunner(t, test.fault)
+			runner.Timeouts = test.limits
 			// Each case that waits in vain takes its time.
-			cases := slices.DeleteFunc(withoutGolden(livePlan(t, "0.33")), func(c Case) bool {
-				return !slices.Contains([]Assertion{live.Handshake, test.seen, live.Utilities, live.Repeat}, c.Assertion)
-			})
-			report := runner.Run(t.Context(), cases)
+			report := runner.Run(t.Context(), mockCases(t, live.Handshake, test.seen, live.Utilities, live.Repeat))
 			seen := false
 			for _, r := range report.Results {
 				a := r.Case.Assertion

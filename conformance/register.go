@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -188,7 +189,7 @@ type registrar struct {
 
 // prepare completes the request and checks what needs no file.
 func (r *registrar) prepare(context.Context) error {
-	r.Workload = orString(r.Workload, r.ID)
+	r.Workload = cmp.Or(r.Workload, r.ID)
 	if r.Role == "" {
 		r.Role = manifest.Fidelity
 	}
@@ -237,13 +238,6 @@ func isStore(location string) bool {
 		return strings.HasPrefix(rest, "/")
 	}
 	return false
-}
-
-func orString(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }
 
 // read reads the capture, checks it, and compresses it as it will be kept.

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -94,7 +95,7 @@ func pathSegment(text string) string {
 		}
 		return '-'
 	}, text)
-	return orString(strings.TrimLeft(text, "._"), "-")
+	return cmp.Or(strings.TrimLeft(text, "._"), "-")
 }
 
 // metaText is a text of the meta line under a key of the recorder's own.

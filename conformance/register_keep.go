@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,16 +94,16 @@ func (r *registrar) inherit(mf *manifest.Manifest) {
 	r.result.Replaced = true
 	r.replaced = mf.Goldens[at]
 	old, g := r.replaced, &r.result.Golden
-	g.Scenario = orString(g.Scenario, old.Scenario)
+	g.Scenario = cmp.Or(g.Scenario, old.Scenario)
 	g.Visibility, g.License, g.Notes = old.Visibility, old.License, old.Notes
 	if g.Seed == nil {
 		g.Seed = old.Seed
 	}
 	if g.SHA256 == old.SHA256 { // it is the same capture
 		g.VersionID, g.Mirrors = old.VersionID, old.Mirrors
-		g.EngineImage = orString(old.EngineImage, g.EngineImage)
-		g.CaptureRun = orString(old.CaptureRun, g.CaptureRun)
-		g.RecorderVersion = orString(g.RecorderVersion, old.RecorderVersion)
+		g.EngineImage = cmp.Or(old.EngineImage, g.EngineImage)
+		g.CaptureRun = cmp.Or(old.CaptureRun, g.CaptureRun)
+		g.RecorderVersion = cmp.Or(g.RecorderVersion, old.RecorderVersion)
 		if !old.CapturedAt.IsZero() {
 			g.CapturedAt = old.CapturedAt
 		}

@@ -224,7 +224,9 @@ func TestRegisterWireRefusals(t *testing.T) {
 				data = test.damage(data)
 			}
 			d := copyWithFrames(t, data)
-			d.Line = orString(test.line, d.Line)
+			if test.line != "" {
+				d.Line = test.line
+			}
 			before := d.files(t)
 			_, err := Register(t.Context(), d.Registration)
 			wantRefusal(t, err, ExitFail, "frames.jsonl.gz", test.says)

@@ -222,16 +222,9 @@ func runCases(ctx context.Context, env *environment, opts *conformOptions, runne
 
 // check refuses flags that say nothing sensible together.
 func (opts *conformOptions) check() error {
-	for _, limit := range []struct {
-		flag  string
-		value time.Duration
-	}{
-		{"--start-timeout", opts.timeouts.Connect},
-		{"--idle-timeout", opts.timeouts.Idle},
-		{"--golden-timeout", opts.timeouts.Golden},
-	} {
-		if limit.value <= 0 {
-			return fmt.Errorf("%s %v: want more than 0", limit.flag, limit.value)
+	for _, limit := range limitsOf(&opts.timeouts) {
+		if *limit.value <= 0 {
+			return fmt.Errorf("--%s %v: want more than 0", limit.flag, *limit.value)
 		}
 	}
 	if err := opts.report.check(); err != nil {
@@ -261,26 +254,37 @@ func (opts *conformOptions) check() error {
 	return nil
 }
 
+// A timeLimit is one of the timeouts of a run, and its flag.
+type timeLimit struct {
+	flag  string
+	value *time.Duration
+}
+
+func limitsOf(t *conformance.Timeouts) []timeLimit {
+	return []timeLimit{{"start-timeout", &t.Connect}, {"idle-timeout", &t.Idle}, {"golden-timeout", &t.Golden}}
+}
+
+// A setFlag is a flag with its value and its default.
+type setFlag struct{ name, value, fallback string }
+
+// repeated are the flags that do not have their defaults, as arguments.
+func repeated(flags ...setFlag) (args []string) {
+	for _, f := range flags {
+		if f.value != f.fallback {
+			args = append(args, f.name, f.value)
+		}
+	}
+	return args
+}
+
 // inputFlags are the flags that name the inputs of a run, whether they came from
 // the command line or from the environment.
 func (opts *conformOptions) inputFlags() []string {
-	var flags []string
-	for _, flag := range []struct{ name, value, fallback string }{
-		{"--compat", opts.in.compat, ""},
-		{"--manifest", opts.in.manifest, ""},
-		{"--expectations", opts.plan.expectations, ""},
-		{"--enforce", opts.enforce, string(conformance.EnforceValidated)},
-	} {
-		if flag.value != flag.fallback {
-			flags = append(flags, flag.name, flag.value)
-		}
-	}
-	for _, limit := range []struct {
-		name  string
-		value time.Duration
-	}{{"start-timeout", opts.timeouts.Connect}, {"idle-timeout", opts.timeouts.Idle}, {"golden-timeout", opts.timeouts.Golden}} {
-		if opts.given != nil && opts.given.Changed(limit.name) { // a drift check has no such flags
-			flags = append(flags, "--"+limit.name, limit.value.String())
+	flags := repeated(setFlag{"--compat", opts.in.compat, ""}, setFlag{"--manifest", opts.in.manifest, ""},
+		setFlag{"--expectations", opts.plan.expectations, ""}, setFlag{"--enforce", opts.enforce, string(conformance.EnforceValidated)})
+	for _, limit := range limitsOf(&opts.timeouts) {
+		if opts.given != nil && opts.given.Changed(limit.flag) { // a drift check has no such flags
+			flags = append(flags, "--"+limit.flag, limit.value.String())
 		}
 	}
 	if opts.model != "" && opts.subject.frontendCommand != "" {

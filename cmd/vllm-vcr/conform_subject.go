@@ -151,16 +151,10 @@ func (opts *subjectOptions) withDefaults(t conformance.Timeouts, suite conforman
 	case opts.hasFrontend():
 		fallback.Connect = frontendStart
 	}
-	for _, limit := range []struct {
-		flag          string
-		set, fallback *time.Duration
-	}{
-		{"start-timeout", &t.Connect, &fallback.Connect},
-		{"idle-timeout", &t.Idle, &fallback.Idle},
-		{"golden-timeout", &t.Golden, &fallback.Golden},
-	} {
+	defaults := limitsOf(&fallback)
+	for i, limit := range limitsOf(&t) {
 		if !opts.given.Changed(limit.flag) {
-			*limit.set = *limit.fallback
+			*limit.value = *defaults[i].value
 		}
 	}
 	if !opts.given.Changed("start-timeout") {
@@ -215,25 +209,13 @@ func logAttached(env *environment, at conformance.Attached) {
 
 // flags are those that a command needs to judge the same subject again.
 func (opts *subjectOptions) flags() []string {
-	var flags []string
-	for _, flag := range []struct{ name, value string }{
-		{"--suite", opts.suite},
-		{"--engine-command", opts.engineCommand},
-		{"--engine-handshake", opts.engineAddress},
-		{"--frontend-command", opts.frontendCommand},
-		{"--frontend-url", opts.frontendURL},
-		{"--frontend-handshake", opts.frontendHandshake},
-	} {
-		if flag.value != "" {
-			flags = append(flags, flag.name, flag.value)
-		}
-	}
+	flags := repeated(setFlag{"--suite", opts.suite, ""}, setFlag{"--engine-command", opts.engineCommand, ""},
+		setFlag{"--engine-handshake", opts.engineAddress, ""}, setFlag{"--frontend-command", opts.frontendCommand, ""},
+		setFlag{"--frontend-url", opts.frontendURL, ""}, setFlag{"--frontend-handshake", opts.frontendHandshake, ""})
 	if opts.engineCommand != "" && opts.engineGrace != conformance.DefaultGrace {
 		flags = append(flags, "--engine-grace", opts.engineGrace.String())
 	}
-	if opts.logprobsMode != "" && opts.logprobsMode != logprobsModes[0] {
-		flags = append(flags, "--logprobs-mode", opts.logprobsMode)
-	}
+	flags = append(flags, repeated(setFlag{"--logprobs-mode", cmp.Or(opts.logprobsMode, logprobsModes[0]), logprobsModes[0]})...)
 	for _, name := range opts.engineEnv {
 		flags = append(flags, "--engine-env", name)
 	}

@@ -148,38 +148,16 @@ func casesResult(cases []conformance.Case) casesJSON {
 
 // compareJSON is the difference of two reports.
 type compareJSON struct {
-	Schema   string           `json:"schema"`
-	Worse    bool             `json:"worse"`
-	Failing  []differenceJSON `json:"newly_failing"`
-	Gone     []differenceJSON `json:"no_longer_asserted"`
-	Other    []differenceJSON `json:"failing_otherwise"`
-	Fixed    []differenceJSON `json:"fixed"`
-	Added    []differenceJSON `json:"added"`
-	Digests  []differenceJSON `json:"other_goldens"`
-	OldFile  string           `json:"old"`
-	NewFile  string           `json:"new"`
-	ExitCode int              `json:"exit_code"`
-}
-
-type differenceJSON struct {
-	Name   string `json:"name"`
-	Gating bool   `json:"gating"`
-	Old    string `json:"old"`
-	New    string `json:"new"`
+	Schema string `json:"schema"`
+	Worse  bool   `json:"worse"`
+	*report.Difference
+	OldFile  string `json:"old"`
+	NewFile  string `json:"new"`
+	ExitCode int    `json:"exit_code"`
 }
 
 func compareResult(before, after string, d *report.Difference) compareJSON {
-	list := func(changes []report.Change) []differenceJSON {
-		all := make([]differenceJSON, len(changes))
-		for i, c := range changes {
-			all[i] = differenceJSON(c)
-		}
-		return all
-	}
-	result := compareJSON{
-		Schema: schemaOf("conform-compare"), Worse: d.Worse(), OldFile: before, NewFile: after, Failing: list(d.Failing), Gone: list(d.Gone),
-		Other: list(d.Other), Fixed: list(d.Fixed), Added: list(d.Added), Digests: list(d.Digests),
-	}
+	result := compareJSON{Schema: schemaOf("conform-compare"), Worse: d.Worse(), Difference: d, OldFile: before, NewFile: after}
 	if d.Worse() {
 		result.ExitCode = conformance.ExitFail
 	}

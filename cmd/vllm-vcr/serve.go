@@ -112,7 +112,7 @@ func newServeCommand(env *environment) *cobra.Command {
 	grouped(flags, "Frontend")
 	opts.edge.add(flags)
 	opts.play.add(flags)
-	serveDefaults(flags, &opts.play)
+	serveDefaults(flags)
 	describeFaults(flags)
 	opts.sim.add(flags)
 	common(flags, "host", "port", "served-model-name", "shutdown-timeout", "restart", "frontend", "offline",
@@ -132,7 +132,7 @@ func describeFaults(flags *pflag.FlagSet) {
 }
 
 // serveDefaults changes defaults of play that would not work here, and their texts.
-func serveDefaults(flags *pflag.FlagSet, play *playOptions) {
+func serveDefaults(flags *pflag.FlagSet) {
 	for _, change := range []struct{ name, value, usage string }{
 		{"frontend-handshake", "", "handshake `ADDRESS` of the frontend, tcp://127.0.0.1:PORT (default a free port)"},
 		{"mode", modeText, "reply when no recording matches: text (English sentences), random (random tokens) or echo (the prompt)"},

@@ -98,7 +98,7 @@ func invariantFaults(s *scene) []Fault {
 			red: told(invariant.CodeLogprobs, ".new_logprobs", differingOutput(kind, outputAt+"[0].new_logprobs")),
 			wire: inMiddle(func(o *spoken) {
 				if at := o.scene.field("EngineCoreOutput", "new_logprobs"); o.node().items[at].isNil() {
-					o.node().items[at] = array(tensor("<i4", 1), tensor("<f4", 1), tensor("<i8", 1), null())
+					o.node().items[at] = array(tensor("<i4"), tensor("<f4"), tensor("<i8"), null())
 				}
 			}),
 		},
@@ -108,7 +108,7 @@ func invariantFaults(s *scene) []Fault {
 			Name: "mask-of-floats", Says: "the ids of a sampling mask are floats",
 			red: told(invariant.CodeMask, ".new_sampling_mask.token_ids", differingOutput(kind, outputAt+"[0].new_sampling_mask")),
 			wire: inMiddle(func(o *spoken) {
-				o.node().items[o.scene.field("EngineCoreOutput", "new_sampling_mask")] = array(tensor("<f4", 1), null(), null())
+				o.node().items[o.scene.field("EngineCoreOutput", "new_sampling_mask")] = array(tensor("<f4"), null(), null())
 			}),
 		})
 	}
@@ -130,11 +130,10 @@ func (s *scene) impossibleOf(code conformance.Code, path string) want {
 	return w
 }
 
-// tensor is one of zeros in a row.
-func tensor(dtype string, n int) *node {
-	width := map[byte]int{'4': 4, '8': 8}[dtype[2]]
-	data := &node{kind: pack.Ext, leaf: pack.AppendExt(nil, protocol.ExtRawView, make([]byte, n*width))}
-	return array(text(dtype), array(number(uint64(n))), data)
+// tensor is one of a zero.
+func tensor(dtype string) *node {
+	data := &node{kind: pack.Ext, leaf: pack.AppendExt(nil, protocol.ExtRawView, make([]byte, dtype[2]-'0'))}
+	return array(text(dtype), array(number(1)), data)
 }
 
 // float is a number of seconds.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // What the self-test finds wrong with the runner.
@@ -16,10 +17,6 @@ const (
 	CodeNotPlayed  conformance.Code = "T004" // the fault could not be played
 )
 
-func wrong(code conformance.Code, format string, args ...any) conformance.Failure {
-	return conformance.Failure{Code: code, Request: -1, Position: -1, Frame: -1, Message: fmt.Sprintf(format, args...)}
-}
-
 // judge compares what the runner found with what it had to find.
 func (f *Fault) judge(s *scene, results []conformance.Result) (failures []conformance.Failure) {
 	for _, r := range results {
@@ -27,12 +24,12 @@ func (f *Fault) judge(s *scene, results []conformance.Result) (failures []confor
 		usual := s.expected[r.Case.Name()]
 		switch {
 		case mustSee && !r.Verdict.Red():
-			failures = append(failures, wrong(CodeUncaught, "%s does not see it: %s", f.check(r.Case), describe(r)))
+			failures = append(failures, check.Failed(CodeUncaught, "%s does not see it: %s", f.check(r.Case), describe(r)))
 		case mustSee:
 			failures = append(failures, w.compare(f.check(r.Case), r)...)
 		case r.Verdict == conformance.Skip && f.blames && strings.HasPrefix(r.Note, "not judged: see "):
 		case f.red == nil && r.Verdict.Red(), f.red != nil && r.Verdict != usual:
-			failures = append(failures, wrong(CodeWrongCheck, "%s must not be concerned: %s", f.check(r.Case), describe(r)))
+			failures = append(failures, check.Failed(CodeWrongCheck, "%s must not be concerned: %s", f.check(r.Case), describe(r)))
 		}
 	}
 	return failures
@@ -66,23 +63,23 @@ func describe(r conformance.Result) string {
 }
 
 // compare tells what the first failure of a case lacks, or the first with the code.
-func (w *want) compare(check string, r conformance.Result) (failures []conformance.Failure) {
+func (w *want) compare(name string, r conformance.Result) (failures []conformance.Failure) {
 	verdict := conformance.Fail
 	if strings.HasPrefix(string(w.code), "R") {
 		verdict = conformance.Error
 	}
 	if r.Verdict != verdict {
-		failures = append(failures, wrong(CodeUnclear, "%s: the verdict is %s, want %s: %s", check, r.Verdict, verdict, describe(r)))
+		failures = append(failures, check.Failed(CodeUnclear, "%s: the verdict is %s, want %s: %s", name, r.Verdict, verdict, describe(r)))
 	}
 	if len(r.Failures) == 0 {
-		return append(failures, wrong(CodeUnclear, "%s is %s without a failure", check, r.Verdict))
+		return append(failures, check.Failed(CodeUnclear, "%s is %s without a failure", name, r.Verdict))
 	}
 	says := r.Failures[0]
 	if i := slices.IndexFunc(r.Failures, func(f conformance.Failure) bool { return f.Code == w.code }); i >= 0 && w.besides {
 		says = r.Failures[i]
 	}
 	for _, lack := range w.lacks(says) {
-		failures = append(failures, wrong(CodeUnclear, "%s: %s: %s", check, lack, says.Message))
+		failures = append(failures, check.Failed(CodeUnclear, "%s: %s: %s", name, lack, says.Message))
 	}
 	return failures
 }

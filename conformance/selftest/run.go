@@ -14,6 +14,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -185,7 +186,7 @@ func (cfg *Config) judged(ctx context.Context, t *task) conformance.Result {
 		limits, last = t.fault.timeouts(try)
 		var err error
 		if result, err = cfg.try(ctx, t, limits, result); err != nil {
-			result.Verdict, result.Failures = conformance.Error, []conformance.Failure{wrong(CodeNotPlayed, "%v", err)}
+			result.Verdict, result.Failures = conformance.Error, []conformance.Failure{check.Failed(CodeNotPlayed, "%v", err)}
 			result.Infra = ctx.Err() != nil
 			break
 		}

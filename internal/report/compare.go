@@ -14,21 +14,23 @@ import (
 // Difference is what is different between two documents. Its cases are in the
 // order of the newer document; gone ones in that of the older.
 type Difference struct {
-	Failing []Change // red now, and not before: it passed, was skipped, or was not there
-	Gone    []Change // compared something before, and is not there or skipped now
-	Other   []Change // red before and now, with other codes
-	Fixed   []Change // red before, and not now
-	Added   []Change // not there before, and not red
-	Digests []Change // the golden has other bytes or other token streams
+	Failing []Change `json:"newly_failing"`      // red now, and not before: it passed, was skipped, or was not there
+	Gone    []Change `json:"no_longer_asserted"` // compared something before, and is not there or skipped now
+	Other   []Change `json:"failing_otherwise"`  // red before and now, with other codes
+	Fixed   []Change `json:"fixed"`              // red before, and not now
+	Added   []Change `json:"added"`              // not there before, and not red
+	Digests []Change `json:"other_goldens"`      // the golden has other bytes or other token streams
 
 	still int // red before and now, with the same codes
 }
 
 // Change is one case of a difference, or one golden.
 type Change struct {
-	Name     string
-	Gating   bool
-	Old, New string // what was, and what is: a verdict with its codes, or a digest
+	Name   string `json:"name"`
+	Gating bool   `json:"gating"`
+	// Old is what was and New what is: a verdict with its codes, or a digest.
+	Old string `json:"old"`
+	New string `json:"new"`
 }
 
 // Worse reports whether something fails that did not, or is no longer asserted.
@@ -36,7 +38,7 @@ func (d *Difference) Worse() bool { return len(d.Failing)+len(d.Gone) > 0 }
 
 // Compare says what is different in after, compared with before.
 func Compare(before, after *Document) *Difference {
-	d := &Difference{}
+	d := &Difference{Failing: []Change{}, Gone: []Change{}, Other: []Change{}, Fixed: []Change{}, Added: []Change{}, Digests: []Change{}}
 	known, now := byName(before), byName(after)
 	for i := range after.Cases {
 		c := &after.Cases[i]
@@ -169,17 +171,12 @@ func (d *Difference) Text(w io.Writer) error {
 			if i == 0 {
 				fmt.Fprintf(&b, "%s:\n", p.heading)
 			}
-			fmt.Fprintf(&b, "  %s: %s\n", safetext.Line(c.Name+gateOf(c.Gating)), safetext.Line(c.Old+" -> "+c.New))
+			fmt.Fprintf(&b, "  %s: %s\n", safetext.Line(c.Name+gate(c.Gating)), safetext.Line(c.Old+" -> "+c.New))
 		}
 	}
 	fmt.Fprintf(&b, "%s\n", d.Verdict())
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-func gateOf(gating bool) string {
-	c := Case{Gating: gating}
-	return c.gate()
 }
 
 // Markdown writes the same for a job's page, no longer than limit bytes.
@@ -194,7 +191,7 @@ func (d *Difference) Markdown(w io.Writer, limit int) error {
 		heading := "### " + strings.ToUpper(p.heading[:1]) + p.heading[1:] + "\n\n| case | before | now |\n| --- | --- | --- |\n"
 		m.list(heading, "case", len(p.changes), func(i int) string {
 			c := p.changes[i]
-			return fmt.Sprintf("| %s%s | %s | %s |\n", code(c.Name), gateOf(c.Gating), escape(c.Old), escape(c.New))
+			return fmt.Sprintf("| %s%s | %s | %s |\n", code(c.Name), gate(c.Gating), escape(c.Old), escape(c.New))
 		})
 	}
 	_, err := io.WriteString(w, m.b.String())

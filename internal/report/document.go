@@ -143,9 +143,9 @@ func (c *Case) codes() []conformance.Code {
 	return once
 }
 
-// gate says what a verdict of the case means to the run.
-func (c *Case) gate() string {
-	if c.Gating {
+// gate says what the verdict of a case means to the run.
+func gate(gating bool) string {
+	if gating {
 		return ""
 	}
 	return " (does not gate)"

@@ -190,7 +190,7 @@ func (c *Case) markdown(d *Document, also []string) string {
 	if codes := c.codes(); len(codes) > 0 {
 		first = fmt.Sprintf(`<a href="%s">%s</a>`, html.EscapeString(HelpURL(codes[0], d.Findings[codes[0]])), codes[0])
 	}
-	fmt.Fprintf(&b, "<details><summary>%s <code>%s</code>%s %s</summary>\n\n", mark(c.Verdict), escape(c.Name), c.gate(), first)
+	fmt.Fprintf(&b, "<details><summary>%s <code>%s</code>%s %s</summary>\n\n", mark(c.Verdict), escape(c.Name), gate(c.Gating), first)
 	fence(&b, "text", c.failureText())
 	for _, part := range []struct{ name, text string }{
 		{"also in", strings.Join(also, ", ")}, {"golden", c.Location}, {"registered", c.Entry},

@@ -105,7 +105,7 @@ func tallTable(b *bytes.Buffer, p painter, t *table) {
 // failures writes a block about a case that is not as it should be.
 func (p painter) failures(b *bytes.Buffer, c *Case, also []string) {
 	head := strings.ToUpper(string(c.Verdict)) + " " + safetext.Line(c.Name)
-	fmt.Fprintf(b, "\n%s%s\n", p.paint(c.Verdict, head), c.gate())
+	fmt.Fprintf(b, "\n%s%s\n", p.paint(c.Verdict, head), gate(c.Gating))
 	for i, f := range c.Failures {
 		if i == maxFailures {
 			fmt.Fprintf(b, "  … and %d more; --report-json FILE lists them all\n", len(c.Failures)-i)

@@ -29,28 +29,32 @@ const (
 	FormatBadges   Format = "badges"
 )
 
-// Formats are all of them.
-func Formats() []Format {
-	return []Format{FormatJSON, FormatJUnit, FormatSARIF, FormatMarkdown, FormatHTML, FormatBadges}
+// formats are all of them, with what [Dir.Write] names the file of each. The badges have a directory of that name, with a file
+// for each line.
+var formats = []struct {
+	format Format
+	name   string
+	write  func(io.Writer, *Document) error // nil for the badges
+}{
+	{FormatJSON, "report.json", JSON},
+	{FormatJUnit, "junit.xml", JUnit},
+	{FormatSARIF, "report.sarif", SARIF},
+	{FormatMarkdown, "summary.md", func(w io.Writer, d *Document) error { return Markdown(w, d, MarkdownLimit) }},
+	{FormatHTML, "report.html", HTML},
+	{FormatBadges, "badges", nil},
 }
 
-// FileName is what [Dir.Write] names the file of a format; the badges have a directory of
-// that name, with a file for each line.
-func (f Format) FileName() string {
-	switch f {
-	case FormatJSON:
-		return "report.json"
-	case FormatJUnit:
-		return "junit.xml"
-	case FormatSARIF:
-		return "report.sarif"
-	case FormatMarkdown:
-		return "summary.md"
-	case FormatHTML:
-		return "report.html"
+// Formats are all of them.
+func Formats() []Format {
+	var all []Format
+	for _, f := range formats {
+		all = append(all, f.format)
 	}
-	return string(f)
+	return all
 }
+
+// FileName is what [Dir.Write] names the file of a format, or the directory of the badges.
+func (f Format) FileName() string { return formats[slices.Index(Formats(), f)].name }
 
 // file is one file of a report.
 type file struct {
@@ -59,27 +63,19 @@ type file struct {
 }
 
 // filesOf are the files of a format.
-func filesOf(d *Document, f Format) ([]file, error) {
-	name := f.FileName()
-	switch f {
-	case FormatJSON:
-		return []file{{name, func(w io.Writer) error { return JSON(w, d) }}}, nil
-	case FormatJUnit:
-		return []file{{name, func(w io.Writer) error { return JUnit(w, d) }}}, nil
-	case FormatSARIF:
-		return []file{{name, func(w io.Writer) error { return SARIF(w, d) }}}, nil
-	case FormatMarkdown:
-		return []file{{name, func(w io.Writer) error { return Markdown(w, d, MarkdownLimit) }}}, nil
-	case FormatHTML:
-		return []file{{name, func(w io.Writer) error { return HTML(w, d) }}}, nil
-	case FormatBadges:
-		var files []file
-		for _, l := range d.Lines {
-			files = append(files, file{filepath.Join(name, fileName(l.Line)+".json"), BadgeOf(l).write})
-		}
-		return files, nil
+func filesOf(d *Document, format Format) (files []file, err error) {
+	at := slices.Index(Formats(), format)
+	if at < 0 {
+		return nil, fmt.Errorf("unknown report format %q: want one of %v", format, Formats())
 	}
-	return nil, fmt.Errorf("unknown report format %q: want one of %v", f, Formats())
+	f := formats[at]
+	if f.write != nil {
+		return []file{{f.name, func(w io.Writer) error { return f.write(w, d) }}}, nil
+	}
+	for _, l := range d.Lines {
+		files = append(files, file{filepath.Join(f.name, fileName(l.Line)+".json"), BadgeOf(l).write})
+	}
+	return files, nil
 }
 
 // fileName is the name of a line as the name of a file.

@@ -106,9 +106,9 @@ func (p *publication) to(ctx context.Context, location string) error {
 		}
 		return p.toFile(filepath.FromSlash(rest))
 	case "s3":
-		bucket, key, _ := strings.Cut(rest, "/")
-		if bucket == "" || key == "" {
-			return errors.New("an S3 location is s3://bucket/key")
+		bucket, key, err := bucketAndKey(rest)
+		if err != nil {
+			return err
 		}
 		if err := p.measure(); err != nil {
 			return err

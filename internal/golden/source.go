@@ -75,6 +75,20 @@ func (s *Store) objects() (ObjectStore, error) {
 	return s.connected, nil
 }
 
+// bucketAndKey takes an S3 location without its scheme apart. In place of a bucket it may have the ARN of an access point, which is the
+// one that contains a slash.
+func bucketAndKey(location string) (bucket, key string, err error) {
+	bucket, key, _ = strings.Cut(location, "/")
+	if strings.HasPrefix(bucket, "arn:") && strings.HasSuffix(bucket, ":accesspoint") {
+		name, rest, _ := strings.Cut(key, "/")
+		bucket, key = bucket+"/"+name, rest
+	}
+	if bucket == "" || key == "" {
+		return "", "", errors.New("an S3 location is s3://bucket/key")
+	}
+	return bucket, key, nil
+}
+
 // wholeFile is the body of a file, read from its start.
 func wholeFile(f io.ReadCloser, err error) (*Body, error) {
 	if err != nil {
@@ -96,9 +110,9 @@ func (s *Store) source(location string) (source, error) {
 		}
 		return fileSource(filepath.FromSlash(rest)), nil
 	case "s3":
-		bucket, key, _ := strings.Cut(rest, "/")
-		if bucket == "" || key == "" {
-			return source{}, errors.New("an S3 location is s3://bucket/key")
+		bucket, key, err := bucketAndKey(rest)
+		if err != nil {
+			return source{}, err
 		}
 		open := func(ctx context.Context, part Span) (*Body, error) {
 			objects, err := s.objects()

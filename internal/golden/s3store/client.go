@@ -5,15 +5,19 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/xml"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
-	"net/url"
 	"os"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/retry"
@@ -44,15 +48,11 @@ func (o Options) Connect(t golden.Transport) golden.ObjectStore { return &store{
 
 // A client makes requests about objects.
 type client struct {
+	*s3.Client
 	golden.Transport
-	settings
-	web       *http.Client
-	endpoint  string // URL of the server; "": AWS
-	pathStyle bool
-	provider  *provider // nil: requests are not signed
-	regions   bucketRegions
-	renewing  sync.Mutex
-	clock     atomic.Int64 // nanoseconds that are added to our time in signatures
+	credentials *aws.CredentialsCache // nil: requests are not signed
+	regions     bucketRegions
+	renewing    sync.Mutex
 }
 
 // connect makes the client at the first use, as looking for credentials may take seconds.
@@ -81,10 +81,31 @@ func (s *store) connect(ctx context.Context) (*client, error) {
 	if err := validEndpoint(endpoint); err != nil {
 		return nil, err
 	}
+	options := s3.Options{
+		Region:       set.region,
+		HTTPClient:   bounded{web, true},
+		Credentials:  aws.AnonymousCredentials{},
+		UsePathStyle: s.opt.PathStyle == On || s.opt.PathStyle == Auto && endpoint != "",
+		EndpointOptions: s3.EndpointResolverOptions{
+			UseFIPSEndpoint:      set.fips(),
+			UseDualStackEndpoint: set.dualStack(),
+		},
+		// The ARN of an access point has the region, as a bucket that is elsewhere has.
+		UseARNRegion:               true,
+		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenRequired,
+		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenRequired,
+		// The SDK repeats requests but not broken bodies; golden.Store repeats both.
+		Retryer: aws.NopRetryer{},
+	}
+	if provider != nil {
+		options.Credentials = provider
+	}
+	if endpoint != "" {
+		options.BaseEndpoint = &endpoint
+	}
 	s.client = &client{
-		Transport: s.Transport, settings: set, web: web, endpoint: endpoint, provider: provider,
-		pathStyle: s.opt.PathStyle == On || s.opt.PathStyle == Auto && endpoint != "",
-		regions:   bucketRegions{first: set.region, named: set.named},
+		Client: s3.New(options), Transport: s.Transport, credentials: provider,
+		regions: bucketRegions{first: set.region, named: set.named},
 	}
 	return s.client, nil
 }
@@ -95,14 +116,13 @@ func (s *store) newWeb(set settings) (*http.Client, error) {
 	if s.HTTP != nil {
 		return notRedirected(s.HTTP), nil
 	}
-	bundle := set.either("AWS_CA_BUNDLE", "ca_bundle")
 	known, ok := golden.DefaultHTTP().Transport.(*http.Transport)
 	if !ok {
 		return notRedirected(golden.DefaultHTTP()), nil
 	}
 	own := known.Clone()
 	own.MaxIdleConnsPerHost = 10
-	if bundle != "" {
+	if bundle := set.either("AWS_CA_BUNDLE", "ca_bundle"); bundle != "" {
 		text, err := os.ReadFile(bundle)
 		if err != nil {
 			return nil, err
@@ -119,6 +139,36 @@ func (s *store) newWeb(set settings) (*http.Client, error) {
 	return notRedirected(&http.Client{Transport: own}), nil
 }
 
+func notRedirected(client *http.Client) *http.Client {
+	own := *client
+	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &own
+}
+
+const maxAnswer = 1 << 20 // bytes of an answer that is no object
+
+// A bounded client limits the answers that the SDK reads whole.
+type bounded struct {
+	*http.Client
+	objects bool // an answer to GET is an object, unless it is an error or a session
+}
+
+// Do sends a request.
+func (b bounded) Do(r *http.Request) (*http.Response, error) {
+	answer, err := b.Client.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	object := b.objects && r.Method == http.MethodGet && answer.StatusCode < http.StatusMultipleChoices && !r.URL.Query().Has("session")
+	if !object {
+		answer.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(answer.Body, maxAnswer), answer.Body}
+	}
+	return answer, nil
+}
+
 // Open requests an object from an offset on.
 func (s *store) Open(ctx context.Context, bucket, key string, part golden.Span) (*golden.Body, error) {
 	c, err := s.connect(ctx)
@@ -129,28 +179,33 @@ func (s *store) Open(ctx context.Context, bucket, key string, part golden.Span) 
 }
 
 func (c *client) open(ctx context.Context, bucket, key string, part golden.Span) (*golden.Body, error) {
-	op := operation{method: http.MethodGet, key: key, query: url.Values{}, header: http.Header{}}
+	input := &s3.GetObjectInput{Bucket: &bucket, Key: &key}
 	if part.Offset > 0 {
-		op.header.Set("Range", fmt.Sprintf("bytes=%d-", part.Offset))
+		input.Range = aws.String(fmt.Sprintf("bytes=%d-", part.Offset))
 	}
 	if part.ETag != "" {
-		op.header.Set("If-Match", part.ETag)
+		input.IfMatch = &part.ETag
 	}
 	if part.Version != "" {
-		op.query.Set("versionId", part.Version)
+		input.VersionId = &part.Version
 	}
-	object, err := c.call(ctx, bucket, op)
+	var object *s3.GetObjectOutput
+	err := c.call(ctx, bucket, func(in func(*s3.Options)) (err error) {
+		object, err = c.GetObject(ctx, input, in)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	b := &golden.Body{
-		ReadCloser: object.Body, Size: object.ContentLength, ETag: object.Header.Get("Etag"), Version: object.Header.Get("X-Amz-Version-Id"),
+		ReadCloser: object.Body, Size: -1, ETag: aws.ToString(object.ETag),
+		Modified: aws.ToTime(object.LastModified), Version: aws.ToString(object.VersionId),
 	}
-	if modified, err := http.ParseTime(object.Header.Get("Last-Modified")); err == nil {
-		b.Modified = modified
+	if object.ContentLength != nil {
+		b.Size = *object.ContentLength
 	}
-	if here := object.Header.Get("Content-Range"); here != "" {
-		if b.Offset, b.Size, err = golden.ParseContentRange(here); err != nil {
+	if object.ContentRange != nil {
+		if b.Offset, b.Size, err = golden.ParseContentRange(*object.ContentRange); err != nil {
 			object.Body.Close()
 			return nil, err
 		}
@@ -161,45 +216,31 @@ func (c *client) open(ctx context.Context, bucket, key string, part golden.Span)
 // call makes a request about a bucket, in the region where the bucket is as far as that is known. From a refusal it
 // learns each thing once, and repeats the request: where the bucket is, what time it is, that the credentials have
 // expired.
-func (c *client) call(ctx context.Context, bucket string, op operation) (*http.Response, error) {
+func (c *client) call(ctx context.Context, bucket string, request func(in func(*s3.Options)) error) error {
 	learned := make(map[string]bool)
 	for {
 		used, err := c.signable(ctx)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		answer, err := c.send(ctx, bucket, c.regions.of(bucket), used, op)
-		var refused *refusal
-		if !errors.As(err, &refused) {
-			return answer, err
+		region := c.regions.of(bucket)
+		if err = request(func(o *s3.Options) { o.Region = region }); err == nil {
+			return nil
+		}
+		refused := c.refused(err, used, region)
+		if refused == nil {
+			return err
 		}
 		cause := refused.cause()
 		if learned[cause] || !c.learn(ctx, bucket, used, refused) {
-			return nil, refused
+			return refused
 		}
 		learned[cause] = true
 	}
 }
 
-// ask makes a request whose answer is short, and reads it. S3 can begin an answer with status 200, and end it with an error.
-func (c *client) ask(ctx context.Context, bucket string, op operation) (http.Header, []byte, error) {
-	answer, err := c.call(ctx, bucket, op)
-	if err != nil {
-		return nil, nil, err
-	}
-	text, err := readAnswer(answer)
-	var s said
-	if err == nil && len(text) > 0 && xml.Unmarshal(text, &s) == nil && s.XMLName.Local == "Error" {
-		err = &refusal{
-			Refusal: golden.Refusal{Status: http.StatusInternalServerError}, anonymous: c.provider == nil,
-			code: shown(s.Code), message: shown(s.Message),
-		}
-	}
-	return answer.Header, text, err
-}
-
 // learn reports whether a request that was refused is worth repeating, now that the client knows why.
-func (c *client) learn(ctx context.Context, bucket string, used keys, r *refusal) bool {
+func (c *client) learn(ctx context.Context, bucket string, used aws.Credentials, r *refusal) bool {
 	switch r.cause() {
 	case causeRegion:
 		return c.follow(ctx, bucket, r)
@@ -214,11 +255,11 @@ func (c *client) learn(ctx context.Context, bucket string, used keys, r *refusal
 // signable returns what requests are signed with, which is nothing if they are not. It distinguishes an error of the credentials
 // from one of the bucket: in the request itself, the error of the provider, which has a cache, would look like the
 // bucket's, as both are of the same types.
-func (c *client) signable(ctx context.Context) (keys, error) {
-	if c.provider == nil {
-		return keys{}, nil
+func (c *client) signable(ctx context.Context) (aws.Credentials, error) {
+	if c.credentials == nil {
+		return aws.Credentials{}, nil
 	}
-	own, err := c.provider.retrieve(ctx)
+	own, err := c.credentials.Retrieve(ctx)
 	if err == nil {
 		return own, nil
 	}
@@ -232,29 +273,46 @@ func (c *client) signable(ctx context.Context) (keys, error) {
 	return own, &credentialsError{err: err}
 }
 
-// refused is what the server answered instead of what was requested.
-func (c *client) refused(answer *http.Response, used keys, region string) *refusal {
+// refused takes out of an SDK's error what the server said, or returns nil if it said nothing.
+func (c *client) refused(err error, used aws.Credentials, region string) *refusal {
+	var response *smithyhttp.ResponseError
+	// Without a status there was no answer: the SDK makes a response up.
+	if !errors.As(err, &response) || response.HTTPStatusCode() == 0 {
+		return nil
+	}
+	header := response.Response.Header
 	r := &refusal{
-		Refusal:   golden.Refusal{Status: answer.StatusCode, RetryAfter: retry.After(answer.Header)},
-		anonymous: c.provider == nil, askedRegion: region,
+		Refusal:   golden.Refusal{Status: response.HTTPStatusCode(), RetryAfter: retry.After(header)},
+		anonymous: c.credentials == nil, askedRegion: region,
 	}
-	var s said
-	if text, err := readAnswer(answer); err == nil && xml.Unmarshal(text, &s) == nil {
-		r.code, r.message = used.without(cmp.Or(s.Code, s.Error.Code)), used.without(cmp.Or(s.Message, s.Error.Message))
+	var api smithy.APIError
+	// To an answer without a word of its own the SDK gives those of the status.
+	if errors.As(err, &api) && api.ErrorMessage() != http.StatusText(r.Status) {
+		r.code, r.message = without(used, api.ErrorCode()), without(used, api.ErrorMessage())
 	}
-	r.region = regionIn(answer.Header.Get("X-Amz-Bucket-Region"), r.message)
-	if server, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
+	r.region = regionIn(header.Get("X-Amz-Bucket-Region"), r.message)
+	if server, err := smithyhttp.ParseTime(header.Get("Date")); err == nil {
 		r.skew = time.Since(server)
 	}
 	return r
 }
 
-// setClock has a request repeated that was signed at a wrong time: from now on, signatures have the server's.
+// without takes credentials out of what a server says.
+func without(used aws.Credentials, text string) string {
+	for _, secret := range []string{used.AccessKeyID, used.SecretAccessKey, used.SessionToken} {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "…")
+		}
+	}
+	return text
+}
+
+// setClock repeats a request that was signed at a wrong time: the SDK has read the server's time in the answer, and goes
+// by that from now on.
 func (c *client) setClock(r *refusal) bool {
 	if r.skew == 0 {
 		return false
 	}
-	c.clock.Store(int64(-r.skew))
 	c.Log.Warn("the clock of this machine is wrong, requests are signed with the time of the S3 server",
 		"skew", r.skew.Round(time.Second))
 	return true
@@ -262,22 +320,26 @@ func (c *client) setClock(r *refusal) bool {
 
 // renew requests other credentials than those that were used, and reports whether there are. Of many requests that are
 // refused at the same time, one does so.
-func (c *client) renew(ctx context.Context, used keys, r *refusal) bool {
-	if c.provider == nil {
+func (c *client) renew(ctx context.Context, used aws.Credentials, r *refusal) bool {
+	if c.credentials == nil {
 		return false
 	}
 	c.renewing.Lock()
 	defer c.renewing.Unlock()
-	if now, err := c.provider.retrieve(ctx); err == nil && !now.same(used) {
+	if now, err := c.credentials.Retrieve(ctx); err == nil && !same(now, used) {
 		return true
 	}
-	c.provider.forget()
-	now, err := c.provider.retrieve(ctx)
-	if err == nil && now.same(used) {
+	c.credentials.Invalidate()
+	now, err := c.credentials.Retrieve(ctx)
+	if err == nil && same(now, used) {
 		return false
 	}
 	c.Log.Info("the AWS credentials were refused, so new ones were requested", "error", golden.Reason(r))
 	return true // the next request returns an error of the provider
+}
+
+func same(a, b aws.Credentials) bool {
+	return a.AccessKeyID == b.AccessKeyID && a.SessionToken == b.SessionToken
 }
 
 // bucketRegions knows where buckets are.
@@ -352,13 +414,15 @@ func (c *client) follow(ctx context.Context, bucket string, r *refusal) bool {
 // regionOf finds out where a bucket is. S3 answers everybody, so the request is not signed: for a signature the region would
 // have to be known.
 func (c *client) regionOf(ctx context.Context, bucket string) string {
-	answer, err := c.send(ctx, bucket, c.regions.of(bucket), keys{}, operation{method: http.MethodHead})
-	var refused *refusal
-	if errors.As(err, &refused) {
-		return refused.region
-	} else if err != nil {
-		return ""
+	head, err := c.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &bucket}, func(o *s3.Options) {
+		o.Credentials = nil
+	})
+	if err == nil {
+		return regionIn(aws.ToString(head.BucketRegion), "")
 	}
-	answer.Body.Close()
-	return regionIn(answer.Header.Get("X-Amz-Bucket-Region"), "")
+	var response *smithyhttp.ResponseError
+	if errors.As(err, &response) && response.Response != nil {
+		return regionIn(response.Response.Header.Get("X-Amz-Bucket-Region"), "")
+	}
+	return ""
 }

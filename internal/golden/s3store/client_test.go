@@ -1,6 +1,7 @@
 package s3store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -260,6 +261,7 @@ func TestS3EndpointAndStyle(t *testing.T) {
 		name     string
 		env      map[string]string
 		endpoint string
+		bucket   string // "": bucket
 		want     string // host and path of the request
 	}{
 		{name: "AWS", want: "bucket.s3.us-east-1.amazonaws.com/key"},
@@ -271,6 +273,27 @@ func TestS3EndpointAndStyle(t *testing.T) {
 			env: map[string]string{"AWS_ENDPOINT_URL": "http://all.test", "AWS_ENDPOINT_URL_S3": "http://s3.test"},
 		},
 		{name: "field", endpoint: "http://field.test", env: map[string]string{"AWS_ENDPOINT_URL_S3": "http://s3.test"}, want: "field.test/bucket/key"},
+		{name: "path", endpoint: "http://field.test/base/", want: "field.test/base/bucket/key"},
+		{name: "China", env: map[string]string{"AWS_REGION": "cn-north-1"}, want: "bucket.s3.cn-north-1.amazonaws.com.cn/key"},
+		{
+			name: "FIPS", want: "bucket.s3-fips.us-gov-west-1.amazonaws.com/key",
+			env: map[string]string{"AWS_REGION": "us-gov-west-1", "AWS_USE_FIPS_ENDPOINT": "true"},
+		},
+		{name: "two stacks", env: map[string]string{"AWS_USE_DUALSTACK_ENDPOINT": "true"}, want: "bucket.s3.dualstack.us-east-1.amazonaws.com/key"},
+		{name: "dots", bucket: "my.bucket", want: "s3.us-east-1.amazonaws.com/my.bucket/key"},
+		{name: "capitals", bucket: "Bucket", want: "s3.us-east-1.amazonaws.com/Bucket/key"},
+		{
+			name: "access point", bucket: "arn:aws:s3:eu-west-1:123456789012:accesspoint/ci",
+			want: "ci-123456789012.s3-accesspoint.eu-west-1.amazonaws.com/key",
+		},
+		{
+			name: "access point of many regions", bucket: "arn:aws:s3::123456789012:accesspoint/m.mrap",
+			want: "m.mrap.accesspoint.s3-global.amazonaws.com/key",
+		},
+		{
+			name: "directory bucket", bucket: "b--use1-az4--x-s3", env: map[string]string{"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "s"},
+			want: "b--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com/",
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -283,7 +306,7 @@ func TestS3EndpointAndStyle(t *testing.T) {
 				got = r.URL.Host + r.URL.Path
 				return nil, context.Canceled
 			})}
-			_, err := fetchContent(t, s, "s3://bucket/key")
+			_, err := fetchContent(t, s, "s3://"+cmp.Or(test.bucket, "bucket")+"/key")
 			wantFetchError(t, err)
 			if got != test.want {
 				t.Errorf("asked %s, want %s", got, test.want)

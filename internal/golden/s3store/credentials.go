@@ -11,28 +11,33 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
+
 	"github.com/vllm-vcr/conformance/internal/forge/oidc"
 	"github.com/vllm-vcr/conformance/internal/golden"
 )
 
-// hasKeys reports whether there are any. The role of an EC2 machine is the one source that is only assumed to be there, for
+// hasCredentials reports whether there are any. The role of an EC2 machine is the one source that is only assumed to be there, for
 // want of all others: so it is requested, in limited time.
-func (s *store) hasKeys(ctx context.Context, p *provider) bool {
-	if !p.machine {
+func (s *store) hasCredentials(ctx context.Context, provider *aws.CredentialsCache) bool {
+	if !aws.IsCredentialsProvider(provider, (*ec2rolecreds.Provider)(nil)) {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.roleTimeout, roleTimeout))
 	defer cancel()
 	start := time.Now()
-	_, err := p.retrieve(ctx)
+	_, err := provider.Retrieve(ctx)
 	if err != nil {
 		s.Log.Debug("no AWS credentials, requests are not signed", "duration", time.Since(start).Round(time.Millisecond))
 	}
 	return err == nil
 }
 
-func defaultSession(run string) string {
+// defaultSession names the session of a role after the run of GitHub Actions that this is a part of.
+func defaultSession() string {
 	const name = "vllm-vcr"
+	run := os.Getenv("GITHUB_RUN_ID")
 	if session := name + "-" + run; run != "" && sessionPattern().MatchString(session) {
 		return session
 	}
@@ -42,17 +47,17 @@ func defaultSession(run string) string {
 // gitHubRole assumes the role of the options with the identity that GitHub gives to this job. The session ends after
 // an hour or so, and the identity after minutes, so both are requested again as long as the run goes on. An error of the source
 // is a [*credentialsError].
-func (l lookup) gitHubRole(ctx context.Context) (keys, error) {
+func (l lookup) gitHubRole(ctx context.Context) (aws.Credentials, error) {
 	token, err := l.identityToken(ctx)
 	if err != nil {
-		return keys{}, err
+		return aws.Credentials{}, err
 	}
-	session := cmp.Or(l.opt.RoleSession, defaultSession(os.Getenv("GITHUB_RUN_ID")))
+	session := cmp.Or(l.opt.RoleSession, defaultSession())
 	given, err := l.webIdentity(ctx, l.opt.Role, session, token)
 	if err != nil {
-		return keys{}, &credentialsError{err: err, cause: causeRole, subject: subjectOf(token)}
+		return aws.Credentials{}, &credentialsError{err: err, cause: causeRole, subject: subjectOf(token)}
 	}
-	l.Log.Info("AWS role assumed", "role", shown(l.opt.Role), "session", session, "expires", given.expires.UTC().Format(time.RFC3339))
+	l.Log.Info("AWS role assumed", "role", shown(l.opt.Role), "session", session, "expires", given.Expires.UTC().Format(time.RFC3339))
 	return given, nil
 }
 
@@ -114,18 +119,21 @@ func fromFork() bool {
 }
 
 // credentials returns what signs requests, or nil if nothing does.
-func (s *store) credentials(ctx context.Context, set settings, web *http.Client) (*provider, error) {
+func (s *store) credentials(ctx context.Context, set settings, web *http.Client) (*aws.CredentialsCache, error) {
+	l := lookup{store: s, settings: set, web: web}
 	switch {
 	case s.opt.Role != "":
-		return newProvider(lookup{store: s, settings: set, web: web}.gitHubRole, false), nil
+		return cached(aws.CredentialsProviderFunc(l.gitHubRole)), nil
 	case s.opt.Anonymous == On:
 		return nil, nil
 	}
-	found, err := s.provider(set, web)
-	switch {
-	case err != nil:
+	source, err := l.source()
+	if err != nil {
 		return nil, &credentialsError{err: err}
-	case s.hasKeys(ctx, found):
+	}
+	found := cached(source)
+	switch {
+	case s.hasCredentials(ctx, found):
 		return found, nil
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)

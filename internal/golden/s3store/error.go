@@ -5,7 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"time"
+
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/vllm-vcr/conformance/internal/golden"
 )
@@ -187,7 +191,28 @@ type credentialsError struct {
 	subject string // that the identity token names; empty: not known
 }
 
-func (e *credentialsError) Error() string { return "AWS credentials: " + e.err.Error() }
+// Error leaves out what the layers of the SDK say of themselves.
+func (e *credentialsError) Error() string {
+	text := strings.TrimPrefix(e.err.Error(), "failed to refresh cached credentials, ")
+	var (
+		operation *smithy.OperationError
+		refused   smithy.APIError
+		response  *smithyhttp.ResponseError
+	)
+	if errors.As(e.err, &operation) {
+		text = operation.OperationName + ": "
+		if errors.As(operation.Err, &response) && response.HTTPStatusCode() != 0 {
+			text += fmt.Sprintf("HTTP status %d: ", response.HTTPStatusCode())
+		}
+		if errors.As(operation.Err, &refused) {
+			text = strings.TrimRight(text+refused.ErrorCode()+": "+refused.ErrorMessage(), ": ")
+		} else {
+			text += operation.Err.Error()
+		}
+	}
+	return "AWS credentials: " + text
+}
+
 func (e *credentialsError) Unwrap() error { return e.err }
 
 // Advice says what to look at.
@@ -224,12 +249,12 @@ func identityAdvice() golden.Advice {
 // roleAdvice is about what AWS said to an identity. Codes:
 // https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentity.html
 func (e *credentialsError) roleAdvice() golden.Advice {
-	var refused *answerError
+	var refused smithy.APIError
 	if !errors.As(e.err, &refused) {
 		return golden.Advice{Cause: causeCredentials, Hint: "the security token service was not reached: check AWS_REGION, AWS_ENDPOINT_URL_STS and the network"}
 	}
 	hint := "check the role and its trust policy"
-	switch refused.code {
+	switch refused.ErrorCode() {
 	case "ExpiredTokenException", "ExpiredToken":
 		hint = "the identity token of GitHub is some seconds old: check the clock of this machine"
 	case "AccessDenied", "InvalidIdentityToken", "IDPCommunicationError", "ValidationError":

@@ -67,7 +67,6 @@ var (
 	rolePattern    = lazyregexp.New(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]+$`)
 	sessionPattern = lazyregexp.New(`^[\w+=,.@-]{2,64}$`)
 	regionPattern  = lazyregexp.New(`^[a-z0-9-]{1,40}$`)
-	bucketPattern  = lazyregexp.New(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 )
 
 // Check finds options that cannot be right, without a request.

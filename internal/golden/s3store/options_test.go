@@ -84,7 +84,8 @@ func TestS3OptionsThatCannotBe(t *testing.T) {
 
 func TestDefaultSession(t *testing.T) {
 	for run, want := range map[string]string{"": "vllm-vcr", "4711": "vllm-vcr-4711", "a b": "vllm-vcr", strings.Repeat("1", 99): "vllm-vcr"} {
-		if got := defaultSession(run); got != want {
+		t.Setenv("GITHUB_RUN_ID", run)
+		if got := defaultSession(); got != want {
 			t.Errorf("run %q: got %q, want %q", run, got, want)
 		}
 	}

@@ -10,7 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
 // settings are what the environment and the files of the AWS tools say: https://docs.aws.amazon.com/sdkref/latest/guide.
@@ -19,6 +24,7 @@ type settings struct {
 	sections map[string]map[string]string // by name: "ci" for a profile, "services local" for others
 	region   string
 	named    bool // the region is not the default
+	attempts int  // at most, of a request for credentials
 }
 
 // maxSettings is the most bytes that are read of a file of settings.
@@ -49,6 +55,11 @@ func readSettings(region string) (settings, error) {
 	set.region = cmp.Or(set.region, defaultRegion)
 	if !regionPattern().MatchString(set.region) {
 		return set, fmt.Errorf("the S3 region %q is not one such as eu-west-1", clip(set.region))
+	}
+	attempts := cmp.Or(set.either("AWS_MAX_ATTEMPTS", "max_attempts"), strconv.Itoa(retry.Tries))
+	var err error
+	if set.attempts, err = strconv.Atoi(attempts); err != nil || set.attempts < 1 {
+		return set, fmt.Errorf("AWS_MAX_ATTEMPTS or max_attempts is %q, which is not a number of at least 1", clip(attempts))
 	}
 	return set, nil
 }
@@ -128,37 +139,32 @@ func (set settings) either(variable, key string) string {
 	return cmp.Or(os.Getenv(variable), set.of(key))
 }
 
+// isTrue reports whether the environment says true, or else the profile.
+func (set settings) isTrue(variable, key string) bool {
+	return strings.EqualFold(set.either(variable, key), "true")
+}
+
+func (set settings) fips() aws.FIPSEndpointState {
+	if set.isTrue("AWS_USE_FIPS_ENDPOINT", "use_fips_endpoint") {
+		return aws.FIPSEndpointStateEnabled
+	}
+	return aws.FIPSEndpointStateDisabled
+}
+
+func (set settings) dualStack() aws.DualStackEndpointState {
+	if set.isTrue("AWS_USE_DUALSTACK_ENDPOINT", "use_dualstack_endpoint") {
+		return aws.DualStackEndpointStateEnabled
+	}
+	return aws.DualStackEndpointStateDisabled
+}
+
 // endpoint is the URL of a service, s3 or sts, that is not at AWS, or not at its usual place; "" if nothing names one.
 func (set settings) endpoint(service string) string {
-	if strings.EqualFold(set.either("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "ignore_configured_endpoint_urls"), "true") {
+	if set.isTrue("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "ignore_configured_endpoint_urls") {
 		return ""
 	}
 	return cmp.Or(
 		os.Getenv("AWS_ENDPOINT_URL_"+strings.ToUpper(service)), os.Getenv("AWS_ENDPOINT_URL"),
 		set.sections["services "+set.of("services")][service+".endpoint_url"], set.of("endpoint_url"),
 	)
-}
-
-// awsHost is where AWS has a service in a region.
-func (set settings) awsHost(service, region string) string {
-	domain := "amazonaws.com"
-	for _, other := range []struct{ prefix, domain string }{
-		{"cn-", "amazonaws.com.cn"},
-		{"eusc-", "amazonaws.eu"},
-		{"us-isob-", "sc2s.sgov.gov"},
-		{"us-isof-", "csp.hci.ic.gov"},
-		{"us-iso-", "c2s.ic.gov"},
-		{"eu-isoe-", "cloud.adc-e.uk"},
-	} {
-		if strings.HasPrefix(region, other.prefix) {
-			domain = other.domain
-		}
-	}
-	if strings.EqualFold(set.either("AWS_USE_FIPS_ENDPOINT", "use_fips_endpoint"), "true") {
-		service += "-fips"
-	}
-	if strings.HasPrefix(service, "s3") && strings.EqualFold(set.either("AWS_USE_DUALSTACK_ENDPOINT", "use_dualstack_endpoint"), "true") {
-		service += ".dualstack"
-	}
-	return service + "." + region + "." + domain
 }

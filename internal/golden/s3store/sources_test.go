@@ -153,27 +153,89 @@ aws_access_key_id = IGNORED
 	}
 }
 
-func TestWhere(t *testing.T) {
+// STS and what it asks itself fail for moments.
+func TestRequestsForRolesAreRepeated(t *testing.T) {
+	refuse := func(code int, word string) step {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			fmt.Fprintf(w, `<ErrorResponse><Error><Code>%s</Code><Message>no</Message></Error></ErrorResponse>`, word)
+		}
+	}
 	tests := []struct {
-		name, region, bucket, endpoint string
-		env                            map[string]string
-		want                           string
+		name     string
+		attempts string // AWS_MAX_ATTEMPTS
+		steps    []step
+		asked    int
+		fails    string
 	}{
-		{name: "China", region: "cn-north-1", bucket: "bucket", want: "https://bucket.s3.cn-north-1.amazonaws.com.cn/k"},
-		{name: "FIPS", region: "us-gov-west-1", bucket: "bucket", env: map[string]string{"AWS_USE_FIPS_ENDPOINT": "true"}, want: "https://bucket.s3-fips.us-gov-west-1.amazonaws.com/k"},
-		{name: "two stacks", region: "eu-west-1", bucket: "bucket", env: map[string]string{"AWS_USE_DUALSTACK_ENDPOINT": "true"}, want: "https://bucket.s3.dualstack.eu-west-1.amazonaws.com/k"},
-		{name: "dots", region: "eu-west-1", bucket: "my.bucket", want: "https://s3.eu-west-1.amazonaws.com/my.bucket/k"},
-		{name: "capitals", region: "eu-west-1", bucket: "Bucket", want: "https://s3.eu-west-1.amazonaws.com/Bucket/k"},
-		{name: "address", region: "eu-west-1", bucket: "bucket", endpoint: "http://127.0.0.1:9", want: "http://127.0.0.1:9/bucket/k"},
-		{name: "path", region: "eu-west-1", bucket: "bucket", endpoint: "http://h.test/base/", want: "http://bucket.h.test/base/k"},
+		{name: "outages", steps: []step{status(503), drop, status(429), refuse(403, "AccessDenied")}, asked: 4, fails: "HTTP status 403: AccessDenied: no"},
+		{name: "identity provider", steps: []step{refuse(400, "IDPCommunicationError"), refuse(400, "ValidationError")}, asked: 2, fails: "ValidationError: no"},
+		{name: "for good", steps: []step{status(503)}, asked: 4, fails: "AssumeRoleWithWebIdentity: HTTP status 503"},
+		{name: "fewer attempts", attempts: "2", steps: []step{status(503)}, asked: 2, fails: "HTTP status 503"},
+		{name: "no number", attempts: "many", steps: []step{status(503)}, fails: `"many", which is not a number of at least 1`},
+		{name: "no answer of STS", steps: []step{serve(content)}, asked: 1, fails: "the answer has no credentials"},
+		{name: "endless answer", steps: []step{endless(403)}, asked: 1, fails: "HTTP status 403"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			sts := newScript(t, false, test.steps...)
+			_, s := newFakeS3(t, serve(content))
+			withoutAWS(t)
+			token := filepath.Join(t.TempDir(), "token")
+			write(t, token, []byte("token"))
+			setenv(t, map[string]string{
+				"AWS_ENDPOINT_URL_STS": sts.URL, "AWS_WEB_IDENTITY_TOKEN_FILE": token, "AWS_ROLE_ARN": "x", "AWS_MAX_ATTEMPTS": test.attempts,
+			})
+			_, err := fetchContent(t, s, "s3://bucket/key")
+			wantFetchError(t, err, test.fails)
+			if got := sts.asked(); got != test.asked {
+				t.Errorf("asked %d times, want %d", got, test.asked)
+			}
+		})
+	}
+}
+
+// endless is an answer that has no end.
+func endless(code int) step {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(code)
+		for {
+			if _, err := w.Write(content); err != nil {
+				return
+			}
+		}
+	}
+}
+
+func TestEndlessRefusal(t *testing.T) {
+	_, s := newFakeS3(t, endless(403))
+	_, err := fetchContent(t, s, "s3://bucket/key")
+	wantFetchError(t, err, "HTTP status 403")
+}
+
+func TestSTSEndpoint(t *testing.T) {
+	fips := map[string]string{"AWS_USE_FIPS_ENDPOINT": "true"}
+	tests := []struct {
+		name, region string
+		env          map[string]string
+		want         string
+	}{
+		{name: "AWS", region: "eu-west-1", want: "https://sts.eu-west-1.amazonaws.com"},
+		{name: "China", region: "cn-north-1", want: "https://sts.cn-north-1.amazonaws.com.cn"},
+		{name: "FIPS", region: "us-west-2", env: fips, want: "https://sts-fips.us-west-2.amazonaws.com"},
+		{name: "government", region: "us-gov-west-1", env: fips, want: "https://sts.us-gov-west-1.amazonaws.com"},
+		{name: "other", region: "eu-west-1", env: map[string]string{"AWS_ENDPOINT_URL_STS": "http://sts.test/"}, want: "http://sts.test"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			withoutAWS(t)
 			setenv(t, test.env)
-			got, err := (&client{endpoint: test.endpoint}).where(test.bucket, test.region, "k")
-			if err != nil || got.String() != test.want {
-				t.Errorf("got %v, %v; want %s", got, err, test.want)
+			set, err := readSettings(test.region)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := (lookup{settings: set}).stsEndpoint(t.Context()); got != test.want || err != nil {
+				t.Errorf("got %s, %v; want %s", got, err, test.want)
 			}
 		})
 	}
@@ -182,10 +244,18 @@ func TestWhere(t *testing.T) {
 // S3 joins the parts of an upload after it has begun its answer.
 func TestErrorBehindStatus200(t *testing.T) {
 	_, s := newFakeS3(t, func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, `<?xml version="1.0"?>`+"\n  \n"+`<Error><Code>InternalError</Code><Message>no</Message></Error>`)
+		switch query := r.URL.Query(); {
+		case r.Method == http.MethodHead:
+			w.WriteHeader(http.StatusNotFound)
+		case query.Has("uploads"):
+			fmt.Fprint(w, `<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>`)
+		case r.Method == http.MethodPost:
+			fmt.Fprint(w, `<?xml version="1.0"?>`+"\n  \n"+`<Error><Code>InternalError</Code><Message>no</Message></Error>`)
+		}
 	})
+	s.maxPut = 1
 	_, err := s.Publish(t.Context(), "s3://bucket/key", contentFile(t))
-	wantPublishError(t, err, "InternalError: no (4 tries)")
+	wantPublishError(t, err, "InternalError: no")
 }
 
 func FuzzSettings(f *testing.F) {

@@ -6,16 +6,17 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"path"
-	"strconv"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/golden"
@@ -125,15 +126,15 @@ func (u *upload) guarded(ctx context.Context, step func(ctx context.Context, ali
 	return err
 }
 
-// watched calls alive whenever a part of it is taken.
+// watched calls alive whenever a part of it is taken. It can be rewound, which signing and repeating need.
 type watched struct {
-	io.Reader
+	io.ReadSeeker
 	alive func()
 }
 
 func (w *watched) Read(b []byte) (int, error) {
 	w.alive()
-	return w.Reader.Read(b)
+	return w.ReadSeeker.Read(b)
 }
 
 // put uploads the file in one request, unless there is an object already.
@@ -148,18 +149,19 @@ func (u *upload) put(ctx context.Context) error {
 		return err
 	}
 	return u.guarded(ctx, func(ctx context.Context, alive func()) error {
-		_, _, err := u.ask(ctx, u.bucket, operation{
-			method: http.MethodPut, key: u.key, size: u.Size, digest: u.SHA256,
-			body: func() io.Reader { return &watched{io.NewSectionReader(f, 0, u.Size), alive} },
-			header: http.Header{
-				"Content-Type": {contentType(u.key)}, checksumHeader: {base64.StdEncoding.EncodeToString(sum)}, "If-None-Match": {"*"},
-			},
+		body := &watched{f, alive}
+		return u.call(ctx, u.bucket, func(in func(*s3.Options)) error {
+			if _, err := body.Seek(0, io.SeekStart); err != nil {
+				return err
+			}
+			_, err := u.PutObject(ctx, &s3.PutObjectInput{
+				Bucket: &u.bucket, Key: &u.key, Body: body, ContentLength: &u.Size, ContentType: aws.String(contentType(u.key)),
+				ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(sum)), IfNoneMatch: aws.String("*"),
+			}, in)
+			return err
 		})
-		return err
 	})
 }
-
-const checksumHeader = "X-Amz-Checksum-Sha256"
 
 // contentType keeps servers between a bucket and its readers from taking a golden for text to compress or to convert.
 func contentType(key string) string {
@@ -182,11 +184,11 @@ func (u *upload) compare(ctx context.Context) error {
 	return u.compareWith(ctx, head)
 }
 
-func (u *upload) compareWith(ctx context.Context, head *http.Response) error {
-	if size := head.ContentLength; size != u.Size {
+func (u *upload) compareWith(ctx context.Context, head *s3.HeadObjectOutput) error {
+	if size := aws.ToInt64(head.ContentLength); size != u.Size {
 		return u.OtherBytes(size, "")
 	}
-	digest, ok := wholeDigest(head.Header)
+	digest, ok := wholeDigest(head)
 	if !ok {
 		body, err := u.client.open(ctx, u.bucket, u.key, golden.Span{})
 		if err == nil {
@@ -206,18 +208,19 @@ func (u *upload) compareWith(ctx context.Context, head *http.Response) error {
 	return nil
 }
 
-func (u *upload) head(ctx context.Context) (*http.Response, error) {
-	head, err := u.call(ctx, u.bucket, operation{method: http.MethodHead, key: u.key, header: http.Header{"X-Amz-Checksum-Mode": {"ENABLED"}}})
-	if err == nil {
-		head.Body.Close()
-	}
+func (u *upload) head(ctx context.Context) (head *s3.HeadObjectOutput, err error) {
+	input := &s3.HeadObjectInput{Bucket: &u.bucket, Key: &u.key, ChecksumMode: types.ChecksumModeEnabled}
+	err = u.call(ctx, u.bucket, func(in func(*s3.Options)) (err error) {
+		head, err = u.HeadObject(ctx, input, in)
+		return err
+	})
 	return head, err
 }
 
 // wholeDigest is the SHA-256 of an object, if the server has it. That of an upload in parts is of something else.
-func wholeDigest(head http.Header) (string, bool) {
-	sum, err := base64.StdEncoding.DecodeString(head.Get(checksumHeader))
-	if err != nil || len(sum) == 0 || head.Get("X-Amz-Checksum-Type") == "COMPOSITE" {
+func wholeDigest(head *s3.HeadObjectOutput) (string, bool) {
+	sum, err := base64.StdEncoding.DecodeString(aws.ToString(head.ChecksumSHA256))
+	if err != nil || len(sum) == 0 || head.ChecksumType == types.ChecksumTypeComposite {
 		return "", false
 	}
 	return hex.EncodeToString(sum), true
@@ -232,18 +235,15 @@ func (u *upload) putParts(ctx context.Context) error {
 	defer f.Close()
 	var id string
 	err = u.persist(ctx, func(ctx context.Context, _ func()) error {
-		_, text, err := u.ask(ctx, u.bucket, operation{
-			method: http.MethodPost, key: u.key, query: url.Values{"uploads": {""}},
-			header: http.Header{"Content-Type": {contentType(u.key)}, "X-Amz-Checksum-Algorithm": {"SHA256"}},
+		return u.call(ctx, u.bucket, func(in func(*s3.Options)) error {
+			begun, err := u.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{
+				Bucket: &u.bucket, Key: &u.key, ContentType: aws.String(contentType(u.key)), ChecksumAlgorithm: types.ChecksumAlgorithmSha256,
+			}, in)
+			if err == nil {
+				id = aws.ToString(begun.UploadId)
+			}
+			return err
 		})
-		var begun struct{ UploadId string } //nolint:revive // as S3 names it
-		if err == nil {
-			err = xml.Unmarshal(text, &begun)
-		}
-		if id = begun.UploadId; err == nil && id == "" {
-			err = errors.New("the server began an upload without an UploadId")
-		}
-		return err
 	})
 	if err != nil {
 		return err
@@ -277,24 +277,17 @@ type finalError struct{ err error }
 func (e *finalError) Error() string { return e.err.Error() }
 func (e *finalError) Unwrap() error { return e.err }
 
-// A part is one that was uploaded.
-type part struct {
-	ChecksumSHA256 string
-	ETag           string
-	PartNumber     int
-}
-
 // sendParts uploads the parts, one after the other, and makes sure that they are the file that was hashed.
-func (u *upload) sendParts(ctx context.Context, id string, f *os.File) ([]part, error) {
-	var parts []part
+func (u *upload) sendParts(ctx context.Context, id string, f *os.File) ([]types.CompletedPart, error) {
+	var parts []types.CompletedPart
 	all := sha256.New()
 	for offset := int64(0); offset < u.Size; offset += u.partSize {
-		number := len(parts) + 1
-		sent, err := u.sendPart(ctx, id, number, io.NewSectionReader(f, offset, min(u.partSize, u.Size-offset)), all)
+		number := int32(len(parts) + 1)
+		part, err := u.sendPart(ctx, id, number, io.NewSectionReader(f, offset, min(u.partSize, u.Size-offset)), all)
 		if err != nil {
 			return nil, fmt.Errorf("part %d: %w", number, err)
 		}
-		parts = append(parts, sent)
+		parts = append(parts, part)
 	}
 	if hex.EncodeToString(all.Sum(nil)) != u.SHA256 {
 		return nil, errors.New("the file was changed while it was uploaded")
@@ -302,38 +295,42 @@ func (u *upload) sendParts(ctx context.Context, id string, f *os.File) ([]part, 
 	return parts, nil
 }
 
-func (u *upload) sendPart(ctx context.Context, id string, number int, content *io.SectionReader, all io.Writer) (part, error) {
+func (u *upload) sendPart(ctx context.Context, id string, number int32, content *io.SectionReader, all io.Writer) (types.CompletedPart, error) {
 	one := sha256.New()
 	if _, err := io.Copy(io.MultiWriter(one, all), content); err != nil {
-		return part{}, err
+		return types.CompletedPart{}, err
 	}
-	done := part{PartNumber: number, ChecksumSHA256: base64.StdEncoding.EncodeToString(one.Sum(nil))}
+	part := types.CompletedPart{PartNumber: &number, ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(one.Sum(nil)))}
 	err := u.persist(ctx, func(ctx context.Context, alive func()) error {
-		header, _, err := u.ask(ctx, u.bucket, operation{
-			method: http.MethodPut, key: u.key, query: url.Values{"partNumber": {strconv.Itoa(number)}, "uploadId": {id}},
-			body: func() io.Reader { return &watched{io.NewSectionReader(content, 0, content.Size()), alive} },
-			size: content.Size(), digest: hex.EncodeToString(one.Sum(nil)), header: http.Header{checksumHeader: {done.ChecksumSHA256}},
+		return u.call(ctx, u.bucket, func(in func(*s3.Options)) error {
+			if _, err := content.Seek(0, io.SeekStart); err != nil {
+				return err
+			}
+			sent, err := u.UploadPart(ctx, &s3.UploadPartInput{
+				Bucket: &u.bucket, Key: &u.key, UploadId: &id, PartNumber: &number, Body: &watched{content, alive},
+				ContentLength: aws.Int64(content.Size()), ChecksumSHA256: part.ChecksumSHA256,
+			}, in)
+			if err == nil {
+				part.ETag = sent.ETag
+			}
+			return err
 		})
-		done.ETag = header.Get("Etag")
-		return err
 	})
-	return done, err
+	return part, err
 }
 
 // join makes the parts an object, unless there is one already.
-func (u *upload) join(ctx context.Context, id string, parts []part) error {
+func (u *upload) join(ctx context.Context, id string, parts []types.CompletedPart) error {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
-	op := operation{method: http.MethodPost, key: u.key, query: url.Values{"uploadId": {id}}, header: http.Header{"If-None-Match": {"*"}}}
-	err := op.xmlBody(struct {
-		XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ CompleteMultipartUpload"`
-		Part    []part
-	}{Part: parts})
-	if err != nil {
-		return err
-	}
 	for try := 1; ; try++ {
-		_, _, err := u.ask(ctx, u.bucket, op)
+		err := u.call(ctx, u.bucket, func(in func(*s3.Options)) error {
+			_, err := u.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{
+				Bucket: &u.bucket, Key: &u.key, UploadId: &id, IfNoneMatch: aws.String("*"),
+				MultipartUpload: &types.CompletedMultipartUpload{Parts: parts},
+			}, in)
+			return err
+		})
 		var refused *refusal
 		switch status := statusOf(err); {
 		case err == nil, status == http.StatusConflict, status == http.StatusPreconditionFailed:
@@ -351,7 +348,10 @@ func (u *upload) join(ctx context.Context, id string, parts []part) error {
 func (u *upload) abort(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 	defer cancel()
-	_, _, err := u.ask(ctx, u.bucket, operation{method: http.MethodDelete, key: u.key, query: url.Values{"uploadId": {id}}})
+	err := u.call(ctx, u.bucket, func(in func(*s3.Options)) error {
+		_, err := u.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &u.bucket, Key: &u.key, UploadId: &id}, in)
+		return err
+	})
 	if err != nil {
 		u.Log.Warn("the parts of an upload that failed are still in the bucket", "bucket", shown(u.bucket), "error", golden.Reason(err))
 	}

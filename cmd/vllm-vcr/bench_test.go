@@ -61,7 +61,7 @@ func spawn(b *testing.B, binary string, codec *protocol.Codec) (ready time.Durat
 	return ready, idle, testenv.Resident(b, cmd.Process.Pid)
 }
 
-// BenchmarkCommands makes the command tree, as every start does.
+// BenchmarkCommands makes the whole command tree, as help does.
 func BenchmarkCommands(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {

@@ -32,8 +32,53 @@ func main() {
 	os.Exit(code)
 }
 
-// newRootCommand is the command tree. Every flag has a twin in the environment.
+// A child is a command directly below the root.
+type child struct {
+	name string
+	make func(*environment) *cobra.Command
+}
+
+// children are the commands below the root, in the order of its help.
+func children() []child {
+	return []child{
+		{"conform", newConformCommand},
+		{"play", newPlayCommand},
+		{"serve", newServeCommand},
+		{"record", newRecordCommand},
+		{"compat", newCompatCommand},
+		{"golden", newGoldenCommand},
+		{"capture", newCaptureCommand},
+		{"drift", newDriftCommand},
+		{"inspect", newInspectCommand},
+		{"github", newGithubCommand},
+		{"action", newActionCommand},
+		{"version", newVersionCommand},
+		{"cli-reference", newReferenceCommand},
+	}
+}
+
+// newCommandFor is the command tree as far as a command line needs it: if it begins with the name of a command, without the
+// others. To make all of them takes a tenth of the time in which a player starts.
+func newCommandFor(env *environment, args []string) *cobra.Command {
+	for _, c := range children() {
+		if len(args) > 0 && args[0] == c.name {
+			return newRoot(env, c.make(env))
+		}
+	}
+	return newRootCommand(env)
+}
+
+// newRootCommand is the whole command tree.
 func newRootCommand(env *environment) *cobra.Command {
+	var all []*cobra.Command
+	for _, c := range children() {
+		all = append(all, c.make(env))
+	}
+	return newRoot(env, all...)
+}
+
+// newRoot is the root of a command tree. Every flag has a twin in the environment.
+func newRoot(env *environment, children ...*cobra.Command) *cobra.Command {
 	helpAll := false
 	root := &cobra.Command{
 		Use:   "vllm-vcr",
@@ -69,7 +114,7 @@ func newRootCommand(env *environment) *cobra.Command {
 				return err
 			}
 			if !isCompletion(cmd.Name()) {
-				env.warnVariables(cmd.Root())
+				env.warnVariables()
 			}
 			return loadProfiles(env, cmd)
 		},
@@ -93,7 +138,7 @@ func newRootCommand(env *environment) *cobra.Command {
 	flags.StringVar(&env.logFormat, "log-format", "text", "format of the log on stderr: text or json")
 	flags.StringVar(&env.profiles, profilesFlag, "", "`FOLDER` of wire profiles, such as 0.34.json, that are used in addition to the built-in ones and take precedence over them (default the folder "+adopt.ProfilesPath+" beside compat.toml, if it has profiles)")
 	common(flags, "help-all", "verbose")
-	root.AddCommand(newConformCommand(env), newPlayCommand(env), newServeCommand(env), newRecordCommand(env), newCompatCommand(env), newGoldenCommand(env), newCaptureCommand(env), newDriftCommand(env), newInspectCommand(env), newGithubCommand(env), newActionCommand(env), newVersionCommand(env), newReferenceCommand(env, root))
+	root.AddCommand(children...)
 	explainArguments(root)
 	return root
 }

@@ -15,17 +15,18 @@ import (
 
 // newReferenceCommand writes the page of the documentation that lists every command
 // and flag. It is hidden: only go generate has a use for it.
-func newReferenceCommand(env *environment, root *cobra.Command) *cobra.Command {
+func newReferenceCommand(env *environment) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use: "cli-reference", Short: "Write docs/cli.md", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			text := reference(newRootCommand(env))
 			if output == "" {
-				_, err := io.WriteString(env.stdout, reference(root))
+				_, err := io.WriteString(env.stdout, text)
 				return err
 			}
 			return writeFile(output, func(w io.Writer) error {
-				_, err := io.WriteString(w, reference(root))
+				_, err := io.WriteString(w, text)
 				return err
 			})
 		},

@@ -91,6 +91,24 @@ func TestHelp(t *testing.T) {
 	})
 }
 
+// TestCommandAlone: the help of a command is that of the whole tree, though a run makes only the command that it is called with.
+func TestCommandAlone(t *testing.T) {
+	visit(newRootCommand(quietEnvironment()), func(cmd *cobra.Command) {
+		path := strings.Fields(cmd.CommandPath())[1:]
+		root := newCommandFor(quietEnvironment(), path)
+		if len(path) > 0 && len(root.Commands()) > 2 { // help is the other one
+			t.Errorf("%s: %d commands were made", cmd.CommandPath(), len(root.Commands()))
+		}
+		alone, _, err := root.Find(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(helpText(cmd, true), helpText(alone, true)); diff != "" {
+			t.Errorf("%s, in the whole tree and alone:\n%s", cmd.CommandPath(), diff)
+		}
+	})
+}
+
 // TestEnvironmentTwinsAreUnique: one variable stands for one flag of a command.
 func TestEnvironmentTwinsAreUnique(t *testing.T) {
 	visit(newRootCommand(quietEnvironment()), func(cmd *cobra.Command) {

@@ -180,7 +180,7 @@ func knownVariables(root *cobra.Command) []string {
 
 // warnVariables prints a warning for each variable that looks like one of this program and means nothing: a twin with a
 // slip would be ignored without a word.
-func (env *environment) warnVariables(root *cobra.Command) {
+func (env *environment) warnVariables() {
 	var known []string
 	for _, variable := range env.environ {
 		name, value, _ := strings.Cut(variable, "=")
@@ -188,7 +188,8 @@ func (env *environment) warnVariables(root *cobra.Command) {
 			continue
 		}
 		if known == nil {
-			known = knownVariables(root)
+			other := *env // as to make a command resets the variables of its flags
+			known = knownVariables(newRootCommand(&other))
 		}
 		if _, found := slices.BinarySearch(known, name); !found {
 			env.printErr(fmt.Sprintf("vllm-vcr: warning: the environment variable %s is ignored: no flag has that name%s", name, tomlfile.DidYouMean(name, known, "")))

@@ -4,10 +4,10 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -230,11 +230,11 @@ func LayoutPlace(m protocol.Mismatch) string {
 }
 
 // Place is a path with [] for any element.
-func Place(path string) string { return Indexes.ReplaceAllString(path, "[]") }
+func Place(path string) string { return Indexes().ReplaceAllString(path, "[]") }
 
 func LayoutProblem(what string, m protocol.Mismatch) check.Failure {
 	return check.Failed(check.CodeLayout, "%s: %v", what, m).Compared(m.Expected, m.Actual)
 }
 
 // Indexes are those of a path.
-var Indexes = regexp.MustCompile(`\[\d+\]`)
+var Indexes = lazyregexp.New(`\[\d+\]`)

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/check/message"
@@ -502,11 +502,11 @@ func Placed(sent []*Stream, err error) error {
 }
 
 // outputsPath is how the errors of [protocol.Codec.DecodeOutputs] name a place.
-var outputsPath = regexp.MustCompile(`EngineCoreOutputs[\w.\[\]]*`)
+var outputsPath = lazyregexp.New(`EngineCoreOutputs[\w.\[\]]*`)
 
 // Undecodable is the error of a message that a frontend of the line cannot read.
 func (s *Replaying) Undecodable(err error) error {
-	place := check.Failure{Frame: s.Frames, Path: outputsPath.FindString(err.Error()), Expected: "a message of the line", Actual: "none"}
+	place := check.Failure{Frame: s.Frames, Path: outputsPath().FindString(err.Error()), Expected: "a message of the line", Actual: "none"}
 	return check.WithCode(check.CodeUndecodable, check.AboutMessage(fmt.Errorf("message %d: %w", s.Frames, err), place))
 }
 

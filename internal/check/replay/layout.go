@@ -133,7 +133,7 @@ func ofOutput(wrong check.Failure, frames [][]byte, request func(id string) int)
 
 // outputOf is which of the outputs a path leads to, -1 for none.
 func outputOf(path string) int {
-	if m := outputIndex.FindStringSubmatch(path); m != nil {
+	if m := outputIndex().FindStringSubmatch(path); m != nil {
 		if at, err := strconv.Atoi(m[1]); err == nil {
 			return at
 		}

@@ -3,11 +3,11 @@ package replay
 import (
 	"bytes"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/message"
@@ -142,7 +142,7 @@ func extCode(cur pack.Cursor) int8 {
 }
 
 // outputIndex is the position of an output in the path of a difference.
-var outputIndex = regexp.MustCompile(`^EngineCoreOutputs\.outputs\[(\d+)\]`)
+var outputIndex = lazyregexp.New(`^EngineCoreOutputs\.outputs\[(\d+)\]`)
 
 // requestAt is the request that the real engine answers at a path, nil for none.
 func requestAt(path string, requests []*wireRequest) *wireRequest {
@@ -244,7 +244,7 @@ func matches(pattern, path string) bool {
 	rest := path
 	for i, part := range strings.Split(pattern, "[]") {
 		if i > 0 {
-			index := message.Indexes.FindStringIndex(rest)
+			index := message.Indexes().FindStringIndex(rest)
 			if index == nil || index[0] != 0 {
 				return false
 			}

@@ -3,9 +3,10 @@ package sut
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // splitWords splits a command as a POSIX shell would that expands nothing: words
@@ -108,12 +109,12 @@ var enginePlaceholders = []string{"handshake", "handshake_host", "handshake_port
 
 // placeholder is a name in braces. What else stands in braces, JSON for one, is
 // left alone.
-var placeholder = regexp.MustCompile(`\{[A-Za-z_]+\}`)
+var placeholder = lazyregexp.New(`\{[A-Za-z_]+\}`)
 
 // checkPlaceholders refuses words that ask for something else than the known names.
 func checkPlaceholders(words, known []string) error {
 	for _, word := range words {
-		for _, found := range placeholder.FindAllString(word, -1) {
+		for _, found := range placeholder().FindAllString(word, -1) {
 			if !slices.Contains(known, found[1:len(found)-1]) {
 				return fmt.Errorf("unknown placeholder %s: want one of {%s}", found, strings.Join(known, "}, {"))
 			}
@@ -128,7 +129,7 @@ func (c CommandEngine) names(name string) bool { return strings.Contains(c.Templ
 // fillPlaceholders replaces each placeholder once: what a value holds is no
 // placeholder.
 func fillPlaceholders(word string, values map[string]string) string {
-	return placeholder.ReplaceAllStringFunc(word, func(found string) string {
+	return placeholder().ReplaceAllStringFunc(word, func(found string) string {
 		return values[found[1:len(found)-1]]
 	})
 }

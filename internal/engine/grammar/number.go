@@ -3,6 +3,7 @@ package grammar
 import (
 	"encoding/json"
 	"math/big"
+	"sync"
 )
 
 // interval is what bounds a number. nil bounds are absent.
@@ -155,18 +156,18 @@ func (in *interval) steps() []*big.Rat {
 	if in.step != nil {
 		return []*big.Rat{in.step}
 	}
-	return decimals
+	return decimals()
 }
 
 // decimals are 1, 0.1 and so on.
-var decimals = func() (all []*big.Rat) {
+var decimals = sync.OnceValue(func() (all []*big.Rat) {
 	step := big.NewRat(1, 1)
 	for range 32 {
 		all = append(all, step)
 		step = new(big.Rat).Mul(step, big.NewRat(1, 10))
 	}
 	return all
-}()
+})
 
 // shortest is the number nearest to 0, of the coarsest step that has one.
 func (in *interval) shortest(w *Work) (string, bool) {

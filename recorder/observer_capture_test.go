@@ -35,12 +35,10 @@ func obsDerive(t *testing.T, frames string, opt Options) obsRun {
 	}, &counts, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	require.NoError(t, err)
 	run := obsRun{stats: counts.Snapshot()}
-	if run.trace, err = trace.Read(path, trace.Options{Strict: true, KeepExtra: true}); err != nil {
-		t.Fatal(err)
-	}
-	if run.steps, err = readSteps(stepsPath, trace.Options{Strict: true}); err != nil {
-		t.Fatal(err)
-	}
+	run.trace, err = trace.Read(path, trace.Options{Strict: true, KeepExtra: true})
+	require.NoError(t, err)
+	run.steps, err = readSteps(stepsPath, trace.Options{Strict: true})
+	require.NoError(t, err)
 	return run
 }
 

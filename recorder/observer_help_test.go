@@ -99,18 +99,14 @@ func (s *obsSession) envelope(running int, outs ...obsOut) []byte {
 	s.t.Helper()
 	b := s.codec.NewBatch(0)
 	for i := range outs {
-		if err := b.Add(s.codec.NewStream(obsRequest(outs[i].id, 1)), &outs[i].Output); err != nil {
-			s.t.Fatal(err)
-		}
+		require.NoError(s.t, b.Add(s.codec.NewStream(obsRequest(outs[i].id, 1)), &outs[i].Output))
 	}
 	var stats *protocol.SchedulerStats
 	if running >= 0 {
 		stats = &protocol.SchedulerStats{Running: running, KVCacheUsage: 0.25}
 	}
 	m, err := b.Finish(stats, 12.5)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	return m[0]
 }
 
@@ -122,12 +118,8 @@ func (s *obsSession) out(running int, outs ...obsOut) {
 // finish closes the observer and reads what it wrote, strictly.
 func (s *obsSession) finish() *trace.Trace {
 	s.t.Helper()
-	if err := s.o.Close(); err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, s.o.Close())
 	got, err := trace.Read(s.path, trace.Options{Strict: true, KeepExtra: true})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	require.NoError(s.t, err)
 	return got
 }

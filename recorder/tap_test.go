@@ -95,9 +95,7 @@ func (r *running) end() error {
 func (r *running) stop() {
 	r.t.Helper()
 	r.cancel()
-	if err := r.end(); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, r.end())
 }
 
 func patient(t *testing.T) context.Context {

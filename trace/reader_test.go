@@ -347,9 +347,7 @@ func TestOpen(t *testing.T) {
 		t.Errorf("missing file: %v", err)
 	}
 	bad := filepath.Join(dir, "bad.jsonl")
-	if err := os.WriteFile(bad, []byte("{\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(bad, []byte("{\n"), 0o600))
 	_, err := Read(bad, Options{})
 	wantError(t, err, bad+": line 1")
 	_, err = Read(dir, Options{})

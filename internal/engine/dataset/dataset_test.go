@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 var loadTiny = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return tokenizer.Load("../../../testdata/model/tiny") })
@@ -19,18 +20,14 @@ var loadTiny = sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return tok
 func tiny(t testing.TB) *tokenizer.Tokenizer {
 	t.Helper()
 	tok, err := loadTiny()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return tok
 }
 
 func write(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 
@@ -90,9 +87,7 @@ func TestLoad(t *testing.T) {
 				path = write(t, test.file, test.text)
 			}
 			set, err := Load(path, tiny(t), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if diff := cmp.Diff(test.want, pairs(set)); diff != "" || set.Skipped != test.skipped || set.Len() != len(test.want) {
 				t.Errorf("%d rows, %d skipped, want %d (-want +got):\n%s", set.Len(), set.Skipped, test.skipped, diff)
 			}
@@ -139,9 +134,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 	t.Run("a folder", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "x.jsonl")
-		if err := os.Mkdir(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Mkdir(path, 0o755))
 		if _, err := Load(path, tiny(t), nil); err == nil || !strings.Contains(err.Error(), "a folder, not a dataset") {
 			t.Errorf("got %v", err)
 		}
@@ -187,9 +180,7 @@ func TestLoadBoundsRows(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			head := map[string]string{"a.jsonl": "{\"prompt\":\"p\",\"output\":\"o\"}\n{\"prompt\":\"", "a.json": `[{"prompt":"`, "a.csv": "prompt,output\n\""}[file]
 			path := write(t, file, head)
-			if err := os.Truncate(path, 1<<30); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Truncate(path, 1<<30))
 			tok := tiny(t)
 			var err error
 			took := allocated(func() { _, err = Load(path, tok, nil) })

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -44,13 +45,9 @@ func said(t testing.TB, tok *tokenizer.Tokenizer, script player.Script, most int
 func source(t testing.TB, minDepth int, lines ...string) *Source {
 	t.Helper()
 	set, err := Load(write(t, "a.jsonl", strings.Join(lines, "\n")), tiny(t), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s, err := set.Source(Options{Strict: true, MinDepth: minDepth})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return s
 }
 
@@ -166,12 +163,8 @@ func TestSourceMatches(t *testing.T) {
 				}
 				got = append(got, strings.TrimSuffix(said(t, tok, script, 100), "<end>"))
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("answers (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(test.summary, s.Summary()); diff != "" {
-				t.Errorf("summary (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got), "answers (-want +got)")
+			require.NoDiff(t, cmp.Diff(test.summary, s.Summary()), "summary (-want +got)")
 		})
 	}
 }
@@ -196,9 +189,7 @@ func TestSourceAnswers(t *testing.T) {
 			s, tok := source(t, 0, row1("Say hello", whole)), tiny(t)
 			for range 2 { // the second time out of what was kept
 				script, err := s.Script(request("a", tok.Encode("Say hello"), test.change))
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				if got := said(t, tok, script, test.most); got != test.want {
 					t.Errorf("got %q, want %q", got, test.want)
 				}
@@ -210,16 +201,12 @@ func TestSourceAnswers(t *testing.T) {
 // What no row answers is answered by the fallback, and ids that the tokenizer does not have match nothing.
 func TestSourceFallsBack(t *testing.T) {
 	set, err := Load(write(t, "a.jsonl", row1("Hi", "Hello")), tiny(t), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := set.Source(Options{}); err == nil {
 		t.Error("a source without a fallback was made, that is not strict")
 	}
 	s, err := set.Source(Options{Fallback: player.Echo{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, prompt := range [][]uint32{{1 << 30, 1<<32 - 1, endOfText}, {endOfText}, {}} {
 		script, err := s.Script(request("a", prompt))
 		var again []uint32
@@ -230,26 +217,18 @@ func TestSourceFallsBack(t *testing.T) {
 			t.Errorf("%v was answered with %v, %v", prompt, again, err)
 		}
 	}
-	if diff := cmp.Diff(Summary{Requests: 3, Unmatched: 3}, s.Summary()); diff != "" {
-		t.Errorf("summary (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(Summary{Requests: 3, Unmatched: 3}, s.Summary()), "summary (-want +got)")
 }
 
 // A completion that the vocabulary has no tokens for is an error that names its row.
 func TestSourceThatCannotBeSpelt(t *testing.T) {
 	const letters = `{"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]},"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false}}`
 	tok, err := tokenizer.Parse([]byte(letters))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	set, err := Load(write(t, "a.jsonl", row1("a", "b")+"\n"+row1("b", "abc")), tok, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s, err := set.Source(Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := s.Script(request("x", tok.Encode("b"))); err == nil || !strings.Contains(err.Error(), "a.jsonl: row 2: the tokenizer cannot spell its completion") {
 		t.Errorf("got %v", err)
 	}
@@ -320,9 +299,7 @@ func BenchmarkSource(b *testing.B) {
 		}
 	})
 	set, err := Load(path, tok, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	b.Run("index beginnings", func(b *testing.B) {
 		for b.Loop() {
 			if _, err := set.Source(Options{Strict: true, MinDepth: 16}); err != nil {
@@ -331,9 +308,7 @@ func BenchmarkSource(b *testing.B) {
 		}
 	})
 	s, err := set.Source(Options{Strict: true})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	for name, prompt := range map[string]string{"text": set.Rows[77].Prompt, "chat": chatML(set.Rows[77].Prompt)} {
 		b.Run(name, func(b *testing.B) {
 			r := request("a", tok.Encode(prompt))

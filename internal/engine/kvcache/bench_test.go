@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // decoding is a pool with sequences that have said nothing yet.
@@ -12,9 +13,7 @@ func decoding(tb testing.TB, sequences, prompt, room int, o kvcache.Options) (*k
 	o.BlockSize, o.Caching = 16, true
 	o.Blocks = sequences*((prompt+room)/16+1) + 2
 	pool, err := kvcache.New(o)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	var list []*kvcache.Sequence
 	for i := range sequences {
 		s := kvcache.NewSequence(append(make([]uint32, 0, prompt+room), counted(uint32(i)*1000, prompt)...))

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // model follows a pool and knows what each block holds.
@@ -25,9 +27,7 @@ func FuzzPool(f *testing.F) {
 		pool, err := New(Options{
 			Blocks: 2 + int(flags>>3), BlockSize: 1 + int(flags&1), Caching: flags&2 == 0, Events: flags&4 != 0,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		m := model{t: t, pool: pool, content: map[int32]string{}}
 		for i := 0; i+2 < len(ops); i += 3 {
 			m.operation(ops[i], ops[i+1], ops[i+2])

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestNewRefuses(t *testing.T) {
@@ -46,9 +47,7 @@ func newPool(t *testing.T, o kvcache.Options) *kvcache.Pool {
 	t.Helper()
 	o.BlockSize = 4
 	pool, err := kvcache.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return pool
 }
 
@@ -182,9 +181,7 @@ func TestSeeds(t *testing.T) {
 		t.Errorf("got %d different hashes, want 12", len(seen))
 	}
 	byDefault := first(kvcache.Options{})
-	if diff := cmp.Diff(first(kvcache.Options{Algorithm: kvcache.SHA256, Seed: kvcache.DefaultSeed}), byDefault); diff != "" {
-		t.Errorf("default (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(first(kvcache.Options{Algorithm: kvcache.SHA256, Seed: kvcache.DefaultSeed}), byDefault), "default (-want +got)")
 }
 
 // TestWholeContent finds nothing in the cache that differs in anything, by the fast

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // releases are the vLLM releases that testdata/vectors.py was run with: one for each of
@@ -116,9 +117,7 @@ func (r *replay) begin(o caseOptions) {
 		Blocks: o.Blocks, BlockSize: o.BlockSize, Caching: o.Caching, Algorithm: kvcache.Algorithm(o.Algorithm),
 		Seed: o.Seed, Events: true, MaxModelLen: o.MaxModelLen, Rules: r.rules,
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	r.pool, r.name, r.number = pool, o.Name, 1
 	r.sequences, r.own = map[int]*kvcache.Sequence{}, map[int]uint64{}
 }
@@ -152,9 +151,7 @@ func (r *replay) hash(l line) {
 		Blocks: 300, BlockSize: size, Caching: true, Algorithm: kvcache.Algorithm(get[string](l, 1)),
 		Seed: get[string](l, 2), Events: true, Rules: r.rules,
 	})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, err)
 	prompt := get[[4]uint64](l, 4)
 	s := sequence(prompt, get[extra](l, 5))
 	for range get[int](l, 6) {
@@ -284,14 +281,10 @@ func get[T any](l line, i int) T {
 func vectors(t *testing.T, release string) func(func(line) bool) {
 	t.Helper()
 	f, err := os.Open("testdata/vectors-" + release + ".jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { f.Close() })
 	packed, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return func(yield func(line) bool) {
 		lines := bufio.NewScanner(packed)
 		lines.Buffer(nil, 1<<20)
@@ -304,8 +297,6 @@ func vectors(t *testing.T, release string) func(func(line) bool) {
 				return
 			}
 		}
-		if err := lines.Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, lines.Err())
 	}
 }

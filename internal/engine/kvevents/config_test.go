@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestParseConfig(t *testing.T) {
@@ -57,10 +59,8 @@ func TestParseConfig(t *testing.T) {
 				}
 				return
 			}
-			must(t, err)
-			if d := cmp.Diff(tt.want, got); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			require.NoError(t, err)
+			require.NoDiff(t, cmp.Diff(tt.want, got), "(-want +got)")
 		})
 	}
 }

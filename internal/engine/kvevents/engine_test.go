@@ -12,6 +12,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -58,7 +59,7 @@ func captures(t *testing.T) []*capture {
 		c := new(capture)
 		testenv.GzipLines(t, path, func(text []byte) {
 			var line []json.RawMessage
-			must(t, json.Unmarshal(text, &line))
+			require.NoError(t, json.Unmarshal(text, &line))
 			c.line(t, line)
 		})
 		if len(c.live) < 20 || len(c.happens) < 20 || len(c.replays) < 4 {
@@ -72,7 +73,7 @@ func captures(t *testing.T) []*capture {
 func (c *capture) line(t *testing.T, line []json.RawMessage) {
 	t.Helper()
 	if line[0][0] == '{' {
-		must(t, json.Unmarshal(line[0], c))
+		require.NoError(t, json.Unmarshal(line[0], c))
 		return
 	}
 	switch kind := get[string](t, line[0]); kind {
@@ -99,14 +100,14 @@ func (c *capture) line(t *testing.T, line []json.RawMessage) {
 
 func get[T any](t *testing.T, text json.RawMessage) (v T) {
 	t.Helper()
-	must(t, json.Unmarshal(text, &v))
+	require.NoError(t, json.Unmarshal(text, &v))
 	return v
 }
 
 func unhex(t *testing.T, text json.RawMessage) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(get[string](t, text))
-	must(t, err)
+	require.NoError(t, err)
 	return b
 }
 
@@ -127,7 +128,7 @@ func (c *capture) run(t *testing.T, step func([]kvcache.Event)) {
 		Blocks: c.Arguments.Blocks, BlockSize: c.Arguments.BlockSize, Caching: true, Events: true, Seed: "0",
 		Algorithm: kvcache.Algorithm(c.Arguments.Algorithm), Rules: kvcache.RulesOf(protocol.LineOf(c.Version)),
 	})
-	must(t, err)
+	require.NoError(t, err)
 	for _, h := range c.happens {
 		if h.prompt == nil {
 			if !pool.Reset() {
@@ -177,7 +178,7 @@ func TestAsEngines(t *testing.T) {
 				if said == len(c.live) {
 					t.Fatalf("the engine said %d batches, then: %+v", said, events)
 				}
-				must(t, p.Publish(timeOf(t, c.live[said][2]), events))
+				require.NoError(t, p.Publish(timeOf(t, c.live[said][2]), events))
 				if d := cmp.Diff(readable(c.live[said]), readable(receive(t, sub))); d != "" {
 					t.Fatalf("batch %d (-engine +ours):\n%s", said, d)
 				}
@@ -188,9 +189,7 @@ func TestAsEngines(t *testing.T) {
 			}
 			for _, want := range c.replays {
 				got := p.askAgain(want.start)
-				if d := cmp.Diff(all(want.frames), all(got)); d != "" {
-					t.Errorf("asked for those from %d on (-engine +ours):\n%s", want.start, d)
-				}
+				require.NoDiff(t, cmp.Diff(all(want.frames), all(got)), "asked for those from %d on (-engine +ours)", want.start)
 			}
 		})
 	}
@@ -222,7 +221,7 @@ func timeOf(t *testing.T, payload []byte) float64 {
 		t.Fatal(err)
 	}
 	ts, err := c.Float()
-	must(t, err)
+	require.NoError(t, err)
 	return ts
 }
 
@@ -245,7 +244,7 @@ func TestEncodesAsEngines(t *testing.T) {
 	for _, c := range captures(t) {
 		t.Run(c.Version, func(t *testing.T) {
 			codec, err := newCodec(profile(t, c.Version), 3, false)
-			must(t, err)
+			require.NoError(t, err)
 			got := codec.appendBatch(nil, 1.5, events)
 			if !bytes.Equal(got, c.encoded) {
 				t.Errorf("(-engine +ours):\n%s", cmp.Diff(readable([][]byte{c.encoded}), readable([][]byte{got})))
@@ -280,11 +279,9 @@ func TestEncodesSessions(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			codec, err := newCodec(profile(t, tt.line), 0, false)
-			must(t, err)
+			require.NoError(t, err)
 			got := codec.appendBatch(nil, 1.5, []kvcache.Event{block, named})
-			if d := cmp.Diff(tt.want, hex.EncodeToString(got)); d != "" {
-				t.Errorf("(-engine +ours):\n%s", d)
-			}
+			require.NoDiff(t, cmp.Diff(tt.want, hex.EncodeToString(got)), "(-engine +ours)")
 		})
 	}
 }
@@ -300,6 +297,6 @@ func binary8(n uint64) []byte {
 func profile(t testing.TB, line string) *protocol.Profile {
 	t.Helper()
 	p, err := protocol.LoadProfile(line)
-	must(t, err)
+	require.NoError(t, err)
 	return p
 }

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -41,9 +42,8 @@ func publisher(t testing.TB, profile *protocol.Profile, o Options) *pub {
 	p := &pub{t: t, log: make(chan string, 1024)}
 	o.Log = slog.New(slog.NewTextHandler(p, nil))
 	var err error
-	if p.Publisher, err = New(profile, o); err != nil {
-		t.Fatal(err)
-	}
+	p.Publisher, err = New(profile, o)
+	require.NoError(t, err)
 	t.Cleanup(func() { p.Publisher.Close() })
 	return p
 }
@@ -72,9 +72,7 @@ func (p *pub) await(text string) {
 func (p *pub) subscribe(prefix string) *zmq.Conn {
 	p.t.Helper()
 	c := dial(p.t, p.Endpoint(), zmq.Sub)
-	if err := c.Subscribe([]byte(prefix)); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, c.Subscribe([]byte(prefix)))
 	p.await("subscribed to")
 	return c
 }
@@ -82,16 +80,16 @@ func (p *pub) subscribe(prefix string) *zmq.Conn {
 func dial(t testing.TB, endpoint string, typ zmq.Type) *zmq.Conn {
 	t.Helper()
 	c, err := zmq.Dial(t.Context(), endpoint, typ, zmq.Options{})
-	must(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
 
 func receive(t testing.TB, c *zmq.Conn) zmq.Message {
 	t.Helper()
-	must(t, c.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
 	m, err := c.Recv()
-	must(t, err)
+	require.NoError(t, err)
 	return m
 }
 
@@ -100,9 +98,7 @@ func (p *pub) askAgain(start uint64) (answers [][][]byte) {
 	p.t.Helper()
 	c := dial(p.t, p.ReplayEndpoint(), zmq.Dealer)
 	defer c.Close()
-	if err := c.Send([]byte{}, binary8(start)); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, c.Send([]byte{}, binary8(start)))
 	return p.answers(c)
 }
 
@@ -136,7 +132,7 @@ func TestNumbers(t *testing.T) {
 	p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", Topic: "kv", Rank: 2})
 	publish := func(n int) {
 		t.Helper()
-		must(t, p.Publish(1, stored(n)))
+		require.NoError(t, p.Publish(1, stored(n)))
 	}
 	publish(1) // nobody hears number 0
 	publish(0) // and what is empty has none
@@ -171,7 +167,7 @@ func TestReplayOfLines(t *testing.T) {
 				Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0", Topic: "kv", BufferSteps: 4,
 			})
 			for n := range 10 {
-				must(t, p.Publish(float64(n), stored(1)))
+				require.NoError(t, p.Publish(float64(n), stored(1)))
 			}
 			for _, ask := range []struct {
 				start uint64
@@ -190,9 +186,7 @@ func TestReplayOfLines(t *testing.T) {
 				for _, m := range p.askAgain(ask.start) {
 					got = append(got, abbreviate(m))
 				}
-				if d := cmp.Diff(want, got); d != "" {
-					t.Errorf("from %d on (-want +got):\n%s", ask.start, d)
-				}
+				require.NoDiff(t, cmp.Diff(want, got), "from %d on (-want +got)", ask.start)
 			}
 		})
 	}
@@ -241,15 +235,15 @@ func TestAskersMistakes(t *testing.T) {
 	}
 	p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
 	for range 3 {
-		must(t, p.Publish(0, stored(1)))
+		require.NoError(t, p.Publish(0, stored(1)))
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c := dial(t, p.ReplayEndpoint(), zmq.Dealer)
-			must(t, c.Send(tt.frames...))
+			require.NoError(t, c.Send(tt.frames...))
 			if tt.start < 0 {
 				p.await("request for KV events ignored")
-				must(t, c.Send([]byte{}, binary8(1)))
+				require.NoError(t, c.Send([]byte{}, binary8(1)))
 				tt.start = 1
 			}
 			if got := len(p.answers(c)); got != 3-tt.start+1 {
@@ -264,10 +258,10 @@ func TestSlowAsker(t *testing.T) {
 	p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
 	events := stored(1000)
 	for range 300 {
-		must(t, p.Publish(0, events))
+		require.NoError(t, p.Publish(0, events))
 	}
 	slow := dial(t, p.ReplayEndpoint(), zmq.Dealer)
-	must(t, slow.Send([]byte{}, binary8(0)))
+	require.NoError(t, slow.Send([]byte{}, binary8(0)))
 	receive(t, slow)
 	if got := len(p.askAgain(299)); got != 2 {
 		t.Errorf("%d answers, want a batch and the end", got)
@@ -308,7 +302,7 @@ func TestCloseLingers(t *testing.T) {
 // An engine whose endpoint names a host dials whoever listens there.
 func TestDials(t *testing.T) {
 	gate, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	require.NoError(t, err)
 	defer gate.Close()
 	endpoint := "tcp://" + gate.Addr().String()
 	p := publisher(t, profile(t, "0.33"), Options{Endpoint: endpoint})
@@ -316,7 +310,7 @@ func TestDials(t *testing.T) {
 		t.Errorf("endpoint %s, reported %s, want %s", p.Endpoint(), p.Config().Endpoint, endpoint)
 	}
 	c, err := gate.Accept()
-	must(t, err)
+	require.NoError(t, err)
 	defer c.Close()
 	greeting := make([]byte, 10)
 	if _, err := io.ReadFull(c, greeting); err != nil || greeting[0] != 0xff || greeting[9] != 0x7f {
@@ -326,7 +320,7 @@ func TestDials(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	dir, err := os.MkdirTemp("", "kv")
-	must(t, err)
+	require.NoError(t, err)
 	defer os.RemoveAll(dir)
 	socket := "ipc://" + filepath.Join(dir, "s")
 	text := func(s string) *string { return &s }
@@ -358,9 +352,7 @@ func TestConfig(t *testing.T) {
 				got.ReplayEndpoint = text(hidePort(t, *got.ReplayEndpoint))
 			}
 			tt.want.Enable, tt.want.Publisher = true, "zmq"
-			if d := cmp.Diff(&tt.want, got); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			require.NoDiff(t, cmp.Diff(&tt.want, got), "(-want +got)")
 			dial(t, p.Endpoint(), zmq.Sub)
 		})
 	}
@@ -465,7 +457,7 @@ func TestAllLines(t *testing.T) {
 	for _, line := range protocol.Lines() {
 		t.Run(line, func(t *testing.T) {
 			p := publisher(t, profile(t, line), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
-			must(t, p.Publish(1, stored(1)))
+			require.NoError(t, p.Publish(1, stored(1)))
 			text := pack.Format(p.scratch[seqSize:])
 			for _, want := range []string{`"type": "BlockStored"`, `"group_idx": 0`, `"medium": "GPU"`, `"extra_keys": [nil]`, `"lora_name": nil`} {
 				if !strings.Contains(text, want) {
@@ -481,7 +473,7 @@ func TestAllLines(t *testing.T) {
 		arrays.Structs[name] = s
 	}
 	c, err := newCodec(arrays, 0, true)
-	must(t, err)
+	require.NoError(t, err)
 	b := c.appendBatch(nil, 1, []kvcache.Event{
 		kvcache.BlockStored{Hashes: [][]byte{{1}}, Tokens: []uint32{7}, BlockSize: 1, Keys: [][]kvcache.Key{nil}},
 		kvcache.BlockRemoved{Hash: []byte{2}},
@@ -489,9 +481,7 @@ func TestAllLines(t *testing.T) {
 	})
 	want := `[1.0, [["BlockStored", [bin(1 byte)], nil, [7], 1, nil, "GPU", nil, [nil], 0, "full_attention", nil], ` +
 		`["BlockRemoved", [bin(1 byte)], "GPU", 0], ["AllBlocksCleared"]], 0]`
-	if d := cmp.Diff(want, pack.Format(b)); d != "" {
-		t.Errorf("arrays (-want +got):\n%s", d)
-	}
+	require.NoDiff(t, cmp.Diff(want, pack.Format(b)), "arrays (-want +got)")
 }
 
 // A batch costs the message and its index, however many events are in it.
@@ -501,7 +491,7 @@ func TestPublishingAllocates(t *testing.T) {
 			p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0", BufferSteps: 10})
 			batch := stored(events)
 			publish := func() {
-				must(t, p.Publish(1, batch))
+				require.NoError(t, p.Publish(1, batch))
 			}
 			for range 20 {
 				publish()
@@ -530,18 +520,9 @@ func BenchmarkPublish(b *testing.B) {
 			batch := stored(events)
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := p.Publish(1, batch); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, p.Publish(1, batch))
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*events), "ns/event")
 		})
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // envEngines names the releases whose engines are installed, separated by spaces.
@@ -45,7 +46,7 @@ func (s *pythonSubscriber) follow(t *testing.T, version string, digests bool) {
 	s.ask(fmt.Sprint("subscribe ", p.Endpoint(), " ", p.ReplayEndpoint(), " kv@pod"), 0)
 	p.await("subscribed to")
 	for i, events := range pythonBatches {
-		must(t, p.Publish(float64(i)+0.5, events))
+		require.NoError(t, p.Publish(float64(i)+0.5, events))
 	}
 	var live, again []string
 	for i, batch := range decodedBatches(digests) {
@@ -62,9 +63,7 @@ func (s *pythonSubscriber) follow(t *testing.T, version string, digests bool) {
 		{command: "replay 3", want: again[3:]},
 		{command: "first 2", want: again[2:3]},
 	} {
-		if d := cmp.Diff(ask.want, s.ask(ask.command, len(ask.want))); d != "" {
-			t.Errorf("digests %v: %s (-want +got):\n%s", digests, ask.command, d)
-		}
+		require.NoDiff(t, cmp.Diff(ask.want, s.ask(ask.command, len(ask.want))), "digests %v: %s (-want +got)", digests, ask.command)
 	}
 }
 
@@ -117,7 +116,7 @@ func startPython(t *testing.T, version string) *pythonSubscriber {
 	cmd := exec.Command(filepath.Join(testenv.PeersDir(t), "engines", version, "bin", "python"), "testdata/subscriber.py")
 	cmd.Env = append(os.Environ(), "VLLM_LOGGING_LEVEL=ERROR")
 	commands, err := cmd.StdinPipe()
-	must(t, err)
+	require.NoError(t, err)
 	answers, w := io.Pipe()
 	cmd.Stdout = w
 	peer := testenv.Process(t, "subscriber", cmd)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // Each rank of a group is known by its own id and asked at its own port, as a real one.
@@ -28,9 +30,7 @@ func TestOfEngine(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Config{EngineID: "me", Host: "h"}.OfEngine(tt.index, tt.ranks)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if text := fmt.Sprintf("%s %s %d", got.EngineID, got.Host, got.Port); text != tt.want {
 				t.Errorf("%s, want %s", text, tt.want)
 			}
@@ -82,9 +82,7 @@ func TestParse(t *testing.T) {
 func TestSideChannel(t *testing.T) {
 	t.Cleanup(func() { goleak.VerifyNone(t) })
 	s, err := ListenSideChannel("127.0.0.1", 0, 2, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cache := Cache{EngineID: "e", RequestID: "r", Host: "127.0.0.1", Port: s.Port(1)}
 	taken := 0
 	s.Offer(cache, func() { taken++ })
@@ -113,9 +111,7 @@ func TestSideChannel(t *testing.T) {
 	}
 	for path, want := range map[string]int{"/": http.StatusNotFound, "/kv/pull": http.StatusBadRequest} {
 		resp, err := http.Post("http://"+cache.Address()+path, "application/json", strings.NewReader("x"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		resp.Body.Close()
 		if resp.StatusCode != want {
 			t.Errorf("POST %s: status %d, want %d", path, resp.StatusCode, want)
@@ -143,9 +139,7 @@ func TestSideChannelIsNoProxy(t *testing.T) {
 	}))
 	defer inside.Close()
 	speaks, err := net.Listen("tcp", "127.0.0.1:0") // something that is no HTTP server
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var greeting sync.WaitGroup
 	greeting.Go(func() {
 		for {
@@ -183,17 +177,13 @@ func TestSideChannelIsNoProxy(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			asked = nil
 			s, err := ListenSideChannel("127.0.0.1", 0, 1, tt.peers)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer s.Close()
 			err = s.Pull(t.Context(), Cache{EngineID: "e", RequestID: "r", Host: tt.host, Port: tt.port})
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
-			if diff := cmp.Diff(tt.asked, asked); diff != "" {
-				t.Errorf("asked (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(tt.asked, asked), "asked (-want +got)")
 		})
 	}
 }
@@ -201,9 +191,7 @@ func TestSideChannelIsNoProxy(t *testing.T) {
 // A peer is also who may ask.
 func TestSideChannelAnswersPeers(t *testing.T) {
 	s, err := ListenSideChannel("127.0.0.1", 0, 1, []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer s.Close()
 	pulled := ""
 	for from, want := range map[string]int{"127.0.0.1:4000": http.StatusForbidden, "10.9.1.1:4000": http.StatusOK} {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -23,9 +24,7 @@ func traceOf(records ...trace.Record) *trace.Trace {
 func mustFit(t testing.TB, budget int, records ...trace.Record) *Fit {
 	t.Helper()
 	f, err := NewFit(FitOptions{Budget: budget}, traceOf(records...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return f
 }
 
@@ -157,9 +156,7 @@ func TestService(t *testing.T) {
 				t.Errorf("got a curve: %v, want %v", f.service.curve, test.curve)
 			}
 			for _, at := range test.at {
-				if diff := cmp.Diff(at.want, f.service.time(at.uncached, at.quantile), exact); diff != "" {
-					t.Errorf("%d tokens (-want +got):\n%s", at.uncached, diff)
-				}
+				require.NoDiff(t, cmp.Diff(at.want, f.service.time(at.uncached, at.quantile), exact), "%d tokens (-want +got)", at.uncached)
 			}
 		})
 	}
@@ -196,9 +193,7 @@ func TestChunksLeavesOut(t *testing.T) {
 	}
 	f := mustFit(t, 8192, slices.Concat(quiet(), crowded, paused)...)
 	got := []float64{f.law.c0, f.law.c1, f.floor}
-	if diff := cmp.Diff([]float64{0.012, 2e-6, 186}, got, exact); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]float64{0.012, 2e-6, 186}, got, exact), "(-want +got)")
 }
 
 // A step that has no token left of its budget takes at least what full steps took.
@@ -206,9 +201,7 @@ func TestPremium(t *testing.T) {
 	f := mustFit(t, 8192, slices.Concat(quiet(), marked(), saturated())...)
 	chunk := []Chunk{{Request: NewRequest(1, "r", 9000, 0), Tokens: 8192}}
 	for left, want := range map[int]float64{0: 186, 1: 165.412864} {
-		if diff := cmp.Diff(want, f.compose(&Step{Left: left, Chunks: chunk}, nil), exact); diff != "" {
-			t.Errorf("%d left (-want +got):\n%s", left, diff)
-		}
+		require.NoDiff(t, cmp.Diff(want, f.compose(&Step{Left: left, Chunks: chunk}, nil), exact), "%d left (-want +got)", left)
 	}
 }
 
@@ -249,9 +242,7 @@ func TestChunks(t *testing.T) {
 		{"beyond 20000 with a premium", 159.412864, beyond(premium, 20000, 0)},
 	}
 	for _, test := range tests {
-		if diff := cmp.Diff(test.want, test.got, exact); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
+		require.NoDiff(t, cmp.Diff(test.want, test.got, exact), "%s (-want +got)", test.name)
 	}
 }
 
@@ -289,9 +280,7 @@ func TestTimeline(t *testing.T) {
 		ends = append(ends, now)
 	}
 	want := []time.Duration{1_000_000, 11_000_000, 92_910_000, 102_910_000}
-	if diff := cmp.Diff(want, ends); diff != "" {
-		t.Errorf("ends of steps (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, ends), "ends of steps (-want +got)")
 }
 
 func TestFitErrors(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const ms = time.Millisecond
@@ -76,12 +78,8 @@ func TestKnobs(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if err := test.knobs.Validate(); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, test.knobs.Duration(&test.step)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoError(t, test.knobs.Validate())
+			require.NoDiff(t, cmp.Diff(test.want, test.knobs.Duration(&test.step)), "(-want +got)")
 		})
 	}
 }
@@ -98,9 +96,7 @@ func TestKnobsTransfer(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, test.knobs.Transfer(NewRequest(1, "a", 50, 10))); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, test.knobs.Transfer(NewRequest(1, "a", 50, 10))), "(-want +got)")
 		})
 	}
 }

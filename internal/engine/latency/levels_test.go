@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -86,9 +87,7 @@ func TestIsotonic(t *testing.T) {
 			for _, v := range levels {
 				got = append(got, v.ms)
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got), "(-want +got)")
 		})
 	}
 }
@@ -112,9 +111,7 @@ func TestStepsNeverFall(t *testing.T) {
 			traces = append(traces, &trace.Trace{Records: records})
 		}
 		f, err := NewFit(FitOptions{Budget: 512}, traces...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		pacer := Decode{Request: NewRequest(1, "pacer", 100, 0), Context: 4000, Tokens: 1}
 		took := func(requests, context, tokens int) time.Duration {
 			s := Step{Decodes: []Decode{pacer}, Running: requests, Limit: 64, Left: 1}
@@ -159,9 +156,7 @@ func TestNoiseOfRecordings(t *testing.T) {
 	}
 	noise := func(laws ...engineLaw) (spread, uncertain float64) {
 		f, err := NewFit(FitOptions{Budget: 512}, recorded(laws...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if strings.Contains(strings.Join(f.Notes(), "\n"), "requests are added") {
 			t.Errorf("notes: %q", f.Notes())
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -132,9 +133,7 @@ func TestSpokenTokens(t *testing.T) {
 			for _, n := range test.want {
 				want[n] = true
 			}
-			if diff := cmp.Diff(want, said); diff != "" {
-				t.Errorf("said (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(want, said), "said (-want +got)")
 		})
 	}
 }
@@ -177,12 +176,8 @@ func TestAcceptance(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, a.rates, exact); diff != "" {
-				t.Errorf("rates (-want +got):\n%s", diff)
-			}
+			require.NoError(t, err)
+			require.NoDiff(t, cmp.Diff(test.want, a.rates, exact), "rates (-want +got)")
 			drawn := make([]float64, len(a.rates))
 			const n = 20_000
 			for i := range n {
@@ -376,9 +371,7 @@ func TestNotes(t *testing.T) {
 		"some.jsonl: 1 requests at the start are left out of the times to the first token: the engine was warming up",
 		"some.jsonl: 2 negative times are left out: the clock of the recording went back",
 	}
-	if diff := cmp.Diff(want, f.Notes()); diff != "" {
-		t.Errorf("notes (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, f.Notes()), "notes (-want +got)")
 }
 
 // Records that make little sense, but which the format allows, make a model all the same.

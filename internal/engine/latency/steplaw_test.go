@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -165,14 +166,10 @@ func TestStepLaw(t *testing.T) {
 				t.Errorf("hides %v (-want +got):\n%s", l.hides, diff)
 			}
 			for _, n := range []float64{1, 2.5, 4} {
-				if diff := cmp.Diff(test.law.base+test.law.perRequest*n, l.level(n), near); diff != "" {
-					t.Errorf("%v requests (-want +got):\n%s", n, diff)
-				}
+				require.NoDiff(t, cmp.Diff(test.law.base+test.law.perRequest*n, l.level(n), near), "%v requests (-want +got)", n)
 			}
 			wake := []float64{test.law.wake, test.law.wake}
-			if diff := cmp.Diff(wake, []float64{f.idle[0], f.idle[len(f.idle)-1]}, near); diff != "" {
-				t.Errorf("idle (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(wake, []float64{f.idle[0], f.idle[len(f.idle)-1]}, near), "idle (-want +got)")
 			if len(l.clean) < 1000 || len(l.mixed) < 100 {
 				t.Errorf("only %d steps without chunks and %d with", len(l.clean), len(l.mixed))
 			}
@@ -197,15 +194,11 @@ func TestStepLawOfRealEngine(t *testing.T) {
 			t.Fatalf("%s: %v, %v", pattern, paths, err)
 		}
 		tr, err := trace.Read(paths[0], trace.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return tr
 	}
 	f, err := NewFit(FitOptions{}, read("multiturn-s7-*"), read("multiturn-s13-*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if f.steps == nil {
 		t.Fatal("no law")
 	}
@@ -299,9 +292,7 @@ func TestStepsOf(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got := stepsOf(test.records, 100)
 			opts := cmp.Options{cmp.AllowUnexported(step{}), exact, cmpopts.EquateEmpty()}
-			if diff := cmp.Diff(test.want, got, opts); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got, opts), "(-want +got)")
 		})
 	}
 }
@@ -343,9 +334,7 @@ func TestStepTime(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			f := &Fit{budget: 100, steps: law(test.hides), lastLarge: math.Inf(-1)}
-			if diff := cmp.Diff(test.want, f.Duration(&test.step)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, f.Duration(&test.step)), "(-want +got)")
 		})
 	}
 }
@@ -358,15 +347,9 @@ func TestStepNoise(t *testing.T) {
 	}
 	steps[3].ms, steps[150].ms, steps[170].ms, steps[180].ms = 900, 200, 39, 80
 	l := newStepLaw(steps)
-	if diff := cmp.Diff(3.9, slices.Max(l.clean), exact); diff != "" {
-		t.Errorf("largest part (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]float64{70, 190}, l.pauses, exact); diff != "" {
-		t.Errorf("pauses (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(1990.0/2, l.pausesEvery, exact); diff != "" {
-		t.Errorf("a pause every ms (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(3.9, slices.Max(l.clean), exact), "largest part (-want +got)")
+	require.NoDiff(t, cmp.Diff([]float64{70, 190}, l.pauses, exact), "pauses (-want +got)")
+	require.NoDiff(t, cmp.Diff(1990.0/2, l.pausesEvery, exact), "a pause every ms (-want +got)")
 }
 
 // A step meets as many pauses as fit its length, and they do not grow with it.
@@ -382,9 +365,7 @@ func TestPauses(t *testing.T) {
 		{"a longer step meets more", 50, 0.1, 28},
 		{"one at most", 500, 0.5, 25},
 	} {
-		if diff := cmp.Diff(test.want, l.paused(test.ms, test.u), exact); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", test.name, diff)
-		}
+		require.NoDiff(t, cmp.Diff(test.want, l.paused(test.ms, test.u), exact), "%s (-want +got)", test.name)
 	}
 	if got := (&stepLaw{}).paused(10, 0); got != 0 {
 		t.Errorf("a law without pauses pauses for %v", got)
@@ -405,9 +386,7 @@ func TestChunksOfServiceCurve(t *testing.T) {
 	for _, u := range []int{800, 5000, 20_000} {
 		want := 20 + 0.02*float64(u) + 1e-6*float64(u*u)
 		got := f.compose(&Step{Chunks: []Chunk{{Request: NewRequest(1, "r", u, 0), Tokens: u, Last: true}}}, nil)
-		if diff := cmp.Diff(want, got, exact); diff != "" {
-			t.Errorf("%d tokens (-want +got):\n%s", u, diff)
-		}
+		require.NoDiff(t, cmp.Diff(want, got, exact), "%d tokens (-want +got)", u)
 	}
 }
 

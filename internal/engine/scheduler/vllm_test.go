@@ -13,6 +13,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/engine/scheduler"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // schedule is what vLLM's own scheduler did with a seeded load: testdata/schedules.py.
@@ -54,21 +55,15 @@ type answer struct {
 // the same tokens, preemptions and statistics.
 func TestSchedulesOfVLLM(t *testing.T) {
 	f, err := os.Open("testdata/schedules-0.33.0.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	lines, steps, preempted := bufio.NewScanner(z), 0, 0
 	lines.Buffer(nil, 1<<22)
 	for lines.Scan() {
 		var s schedule
-		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &s))
 		steps += len(s.Steps)
 		for _, step := range s.Steps {
 			preempted += len(step.Preempted)
@@ -83,9 +78,7 @@ func TestSchedulesOfVLLM(t *testing.T) {
 func (s *schedule) replay(t *testing.T) {
 	o := s.Options
 	pool, err := kvcache.New(kvcache.Options{Blocks: o.Blocks, BlockSize: o.BlockSize, Caching: o.Caching, MaxModelLen: o.Len})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	sched := scheduler.New[*answer](scheduler.Options{
 		MaxNumSeqs: o.Seqs, MaxNumBatchedTokens: o.Budget, MaxModelLen: o.Len, LongPrefillTokenThreshold: o.Threshold,
 		NoChunks: o.NoChunks, Partly: o.Partly, Priority: o.Priority, Watermark: int(o.Watermark * float64(o.Blocks)),

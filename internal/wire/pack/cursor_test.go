@@ -114,9 +114,7 @@ func TestCursorReads(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			if d := cmp.Diff(tt.want, got); d != "" {
-				t.Errorf("-want +got\n%s", d)
-			}
+			require.NoDiff(t, cmp.Diff(tt.want, got), "-want +got")
 		})
 	}
 }
@@ -190,9 +188,7 @@ func TestCursorWalk(t *testing.T) {
 		Fields: 9, Outputs: 1, OutputFields: 19,
 		RequestID: "req-1", Tokens: []uint32{43}, NoLogprobs: true, Next: Nil,
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("-want +got\n%s", d)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
 	if c.Done() || len(c.Rest())+c.Offset() != 91 {
 		t.Errorf("offset %d and %d bytes of rest, want 91 together", c.Offset(), len(c.Rest()))
 	}

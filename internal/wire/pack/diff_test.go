@@ -68,9 +68,7 @@ func TestDiff(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			want, got := unhex(t, tt.want), unhex(t, tt.got)
-			if d := cmp.Diff(tt.diffs, diffLines(t, want, got, DiffOptions{})); d != "" {
-				t.Errorf("-want +got\n%s", d)
-			}
+			require.NoDiff(t, cmp.Diff(tt.diffs, diffLines(t, want, got, DiffOptions{})), "-want +got")
 			same, err := Equal(want, got)
 			if err != nil || same != (tt.diffs == nil) {
 				t.Errorf("Equal says %v, %v, want %v", same, err, tt.diffs == nil)
@@ -125,9 +123,7 @@ func TestDiffOptions(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if d := cmp.Diff(tt.diffs, diffLines(t, unhex(t, tt.want), unhex(t, tt.got), tt.opt)); d != "" {
-				t.Errorf("-want +got\n%s", d)
-			}
+			require.NoDiff(t, cmp.Diff(tt.diffs, diffLines(t, unhex(t, tt.want), unhex(t, tt.got), tt.opt)), "-want +got")
 		})
 	}
 }
@@ -140,9 +136,7 @@ func TestDiffOffsets(t *testing.T) {
 		{Path: "b", Want: "2", Got: "absent", WantOffset: 7, GotOffset: -1},
 		{Path: "c", Want: "absent", Got: "2", WantOffset: -1, GotOffset: 8},
 	}
-	if d := cmp.Diff(want, found); d != "" {
-		t.Errorf("-want +got\n%s", d)
-	}
+	require.NoDiff(t, cmp.Diff(want, found), "-want +got")
 }
 
 // TestDiffNamesRealFrame changes one counter of a real frame and asks for its name
@@ -211,9 +205,7 @@ func TestDiffShapes(t *testing.T) {
 		"m[1][0][12]: want 0, got nil",
 	}
 	mask := DiffOptions{Mask: func(string) bool { return true }}
-	if d := cmp.Diff(shapes, diffLines(t, want, got, mask)); d != "" {
-		t.Errorf("-want +got\n%s", d)
-	}
+	require.NoDiff(t, cmp.Diff(shapes, diffLines(t, want, got, mask)), "-want +got")
 	if all := diffLines(t, want, got, DiffOptions{}); len(all) <= len(shapes) {
 		t.Errorf("unmasked, %d differences, want more than the %d of shape", len(all), len(shapes))
 	}

@@ -152,9 +152,8 @@ func elements(t testing.TB, raw []byte) [][]byte {
 	}
 	list := make([][]byte, n)
 	for i := range list {
-		if list[i], err = cur.Raw(); err != nil {
-			t.Fatal(err)
-		}
+		list[i], err = cur.Raw()
+		require.NoError(t, err)
 	}
 	if !cur.Done() {
 		t.Fatalf("bytes after %s", pack.Format(raw))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -19,9 +20,7 @@ func TestDeclaredIsWhatCanBeSent(t *testing.T) {
 	}
 	for _, line := range Lines() {
 		c, err := CodecFor(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		sent := map[string]bool{}
 		for _, f := range c.Declared() {
 			sent[f.Struct] = true
@@ -39,9 +38,7 @@ func TestDeclaredIsWhatCanBeSent(t *testing.T) {
 // TestSurvey: a message shows the fields that it has, which of them are not at their default, and what else is named in it.
 func TestSurvey(t *testing.T) {
 	c, err := CodecFor("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	event := func(kind int64) []byte {
 		b := pack.AppendMapHeader(nil, 2)
 		b = pack.AppendInt(pack.AppendString(b, "type"), kind)
@@ -87,13 +84,9 @@ func TestSurvey(t *testing.T) {
 		"EngineCoreOutputs.outputs", "EngineCoreOutput.request_id", "EngineCoreOutput.finish_reason", "EngineCoreOutput.events",
 		"EngineCoreEvent.type", "EngineCoreEvent.type",
 	}
-	if diff := cmp.Diff(want, set); diff != "" {
-		t.Errorf("fields, -want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, set), "fields, -want +got")
 	members := []EnumValue{{"FinishReason", "LENGTH"}, {"EngineCoreEventType", "QUEUED"}, {"EngineCoreEventType", "PREEMPTED"}}
-	if diff := cmp.Diff(members, s.Members); diff != "" {
-		t.Errorf("members, -want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(members, s.Members), "members, -want +got")
 	c.Survey(&s, KindUtility, AppendUtilityCall(nil, UtilityCall{CallID: 7, Method: "is_sleeping"}))
 	if !slices.Equal(s.Calls, []string{"is_sleeping"}) || len(s.Members) > 0 {
 		t.Errorf("calls %q, members %v", s.Calls, s.Members)
@@ -103,9 +96,7 @@ func TestSurvey(t *testing.T) {
 // TestSurveyOfUnion: what a value would be by an option that does not fit is not seen.
 func TestSurveyOfUnion(t *testing.T) {
 	c, err := CodecFor("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	removed := pack.AppendMapHeader(nil, 2)
 	removed = pack.AppendString(pack.AppendString(removed, "type"), "BlockRemoved")
 	removed = pack.AppendArrayHeader(pack.AppendString(removed, "block_hashes"), 0)
@@ -123,7 +114,5 @@ func TestSurveyOfUnion(t *testing.T) {
 		got = append(got, names[v.Field])
 	}
 	want := []string{"KVEventBatch.ts", "KVEventBatch.events", "BlockRemoved.block_hashes", "KVEventBatch.data_parallel_rank"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
 }

@@ -167,9 +167,8 @@ func TestSameIdentity(t *testing.T) {
 	gone := false
 	for d.Kind != Joined {
 		var err error
-		if d, err = l.Recv(patient(t)); err != nil {
-			t.Fatal(err)
-		}
+		d, err = l.Recv(patient(t))
+		require.NoError(t, err)
 		gone = gone || d.Kind == Gone
 	}
 	if !gone {

@@ -97,9 +97,7 @@ func (p *pyzmq) do(c command) answer {
 func (p *pyzmq) start(c command) {
 	p.t.Helper()
 	line, err := json.Marshal(c)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, err)
 	if _, err := p.in.Write(append(line, '\n')); err != nil {
 		p.t.Fatalf("pyzmq peer: %v", err)
 	}
@@ -149,18 +147,15 @@ func (p *pyzmq) recv(name string) [][]byte {
 	frames := make([][]byte, len(a.Frames))
 	for i, f := range a.Frames {
 		var err error
-		if frames[i], err = hex.DecodeString(f); err != nil {
-			p.t.Fatal(err)
-		}
+		frames[i], err = hex.DecodeString(f)
+		require.NoError(p.t, err)
 	}
 	return frames
 }
 
 func (p *pyzmq) kill() {
 	p.t.Helper()
-	if err := p.cmd.Process.Kill(); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, p.cmd.Process.Kill())
 }
 
 func toHex(frames [][]byte) []string {

@@ -30,9 +30,8 @@ func startPub(t testing.TB, open func(string, PubOptions) (*Publisher, error), e
 	opt.Subscribed = func(_ Peer, prefix []byte) { p.subscribed <- string(prefix) }
 	opt.Refused = func(err error) { p.refused <- err }
 	var err error
-	if p.Publisher, err = open(endpoint, opt); err != nil {
-		t.Fatal(err)
-	}
+	p.Publisher, err = open(endpoint, opt)
+	require.NoError(t, err)
 	t.Cleanup(func() { p.Close() })
 	return p
 }
@@ -54,9 +53,7 @@ func (p *pub) await(prefix string) {
 
 func (p *pub) send(texts ...string) {
 	p.t.Helper()
-	if err := p.Send(frames(texts...)); err != nil {
-		p.t.Fatal(err)
-	}
+	require.NoError(p.t, p.Send(frames(texts...)))
 }
 
 func frames(texts ...string) Message {
@@ -136,9 +133,7 @@ func TestLibzmqUnsubscribes(t *testing.T) {
 		m := py.recv("s")
 		got = append(got, string(m[0])+" "+string(m[1]))
 	}
-	if d := cmp.Diff([]string{"a 1", "b 2", "c 2", "b end"}, got); d != "" {
-		t.Errorf("received (-want +got):\n%s", d)
-	}
+	require.NoDiff(t, cmp.Diff([]string{"a 1", "b 2", "c 2", "b end"}, got), "received (-want +got)")
 	if p.Wanted([]byte("a")) || !p.Wanted([]byte("bc")) {
 		t.Error("a is wanted, or bc is not")
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // libzmq on both ends: what arrives is what was sent.
@@ -68,9 +70,7 @@ func relayPull(t *testing.T, endpoint string) {
 	near.finish()
 	py.start(command{"op": "recv_big", "name": "far"})
 	sent := near.do(command{"op": "send_big", "name": "near", "sizes": []int{1, 10 << 20, 0, 10<<20 + 1, 300}})
-	if d := cmp.Diff(sent.Digests, py.finish().Digests); d != "" {
-		t.Errorf("big frames (-sent +received):\n%s", d)
-	}
+	require.NoDiff(t, cmp.Diff(sent.Digests, py.finish().Digests), "big frames (-sent +received)")
 }
 
 func relayXPub(t *testing.T, typ Type, endpoint string) {

@@ -92,9 +92,7 @@ func stands(t *testing.T, test func(t *testing.T, start func(fromNear, fromFar O
 // hangUp says that nothing more will be said, and still listens.
 func (r *raw) hangUp() {
 	r.t.Helper()
-	if err := r.Conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, r.Conn.(interface{ CloseWrite() error }).CloseWrite())
 }
 
 // end waits for the other side to hang up.
@@ -110,16 +108,12 @@ func (r *raw) fill(m string) (written int) {
 	r.t.Helper()
 	batch := []byte(strings.Repeat(m, 1000))
 	for {
-		if err := r.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
-			r.t.Fatal(err)
-		}
+		require.NoError(r.t, r.SetWriteDeadline(time.Now().Add(300*time.Millisecond)))
 		n, err := r.Write(batch)
 		written += n
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			if err := r.SetWriteDeadline(time.Now().Add(patience)); err != nil {
-				r.t.Fatal(err)
-			}
+			require.NoError(r.t, r.SetWriteDeadline(time.Now().Add(patience)))
 			return written
 		case err != nil:
 			r.t.Fatal(err)
@@ -132,15 +126,11 @@ func (r *raw) fill(m string) (written int) {
 // silence hears nothing for a while.
 func (r *raw) silence(d time.Duration) {
 	r.t.Helper()
-	if err := r.SetReadDeadline(time.Now().Add(d)); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, r.SetReadDeadline(time.Now().Add(d)))
 	if n, err := r.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		r.t.Fatalf("heard %d bytes, %v, want silence", n, err)
 	}
-	if err := r.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		r.t.Fatal(err)
-	}
+	require.NoError(r.t, r.SetReadDeadline(time.Now().Add(patience)))
 }
 
 // reset breaks the connection off.

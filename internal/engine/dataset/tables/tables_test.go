@@ -21,6 +21,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -38,9 +39,7 @@ func TestMain(m *testing.M) {
 func readers(t *testing.T) map[string]dataset.TableReader {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	byProgram := dataset.ReadBy(t.Context(), self)
 	return map[string]dataset.TableReader{"here": Read, "by the program": func(path string) (dataset.Table, error) {
 		t.Setenv(asProgram, "1")
@@ -56,18 +55,14 @@ var loadTiny = sync.OnceValues(func() (*tokenizer.Tokenizer, error) {
 func tiny(t testing.TB) *tokenizer.Tokenizer {
 	t.Helper()
 	tok, err := loadTiny()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return tok
 }
 
 func write(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	return path
 }
 
@@ -97,9 +92,7 @@ func TestParquet(t *testing.T) {
 		for _, test := range tests {
 			t.Run(test.file+" "+way, func(t *testing.T) {
 				set, err := dataset.Load("testdata/"+test.file+".parquet", tiny(t), read)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				if diff := cmp.Diff(test.want, set.Rows); diff != "" || set.Skipped != test.skipped {
 					t.Errorf("%d skipped, want %d (-want +got):\n%s", set.Skipped, test.skipped, diff)
 				}
@@ -111,9 +104,7 @@ func TestParquet(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	content := func(name string) string {
 		data, err := os.ReadFile("testdata/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return string(data)
 	}
 	parquet := content("flat-snappy.parquet")
@@ -152,9 +143,7 @@ func TestBrokenProgram(t *testing.T) {
 		{"an error without a word", "exit 3", "exit status 3"},
 	} {
 		program := write(t, "program", "#!/bin/sh\n"+test.script+"\n")
-		if err := os.Chmod(program, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Chmod(program, 0o755))
 		if table, err := dataset.ReadBy(t.Context(), program)("a.parquet"); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: got %d rows, %v, want %q", test.name, len(table.Rows), err, test.want)
 		}
@@ -198,9 +187,7 @@ func TestBombs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var data bytes.Buffer
 			w := parquet.NewGenericWriter[row](&data)
-			if err := errors.Join(fill(w), w.Close()); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, errors.Join(fill(w), w.Close()))
 			if name == "footer says so" {
 				claim(t, &data, 65<<20)
 			}
@@ -224,14 +211,10 @@ func claim(t *testing.T, data *bytes.Buffer, size int64) {
 	var footer format.FileMetaData
 	protocol, end := new(thrift.CompactProtocol), data.Len()-8
 	start := end - int(binary.LittleEndian.Uint32(data.Bytes()[end:]))
-	if err := thrift.Unmarshal(protocol, data.Bytes()[start:end], &footer); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, thrift.Unmarshal(protocol, data.Bytes()[start:end], &footer))
 	footer.RowGroups[0].Columns[1].MetaData.TotalUncompressedSize = size
 	text, err := thrift.Marshal(protocol, &footer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	data.Truncate(start)
 	data.Write(text)
 	data.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(text))))
@@ -258,15 +241,9 @@ func TestSQLiteRefuses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "a.sqlite")
 			db, err := sqlite3.Open(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Exec(test.sql); err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Close(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
+			require.NoError(t, db.Exec(test.sql))
+			require.NoError(t, db.Close())
 			if _, err := dataset.Load(path, nil, Read); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want an error with %q", err, test.want)
 			}
@@ -282,13 +259,9 @@ func TestSQLite(t *testing.T) {
 	for way, read := range readers(t) {
 		t.Run(way, func(t *testing.T) {
 			set, err := dataset.Load("testdata/tokens.sqlite", nil, read)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			s, err := set.Source(dataset.Options{Strict: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			tok := tiny(t)
 			var got []string
 			for _, text := range []string{"Say hello", "Say hello", "Count", "Say hello", "hello"} {
@@ -304,9 +277,7 @@ func TestSQLite(t *testing.T) {
 				}
 				got = append(got, tok.Decode(tokens))
 			}
-			if diff := cmp.Diff([]string{"Hello, wörld!", "Again", "1\n2\n3", "Hello, wörld!", ""}, got); diff != "" {
-				t.Errorf("answers (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff([]string{"Hello, wörld!", "Again", "1\n2\n3", "Hello, wörld!", ""}, got), "answers (-want +got)")
 		})
 	}
 }
@@ -326,16 +297,12 @@ func TestBrokenBinaries(t *testing.T) {
 	for name, most := range map[string]int{"flat-zstd.parquet": 1000, "messages.parquet": 500, "tokens.sqlite": 50} {
 		t.Run(name, func(t *testing.T) {
 			whole, err := os.ReadFile("testdata/" + name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			path, step, read := write(t, name, ""), 1+len(whole)/most, 0
 			for i := 0; i < len(whole); i += step {
 				broken := append([]byte(nil), whole...)
 				broken[i] ^= []byte{0xff, 0x80, 0x01}[i/step%3]
-				if err := os.WriteFile(path, broken, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.WriteFile(path, broken, 0o644))
 				took := allocated(func() { _, err = dataset.Load(path, tok, Read) })
 				if err == nil {
 					read++
@@ -356,9 +323,7 @@ func FuzzLoad(f *testing.F) {
 	names := []string{"messages.parquet", "tokens.sqlite"}
 	for kind, name := range names {
 		data, err := os.ReadFile("testdata/" + name)
-		if err != nil {
-			f.Fatal(err)
-		}
+		require.NoError(f, err)
 		f.Add(uint8(kind), data)
 	}
 	tok := tiny(f)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -85,48 +84,28 @@ func channelOf(text string) (name string, client int, ok bool) {
 
 // FrameReader streams a frames file.
 type FrameReader struct {
-	lines   *lineReader
-	meta    json.RawMessage
-	pending []byte // the first line, when it is a message
-	arena   []byte // backs the frames of the message last returned
-	err     error  // sticky
-	file    io.Closer
+	stream
+	meta  json.RawMessage
+	arena []byte // backs the frames of the message last returned
 }
 
 // OpenFrames opens the frames file at path and reads its meta line. The caller
 // closes the FrameReader. Errors name the path.
 func OpenFrames(path string, opt Options) (*FrameReader, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("trace: %w", err)
-	}
-	r, err := NewFrameReader(f, path, IsGzip(path), opt.ofFile(f))
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	r.file = f
-	return r, nil
+	return openAs(path, opt, NewFrameReader)
 }
 
 // NewFrameReader reads a frames file from r, and its meta line at once. name is
 // for messages. Of Options, Strict asks for a whole gzip stream and last line,
 // as for a trace.
 func NewFrameReader(r io.Reader, name string, gzip bool, opt Options) (*FrameReader, error) {
-	fr := &FrameReader{lines: newLineReader(r, name, gzip, opt)}
-	line, err := fr.lines.next()
-	if err == io.EOF {
-		fr.err = io.EOF
-		return fr, nil
-	}
+	fr := &FrameReader{stream: stream{lines: newLineReader(r, name, gzip, opt)}}
+	err := fr.head(func(line []byte) (isMeta bool, err error) {
+		fr.meta, err = parseFramesHead(line)
+		return fr.meta != nil, err
+	})
 	if err != nil {
 		return nil, err
-	}
-	if fr.meta, err = parseFramesHead(line); err != nil {
-		return nil, fr.lines.locate(err)
-	}
-	if fr.meta == nil {
-		fr.pending = line
 	}
 	return fr, nil
 }
@@ -160,46 +139,16 @@ func (r *FrameReader) Meta() json.RawMessage { return r.meta }
 // Next fills m with the next message, or returns io.EOF after the last. Its
 // frames are valid until the next call. After an error further calls return the
 // same one.
-func (r *FrameReader) Next(m *Message) error {
-	if r.err == nil {
-		r.err = r.next(m)
-	}
-	return r.err
-}
-
-func (r *FrameReader) next(m *Message) (err error) {
-	line := r.pending
-	r.pending = nil
-	if line == nil {
-		if line, err = r.lines.next(); err != nil {
-			return err
+func (r *FrameReader) Next(m *Message) (err error) {
+	m.Line, err = r.next(func(line []byte) error {
+		// Base64 is longer than what it stands for, so that the arena never moves.
+		if most := len(line); cap(r.arena) < most {
+			r.arena = make([]byte, 0, 2*most)
 		}
-	}
-	// Base64 is longer than what it stands for, so that the arena never moves.
-	if most := len(line); cap(r.arena) < most {
-		r.arena = make([]byte, 0, 2*most)
-	}
-	p := messageParser{cursor: cursor{b: line}, m: m, arena: r.arena[:0]}
-	if err := p.parse(); err != nil {
-		return r.lines.locate(err)
-	}
-	m.Line = r.lines.line
-	return nil
-}
-
-// Truncated reports whether the gzip stream ended without its trailer, once Next
-// has returned io.EOF.
-func (r *FrameReader) Truncated() bool { return r.lines.cut }
-
-// Warnings returns what was tolerated so far, each naming file and line.
-func (r *FrameReader) Warnings() []string { return r.lines.warnings }
-
-// Close closes the file, if OpenFrames opened it.
-func (r *FrameReader) Close() error {
-	if r.file == nil {
-		return nil
-	}
-	return r.file.Close()
+		p := messageParser{cursor: cursor{b: line}, m: m, arena: r.arena[:0]}
+		return p.parse()
+	})
+	return err
 }
 
 // messageParser fills one message from one line.

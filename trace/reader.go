@@ -29,48 +29,105 @@ type Options struct {
 
 // Reader streams a trace.
 type Reader struct {
-	lines   *lineReader
+	stream
 	opt     Options
 	meta    Meta
 	hasMeta bool
-	pending []byte // the first line, when it is a record
+}
+
+// stream is what the readers of files of lines have in common.
+type stream struct {
+	lines   *lineReader
+	pending []byte // the first line, if it was read and is no meta line
 	err     error  // sticky
 	file    io.Closer
 }
 
-// Open opens the trace at path and reads its meta line. The caller closes the
-// Reader. Errors of Open, Next and Read name the path.
-func Open(path string, opt Options) (*Reader, error) {
+// Truncated reports whether the gzip stream ended without its trailer. It is
+// only known once Next has returned io.EOF.
+func (s *stream) Truncated() bool { return s.lines.cut }
+
+// Warnings returns what was tolerated so far, each naming file and line.
+func (s *stream) Warnings() []string { return s.lines.warnings }
+
+// Close closes the file, if the reader opened it.
+func (s *stream) Close() error {
+	if s.file == nil {
+		return nil
+	}
+	return s.file.Close()
+}
+
+func (s *stream) keep(file io.Closer) { s.file = file }
+
+// head reads the first line for parse, which reports whether it is a meta line; otherwise the line comes next again.
+func (s *stream) head(parse func(line []byte) (isMeta bool, err error)) error {
+	line, err := s.lines.next()
+	if err == io.EOF {
+		s.err = io.EOF
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	isMeta, err := parse(line)
+	if err != nil {
+		return s.lines.locate(err)
+	}
+	if !isMeta {
+		s.pending = line
+	}
+	return nil
+}
+
+// next lets parse read the next line, whose number it returns. After an error it returns the same one.
+func (s *stream) next(parse func(line []byte) error) (number int, err error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	line := s.pending
+	if s.pending = nil; line == nil {
+		if line, s.err = s.lines.next(); s.err != nil {
+			return 0, s.err
+		}
+	}
+	if err := parse(line); err != nil {
+		s.err = s.lines.locate(err)
+	}
+	return s.lines.line, s.err
+}
+
+// openAs opens the file at path for one of the readers.
+func openAs[R interface{ keep(io.Closer) }](
+	path string, opt Options, read func(r io.Reader, name string, gzip bool, opt Options) (R, error),
+) (r R, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("trace: %w", err)
+		return r, fmt.Errorf("trace: %w", err)
 	}
-	r, err := NewReader(f, path, IsGzip(path), opt.ofFile(f))
+	opened, err := read(f, path, IsGzip(path), opt.ofFile(f))
 	if err != nil {
 		f.Close()
-		return nil, err
+		return r, err
 	}
-	r.file = f
-	return r, nil
+	opened.keep(f)
+	return opened, nil
 }
+
+// Open opens the trace at path and reads its meta line. The caller closes the
+// Reader. Errors of Open, Next and Read name the path.
+func Open(path string, opt Options) (*Reader, error) { return openAs(path, opt, NewReader) }
 
 // NewReader reads a trace from r, and its meta line at once. name is for
 // messages; gzip reports whether r is gzipped.
 func NewReader(r io.Reader, name string, gzip bool, opt Options) (*Reader, error) {
-	tr := &Reader{lines: newLineReader(r, name, gzip, opt), opt: opt}
-	line, err := tr.lines.next()
-	if err == io.EOF {
-		tr.err = io.EOF
-		return tr, nil
-	}
+	tr := &Reader{stream: stream{lines: newLineReader(r, name, gzip, opt)}, opt: opt}
+	err := tr.head(func(line []byte) (isMeta bool, err error) {
+		tr.meta, tr.hasMeta, err = parseHead(line)
+		return tr.hasMeta, err
+	})
 	if err != nil {
 		return nil, err
-	}
-	if tr.meta, tr.hasMeta, err = parseHead(line); err != nil {
-		return nil, tr.lines.locate(err)
-	}
-	if !tr.hasMeta {
-		tr.pending = line
 	}
 	return tr, nil
 }
@@ -88,46 +145,14 @@ func (r *Reader) HasMeta() bool { return r.hasMeta }
 // reuses the storage of rec's slices and pointers, so what an earlier call put
 // into the same rec is overwritten; a fresh Record gets storage of its own.
 // After an error rec is undefined, and further calls return the same error.
-func (r *Reader) Next(rec *Record) error {
-	if r.err == nil {
-		r.err = r.next(rec)
-	}
-	return r.err
-}
-
-func (r *Reader) next(rec *Record) (err error) {
-	line := r.pending
-	r.pending = nil
-	if line == nil {
-		if line, err = r.lines.next(); err != nil {
+func (r *Reader) Next(rec *Record) (err error) {
+	rec.Line, err = r.next(func(line []byte) error {
+		if err := parseRecord(line, rec, r.opt.KeepExtra); err != nil || !r.opt.Strict {
 			return err
 		}
-	}
-	if err := parseRecord(line, rec, r.opt.KeepExtra); err != nil {
-		return r.lines.locate(err)
-	}
-	rec.Line = r.lines.line
-	if r.opt.Strict {
-		if err := rec.complete(r.meta.BlockSize); err != nil {
-			return r.lines.locate(err)
-		}
-	}
-	return nil
-}
-
-// Truncated reports whether the gzip stream ended without its trailer. It is
-// only known once Next has returned io.EOF.
-func (r *Reader) Truncated() bool { return r.lines.cut }
-
-// Warnings returns what was tolerated so far, each naming file and line.
-func (r *Reader) Warnings() []string { return r.lines.warnings }
-
-// Close closes the file, if Open opened it.
-func (r *Reader) Close() error {
-	if r.file == nil {
-		return nil
-	}
-	return r.file.Close()
+		return rec.complete(r.meta.BlockSize)
+	})
+	return err
 }
 
 // Trace is a whole trace in memory.

@@ -2,10 +2,8 @@ package trace
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 )
@@ -147,7 +145,7 @@ func (s *PrefixCacheStats) parse(c *cursor) error {
 		if n < len(counters) {
 			return c.counter(counters[n])
 		}
-		s.Reset, err = c.boolean()
+		s.Reset, err = c.bool()
 		return err
 	})
 }
@@ -167,72 +165,27 @@ func (s *SpecDecodingStats) parse(c *cursor) error {
 	})
 }
 
-func (c *cursor) boolean() (bool, error) {
-	c.space()
-	switch {
-	case c.literal("true"):
-		return true, nil
-	case c.literal("false"):
-		return false, nil
-	}
-	return false, c.fail("want true or false, got %s", c.here())
-}
-
 // StepReader streams a sidecar.
-type StepReader struct {
-	lines *lineReader
-	err   error
-	file  io.Closer
-}
+type StepReader struct{ stream }
 
 // OpenSteps opens the sidecar at path. The caller closes the StepReader.
 func OpenSteps(path string, opt Options) (*StepReader, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("trace: %w", err)
-	}
-	r := NewStepReader(f, path, IsGzip(path), opt.ofFile(f))
-	r.file = f
-	return r, nil
+	return openAs(path, opt, func(r io.Reader, name string, gzip bool, opt Options) (*StepReader, error) {
+		return NewStepReader(r, name, gzip, opt), nil
+	})
 }
 
 // NewStepReader reads a sidecar from r. name is for messages. Of Options,
 // Strict asks for a whole gzip stream and last line, as for a trace.
 func NewStepReader(r io.Reader, name string, gzip bool, opt Options) *StepReader {
-	return &StepReader{lines: newLineReader(r, name, gzip, opt)}
+	return &StepReader{stream{lines: newLineReader(r, name, gzip, opt)}}
 }
 
 // Next fills s with the next line, or returns io.EOF after the last. It reuses
 // the storage of s, as [Reader.Next] does.
-func (r *StepReader) Next(s *StepStats) error {
-	if r.err != nil {
-		return r.err
-	}
-	var line []byte
-	if line, r.err = r.lines.next(); r.err != nil {
-		return r.err
-	}
-	if err := parseStep(line, s); err != nil {
-		r.err = r.lines.locate(err)
-		return r.err
-	}
-	s.Line = r.lines.line
-	return nil
-}
-
-// Truncated reports whether the gzip stream ended without its trailer, once Next
-// has returned io.EOF.
-func (r *StepReader) Truncated() bool { return r.lines.cut }
-
-// Warnings returns what was tolerated so far, each naming file and line.
-func (r *StepReader) Warnings() []string { return r.lines.warnings }
-
-// Close closes the file, if OpenSteps opened it.
-func (r *StepReader) Close() error {
-	if r.file == nil {
-		return nil
-	}
-	return r.file.Close()
+func (r *StepReader) Next(s *StepStats) (err error) {
+	s.Line, err = r.next(func(line []byte) error { return parseStep(line, s) })
+	return err
 }
 
 // StepWriter writes a sidecar. Each line is on its way to the operating system

@@ -84,7 +84,7 @@ func channelOf(text string) (name string, client int, ok bool) {
 
 // FrameReader streams a frames file.
 type FrameReader struct {
-	stream
+	in    stream
 	meta  json.RawMessage
 	arena []byte // backs the frames of the message last returned
 }
@@ -99,8 +99,8 @@ func OpenFrames(path string, opt Options) (*FrameReader, error) {
 // for messages. Of Options, Strict asks for a whole gzip stream and last line,
 // as for a trace.
 func NewFrameReader(r io.Reader, name string, gzip bool, opt Options) (*FrameReader, error) {
-	fr := &FrameReader{stream: stream{lines: newLineReader(r, name, gzip, opt)}}
-	err := fr.head(func(line []byte) (isMeta bool, err error) {
+	fr := &FrameReader{in: stream{lines: newLineReader(r, name, gzip, opt)}}
+	err := fr.in.head(func(line []byte) (isMeta bool, err error) {
 		fr.meta, err = parseFramesHead(line)
 		return fr.meta != nil, err
 	})
@@ -140,7 +140,7 @@ func (r *FrameReader) Meta() json.RawMessage { return r.meta }
 // frames are valid until the next call. After an error further calls return the
 // same one.
 func (r *FrameReader) Next(m *Message) (err error) {
-	m.Line, err = r.next(func(line []byte) error {
+	m.Line, err = r.in.next(func(line []byte) error {
 		// Base64 is longer than what it stands for, so that the arena never moves.
 		if most := len(line); cap(r.arena) < most {
 			r.arena = make([]byte, 0, 2*most)
@@ -150,6 +150,18 @@ func (r *FrameReader) Next(m *Message) (err error) {
 	})
 	return err
 }
+
+// Truncated reports whether the gzip stream ended without its trailer. It is
+// only known once Next has returned io.EOF.
+func (r *FrameReader) Truncated() bool { return r.in.lines.cut }
+
+// Warnings returns what was tolerated so far, each naming file and line.
+func (r *FrameReader) Warnings() []string { return r.in.lines.warnings }
+
+// Close closes the file, if OpenFrames opened it.
+func (r *FrameReader) Close() error { return r.in.close() }
+
+func (r *FrameReader) stream() *stream { return &r.in }
 
 // messageParser fills one message from one line.
 type messageParser struct {

@@ -109,8 +109,8 @@ func TestFramesReadCaptures(t *testing.T) {
 				}
 				last = m.At
 			}
-			if n != messages || r.err != io.EOF || r.Meta() != nil {
-				t.Errorf("%d messages, then %v; want %d", n, r.err, messages)
+			if n != messages || r.in.err != io.EOF || r.Meta() != nil {
+				t.Errorf("%d messages, then %v; want %d", n, r.in.err, messages)
 			}
 		})
 	}

@@ -29,7 +29,7 @@ type Options struct {
 
 // Reader streams a trace.
 type Reader struct {
-	stream
+	in      stream
 	opt     Options
 	meta    Meta
 	hasMeta bool
@@ -43,22 +43,12 @@ type stream struct {
 	file    io.Closer
 }
 
-// Truncated reports whether the gzip stream ended without its trailer. It is
-// only known once Next has returned io.EOF.
-func (s *stream) Truncated() bool { return s.lines.cut }
-
-// Warnings returns what was tolerated so far, each naming file and line.
-func (s *stream) Warnings() []string { return s.lines.warnings }
-
-// Close closes the file, if the reader opened it.
-func (s *stream) Close() error {
+func (s *stream) close() error {
 	if s.file == nil {
 		return nil
 	}
 	return s.file.Close()
 }
-
-func (s *stream) keep(file io.Closer) { s.file = file }
 
 // head reads the first line for parse, which reports whether it is a meta line; otherwise the line comes next again.
 func (s *stream) head(parse func(line []byte) (isMeta bool, err error)) error {
@@ -98,7 +88,7 @@ func (s *stream) next(parse func(line []byte) error) (number int, err error) {
 }
 
 // openAs opens the file at path for one of the readers.
-func openAs[R interface{ keep(io.Closer) }](
+func openAs[R interface{ stream() *stream }](
 	path string, opt Options, read func(r io.Reader, name string, gzip bool, opt Options) (R, error),
 ) (r R, err error) {
 	f, err := os.Open(path)
@@ -110,7 +100,7 @@ func openAs[R interface{ keep(io.Closer) }](
 		f.Close()
 		return r, err
 	}
-	opened.keep(f)
+	opened.stream().file = f
 	return opened, nil
 }
 
@@ -121,8 +111,8 @@ func Open(path string, opt Options) (*Reader, error) { return openAs(path, opt, 
 // NewReader reads a trace from r, and its meta line at once. name is for
 // messages; gzip reports whether r is gzipped.
 func NewReader(r io.Reader, name string, gzip bool, opt Options) (*Reader, error) {
-	tr := &Reader{stream: stream{lines: newLineReader(r, name, gzip, opt)}, opt: opt}
-	err := tr.head(func(line []byte) (isMeta bool, err error) {
+	tr := &Reader{in: stream{lines: newLineReader(r, name, gzip, opt)}, opt: opt}
+	err := tr.in.head(func(line []byte) (isMeta bool, err error) {
 		tr.meta, tr.hasMeta, err = parseHead(line)
 		return tr.hasMeta, err
 	})
@@ -133,7 +123,7 @@ func NewReader(r io.Reader, name string, gzip bool, opt Options) (*Reader, error
 }
 
 // Name returns the name the Reader was opened with.
-func (r *Reader) Name() string { return r.lines.name }
+func (r *Reader) Name() string { return r.in.lines.name }
 
 // Meta returns the meta line's content, empty if the trace has none.
 func (r *Reader) Meta() Meta { return r.meta }
@@ -146,7 +136,7 @@ func (r *Reader) HasMeta() bool { return r.hasMeta }
 // into the same rec is overwritten; a fresh Record gets storage of its own.
 // After an error rec is undefined, and further calls return the same error.
 func (r *Reader) Next(rec *Record) (err error) {
-	rec.Line, err = r.next(func(line []byte) error {
+	rec.Line, err = r.in.next(func(line []byte) error {
 		if err := parseRecord(line, rec, r.opt.KeepExtra); err != nil || !r.opt.Strict {
 			return err
 		}
@@ -154,6 +144,18 @@ func (r *Reader) Next(rec *Record) (err error) {
 	})
 	return err
 }
+
+// Truncated reports whether the gzip stream ended without its trailer. It is
+// only known once Next has returned io.EOF.
+func (r *Reader) Truncated() bool { return r.in.lines.cut }
+
+// Warnings returns what was tolerated so far, each naming file and line.
+func (r *Reader) Warnings() []string { return r.in.lines.warnings }
+
+// Close closes the file, if Open opened it.
+func (r *Reader) Close() error { return r.in.close() }
+
+func (r *Reader) stream() *stream { return &r.in }
 
 // Trace is a whole trace in memory.
 type Trace struct {

@@ -166,7 +166,7 @@ func (s *SpecDecodingStats) parse(c *cursor) error {
 }
 
 // StepReader streams a sidecar.
-type StepReader struct{ stream }
+type StepReader struct{ in stream }
 
 // OpenSteps opens the sidecar at path. The caller closes the StepReader.
 func OpenSteps(path string, opt Options) (*StepReader, error) {
@@ -184,9 +184,21 @@ func NewStepReader(r io.Reader, name string, gzip bool, opt Options) *StepReader
 // Next fills s with the next line, or returns io.EOF after the last. It reuses
 // the storage of s, as [Reader.Next] does.
 func (r *StepReader) Next(s *StepStats) (err error) {
-	s.Line, err = r.next(func(line []byte) error { return parseStep(line, s) })
+	s.Line, err = r.in.next(func(line []byte) error { return parseStep(line, s) })
 	return err
 }
+
+// Truncated reports whether the gzip stream ended without its trailer. It is
+// only known once Next has returned io.EOF.
+func (r *StepReader) Truncated() bool { return r.in.lines.cut }
+
+// Warnings returns what was tolerated so far, each naming file and line.
+func (r *StepReader) Warnings() []string { return r.in.lines.warnings }
+
+// Close closes the file, if OpenSteps opened it.
+func (r *StepReader) Close() error { return r.in.close() }
+
+func (r *StepReader) stream() *stream { return &r.in }
 
 // StepWriter writes a sidecar. Each line is on its way to the operating system
 // when Write returns.

@@ -79,8 +79,12 @@ func (o *Options) check() error {
 			return fmt.Errorf("%s is %v: want a number above 0", limit.name, limit.value)
 		}
 	}
-	if err := o.checkWhatIf(); err != nil {
-		return err
+	named := map[string]bool{}
+	for _, what := range o.WhatIf {
+		if named[what.Name] { // their results could not be told apart
+			return fmt.Errorf("what-if %s is given twice", what.Name)
+		}
+		named[what.Name] = true
 	}
 	return unseen(o.Fit, o.Predict)
 }

@@ -181,15 +181,3 @@ func (r *Report) WriteSamples(w io.Writer) error {
 	}
 	return json.NewEncoder(w).Encode(all)
 }
-
-// checkWhatIf refuses two of one name, whose results could not be told apart.
-func (o *Options) checkWhatIf() error {
-	seen := map[string]bool{}
-	for _, what := range o.WhatIf {
-		if seen[what.Name] {
-			return fmt.Errorf("what-if %s is given twice", what.Name)
-		}
-		seen[what.Name] = true
-	}
-	return nil
-}

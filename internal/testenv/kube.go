@@ -1,13 +1,14 @@
 package testenv
 
 import (
-	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -148,22 +149,27 @@ func (k *Kube) Do(t testing.TB, method, path, contentType, body string) (status 
 }
 
 func (k *Kube) request(method, path, contentType, body string) (status int, reply []byte, err error) {
-	request, err := http.NewRequest(method, k.URL+path, bytes.NewBufferString(body))
-	if err != nil {
-		return 0, nil, err
-	}
-	request.Header.Set("Authorization", "Bearer "+k.Token)
-	request.Header.Set("Accept", "application/json")
-	if contentType != "" {
-		request.Header.Set("Content-Type", contentType)
-	}
-	response, err := k.client.Do(request)
+	response, err := k.send(context.Background(), k.Token, method, path, contentType, body)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer response.Body.Close()
 	reply, err = io.ReadAll(response.Body)
 	return response.StatusCode, reply, err
+}
+
+// send sends a request as the user who has the token.
+func (k *Kube) send(ctx context.Context, token, method, path, contentType, body string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, k.URL+path, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	request.Header.Set("Accept", "application/json")
+	if contentType != "" {
+		request.Header.Set("Content-Type", contentType)
+	}
+	return k.client.Do(request)
 }
 
 // logOnFailure logs the last words of all processes if the test has failed when it ends.

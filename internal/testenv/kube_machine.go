@@ -149,13 +149,7 @@ func (m *Machine) follow() {
 }
 
 func (m *Machine) watch(known map[string]*realPod) error {
-	address := m.cluster.URL + "/api/v1/namespaces/" + m.Namespace + "/pods?watch=true"
-	request, err := http.NewRequestWithContext(m.ctx, http.MethodGet, address, nil)
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Authorization", "Bearer "+m.cluster.Token)
-	response, err := m.cluster.client.Do(request)
+	response, err := m.cluster.send(m.ctx, m.cluster.Token, http.MethodGet, "/api/v1/namespaces/"+m.Namespace+"/pods?watch=true", "", "")
 	if err != nil {
 		return err
 	}

@@ -75,10 +75,7 @@ func TestRealKubeUsers(t *testing.T) {
 	pods := "/api/v1/namespaces/" + ns + "/pods"
 	as := func(token string) int {
 		t.Helper()
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, k.URL+pods, nil)
-		require.NoError(t, err)
-		request.Header.Set("Authorization", "Bearer "+token)
-		response, err := k.client.Do(request)
+		response, err := k.send(t.Context(), token, http.MethodGet, pods, "", "")
 		require.NoError(t, err)
 		response.Body.Close()
 		return response.StatusCode

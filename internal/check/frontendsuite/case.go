@@ -208,19 +208,6 @@ func first(found []*heard) *heard {
 	return found[0]
 }
 
-// subject says in words what the message is.
-func (h *heard) subject() string {
-	switch h.kind {
-	case protocol.TypeAdd:
-		return fmt.Sprintf("the request %q", h.request.ID)
-	case protocol.TypeAbort:
-		return fmt.Sprintf("the abort of %q", h.aborted)
-	case protocol.TypeUtility:
-		return fmt.Sprintf("the call of %q", h.call.Method)
-	}
-	return "of an unknown kind"
-}
-
 // sampler is a text of many tokens.
 const sampler = "the quick brown fox jumps over the lazy dog, 0 1 2 3 4 5 6 7 8 9: AND SO ON"
 

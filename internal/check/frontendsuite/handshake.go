@@ -2,7 +2,6 @@ package frontendsuite
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 
@@ -69,10 +68,4 @@ func (k *frontendCase) unhealthy() {
 	if errors.Is(context.Cause(ctx), errNoAnswer) { // ctx also ends when the frontend does, which is right
 		k.fail(check.Failed(CodeHealth, "the engine sent ENGINE_CORE_DEAD, and GET /health still had status 200 after %v", k.limit).Compared("not 200", 200))
 	}
-}
-
-// told200 reads the JSON of an answer with status 200.
-func (s *frontendSession) told200(ctx context.Context, path string, into any) bool {
-	a, err := s.client.Send(ctx, http.MethodGet, path, nil)
-	return err == nil && a.Status == http.StatusOK && json.Unmarshal(a.Body, into) == nil
 }

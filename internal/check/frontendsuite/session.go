@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -324,4 +326,10 @@ func (s *frontendSession) identify(ctx context.Context) {
 			s.version = ""
 		}
 	}
+}
+
+// told200 reads the JSON of an answer with status 200.
+func (s *frontendSession) told200(ctx context.Context, path string, into any) bool {
+	a, err := s.client.Send(ctx, http.MethodGet, path, nil)
+	return err == nil && a.Status == http.StatusOK && json.Unmarshal(a.Body, into) == nil
 }

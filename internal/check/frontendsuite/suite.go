@@ -198,6 +198,19 @@ func (k *frontendCase) judgeMessages() {
 	k.Failures = append(wrong, k.Failures...)
 }
 
+// subject says in words what the message is.
+func (h *heard) subject() string {
+	switch h.kind {
+	case protocol.TypeAdd:
+		return fmt.Sprintf("the request %q", h.request.ID)
+	case protocol.TypeAbort:
+		return fmt.Sprintf("the abort of %q", h.aborted)
+	case protocol.TypeUtility:
+		return fmt.Sprintf("the call of %q", h.call.Method)
+	}
+	return "of an unknown kind"
+}
+
 // refusal returns why the frontend has never served, whatever the case was to be.
 func (k *frontendCase) refusal() {
 	k.Asserted++

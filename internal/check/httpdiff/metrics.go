@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,8 +15,6 @@ import (
 )
 
 const metricsPath = "/metrics"
-
-func isMetrics(r *Request) bool { return r.Method == http.MethodGet && r.Path == metricsPath }
 
 // A sample is a line of the text format of Prometheus.
 type sample struct {

@@ -297,7 +297,9 @@ func (e *Engine) Said(number, client int, frames [][]byte) []check.Failure {
 	}
 	e.found, e.number, e.aux, e.sizes = nil, number, frames[1:], e.sizes[:0]
 	e.judgeEnvelope(client)
-	e.cache.looked = e.cache.looked || e.looks()
+	if e.hasStats && e.part.readMap(e.stats.get("prefix_cache_stats")) && e.part.count("requests") > 0 {
+		e.cache.looked = true
+	}
 	for i := range e.outputs {
 		if i == len(e.places) {
 			e.places = append(e.places, fmt.Sprintf(".outputs[%d]", i))

@@ -293,11 +293,6 @@ func (c *cacheTotals) started(r *request, prompt, local int64) {
 	c.startedHits += local
 }
 
-// looks reports whether the message's statistics count a look-up in the prefix cache.
-func (e *Engine) looks() bool {
-	return e.hasStats && e.part.readMap(e.stats.get("prefix_cache_stats")) && e.part.count("requests") > 0
-}
-
 // judgeCache: the statistics are what happened since the last ones (vllm/v1/core/kv_cache_manager.py
 // make_prefix_cache_stats). A request is counted when it is let in, with all of its prompt, so by its first output it has been,
 // and none is counted that was not asked. An engine without a prefix cache counts nothing, and a scheduler that found no room

@@ -357,8 +357,10 @@ func (s *Replaying) Receive(ctx context.Context) (ended int, err error) {
 	}
 	s.Frames++
 	s.keep()
-	s.checkLayout()
 	frames := s.Front.Last(0)
+	if s.Layout != nil { // of a message that does not decode, too
+		s.Layout.Outputs(s.Frames, frames, s.requestOf)
+	}
 	for _, wrong := range s.invariant.Said(s.Frames, 0, frames) {
 		s.impossible = append(s.impossible, ofOutput(wrong, frames, s.requestOf))
 	}

@@ -78,15 +78,6 @@ func (l *LayoutCheck) Report(f *check.Outcome) {
 	}
 }
 
-// checkLayout checks the message of the subject that came last, whether it decodes
-// or not.
-func (s *Replaying) checkLayout() {
-	if s.Layout == nil {
-		return
-	}
-	s.Layout.Outputs(s.Frames, s.Front.Last(0), s.requestOf)
-}
-
 // requestOf is the replay index of a request, -1 if there is none of the id.
 func (s *Replaying) requestOf(id string) int {
 	if st := s.byID[id]; st != nil {

@@ -9,6 +9,7 @@ package convert
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -273,15 +274,7 @@ func fromFirst(records []trace.Record) {
 		}
 	}
 	slices.Sort(ends)
-	slices.SortStableFunc(begins, func(a, b int) int {
-		switch x, y := *records[a].ArrivalMs, *records[b].ArrivalMs; {
-		case x < y:
-			return -1
-		case x > y:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(begins, func(a, b int) int { return cmp.Compare(*records[a].ArrivalMs, *records[b].ArrivalMs) })
 	ended := 0
 	for n, i := range begins {
 		for ended < len(ends) && ends[ended] <= *records[i].ArrivalMs {

@@ -251,13 +251,12 @@ func (in *Input) inferencePerf(data []byte) ([]trace.Record, error) {
 		if got.Output != nil {
 			r.OutputTokens = *got.Output
 		}
-		if u := got.Usage; u != nil && u.Completion > 0 {
+		u := got.Usage
+		if u != nil && u.Completion > 0 {
 			r.PromptTokens, r.OutputTokens = max(u.Prompt, 1), u.Completion
-			if u.Details != nil {
-				r.CachedTokens = u.Details.Cached
-			} else {
-				in.lack("which part of a prompt was in the prefix cache")
-			}
+		}
+		if u != nil && u.Completion > 0 && u.Details != nil {
+			r.CachedTokens = u.Details.Cached
 		} else {
 			in.lack("which part of a prompt was in the prefix cache")
 		}
@@ -267,10 +266,7 @@ func (in *Input) inferencePerf(data []byte) ([]trace.Record, error) {
 		}
 		if len(got.Times) == 0 {
 			in.lack("times of tokens of answers that were not streamed: their whole time counts as time to first token")
-			r.TTFTMs = milliseconds(*q.End - *q.Start)
-			in.setGaps(&r, nil)
-			records = append(records, r)
-			continue
+			got.Times = []float64{*q.End}
 		}
 		r.TTFTMs = milliseconds(got.Times[0] - *q.Start)
 		gaps := make([]float64, len(got.Times)-1)

@@ -81,7 +81,6 @@ const (
 	CodeUnjudged          Code = "R099" // any other reason
 )
 
-// codedError is an error with its code.
 type codedError struct {
 	code Code
 	error

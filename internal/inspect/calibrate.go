@@ -322,7 +322,6 @@ func relative(name string, real, predicted, limit float64) Criterion {
 	return Criterion{name, real, predicted, off, limit, unitPart, off <= limit}
 }
 
-// points compares two parts of a whole.
 func points(name string, real, predicted, limit float64) Criterion {
 	off := 100 * math.Abs(predicted-real)
 	return Criterion{name, real, predicted, off, limit, unitPoints, off <= limit}
@@ -459,7 +458,6 @@ func (t times) mean() float64 {
 	return sum / float64(max(len(t), 1))
 }
 
-// deviation is the standard deviation of the sample.
 func (t times) deviation() float64 {
 	mean, sum := t.mean(), 0.0
 	for _, ms := range t {
@@ -518,7 +516,6 @@ func (s *samples) count(sizes []int) {
 	}
 }
 
-// with are the times of both.
 func (s samples) with(other samples) samples {
 	both := samples{ttft: sortedTimes(slices.Concat(s.ttft, other.ttft)), itl: sortedTimes(slices.Concat(s.itl, other.itl))}
 	for i := range max(len(s.atLeast), len(other.atLeast)) {
@@ -542,7 +539,6 @@ func (o *Override) apply(e *Engine) {
 	}
 }
 
-// recorded are the records of its requests.
 func (w *Workload) recorded() []trace.Record {
 	records := make([]trace.Record, len(w.asks))
 	for i := range w.asks {

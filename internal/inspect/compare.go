@@ -131,7 +131,6 @@ func (c *series) add(r *trace.Record) {
 	b[3].add(whole)
 }
 
-// halve puts each two blocks together.
 func (c *series) halve() {
 	for i := range len(c.blocks) / 2 {
 		joined := c.blocks[2*i]
@@ -145,7 +144,6 @@ func (c *series) halve() {
 	c.each = 2 * max(c.each, 1)
 }
 
-// takeIn takes in the blocks of a take.
 func (c *series) takeIn(of *series, take int) {
 	c.blocks = append(c.blocks, of.blocks...)
 	for range of.blocks {
@@ -558,7 +556,6 @@ func (s *sketch) each(do func(v float64, n int)) {
 	}
 }
 
-// once takes each block once.
 func (p *pointSet) once() []int {
 	return slices.Repeat([]int{1}, len(p.sizes))
 }
@@ -711,7 +708,6 @@ func (f *Figure) sentence() string {
 
 func percent(part float64) string { return fmt.Sprintf("%+.1f %%", 100*part) }
 
-// changeText is the change with its interval.
 func (f *Figure) changeText() string {
 	switch {
 	case f.Change == nil:

@@ -208,7 +208,6 @@ func (c *Comparison) HTML(w io.Writer) error {
 				tables, page.El("h2", page.Text("Plots")), page.El("div", page.Class("plots"), page.NL, plots))))))))
 }
 
-// html is the table in a page.
 func (t *table) html() page.Content {
 	cell := func(tag page.Markup, c int, text string) page.Content {
 		class := ""

@@ -68,7 +68,6 @@ func (e *Engine) set(key, value string) (err error) {
 	return err
 }
 
-// countOf reads a number of things.
 func countOf(key, value string) (int, error) {
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 1 {

@@ -38,7 +38,6 @@ func wholeUnits(ms, units float64) int64 {
 	return int64(math.Round(min(max(ms*units, -mostUnits), mostUnits)))
 }
 
-// endMs is the end of a step, ms.
 func (s *inferred) endMs(step int) float64 { return float64(s.ends[step]) / stepUnit }
 
 func (s *inferred) find(at int64) int {

@@ -306,7 +306,6 @@ func (e *events) time(key string, ns int64) {
 	}
 }
 
-// arg begins an argument.
 func (e *events) arg(name string) {
 	before := ",\"args\":{"
 	if e.hasArgs {
@@ -316,7 +315,6 @@ func (e *events) arg(name string) {
 	e.buf = fmt.Appendf(e.buf, "%s\"%s\":", before, name)
 }
 
-// number is an argument.
 type number struct {
 	name  string
 	value int64
@@ -352,14 +350,12 @@ func (e *events) end() {
 	e.out.Write(e.buf)
 }
 
-// name names a process or a track.
 func (e *events) name(what string, pid, tid int, name string) {
 	e.begin('M', pid, tid, what)
 	e.argText("name", name)
 	e.end()
 }
 
-// span begins an event that lasts.
 func (e *events) span(pid, tid int, name, category string, from, to float64) {
 	e.begin('X', pid, tid, name)
 	e.buf = fmt.Appendf(e.buf, ",\"cat\":\"%s\"", category)

@@ -97,7 +97,6 @@ const (
 	PNG Format = "png"
 )
 
-// begin starts a picture.
 func (format Format) begin(w io.Writer, width, height int, title string) picture {
 	var p picture
 	if format == PNG {
@@ -199,7 +198,6 @@ func (d *drawing) end() error {
 	return d.out.err
 }
 
-// bitmap is a picture as PNG.
 type bitmap struct {
 	w      io.Writer
 	img    *image.RGBA

@@ -149,7 +149,6 @@ type line struct {
 	dashed      bool
 }
 
-// mark is a vertical line with a name.
 type mark struct {
 	name string
 	x    float64
@@ -202,7 +201,6 @@ func (a axis) ticks() []float64 {
 func (f *figure) px(x float64) float64 { return plotLeft + f.x.at(x)*(plotRight-plotLeft) }
 func (f *figure) py(y float64) float64 { return plotBottom - f.y.at(y)*(plotBottom-plotTop) }
 
-// write writes the figure.
 func (f *figure) write(w io.Writer, format Format) error {
 	out := format.begin(w, figureWidth, figureHeight, f.title)
 	out.text(figureWidth/2, 20, "middle", f.title)

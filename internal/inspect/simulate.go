@@ -40,7 +40,6 @@ func Simulate(w *Workload, e Engine, m latency.Model, seed uint64) ([]trace.Reco
 	return s.records, nil
 }
 
-// simulation is an engine at work in virtual time.
 type simulation struct {
 	workload  *Workload
 	engine    Engine
@@ -63,7 +62,6 @@ type burster interface {
 	Block() int
 }
 
-// running is one request in the engine.
 type running struct {
 	index   int
 	decode  int // its place in the decodes of the step, -1 if it is in none
@@ -115,7 +113,6 @@ func (w *Workload) blocks(size int) int {
 	return max(n, 2)
 }
 
-// arrive hands over all requests that are due.
 func (s *simulation) arrive() {
 	for s.due.Len() > 0 && s.due.items[0].at <= s.now {
 		next := s.due.take()
@@ -240,7 +237,6 @@ func (s *simulation) size(r *running) int {
 func milliseconds(ms float64) time.Duration  { return time.Duration(ms * float64(time.Millisecond)) }
 func inMilliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// arrival is a request that comes at a time.
 type arrival struct {
 	at    time.Duration
 	index int
@@ -250,7 +246,6 @@ func earlier(a, b arrival) bool {
 	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.index, b.index)) < 0
 }
 
-// check returns what is wrong with an engine.
 func (e *Engine) check() error {
 	for _, limit := range []struct {
 		name  string

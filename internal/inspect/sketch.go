@@ -90,7 +90,6 @@ func (s *sketch) put(v float64, n int) {
 	s.counts[i-s.first] += uint32(n)
 }
 
-// merge adds the values of another sketch.
 func (s *sketch) merge(o *sketch) {
 	if !o.many {
 		for _, v := range o.few {

@@ -68,7 +68,6 @@ type Level struct {
 	E2E          Distribution `json:"e2e"`
 }
 
-// name is the level in a table.
 func (l *Level) name() string {
 	if l.From == l.To {
 		return strconv.FormatUint(l.From, 10)
@@ -497,7 +496,6 @@ func (all Summaries) forTrace(t *table, rows func(s *Summary, add func(cells ...
 	return t
 }
 
-// figures has a row for each kind of figure.
 func (all Summaries) figures() *table {
 	t := &table{left: 1, head: []string{"", "mean", "min", "p50", "p90", "p99", "max"}}
 	return all.forTrace(t, func(s *Summary, add func(...string)) {
@@ -520,7 +518,6 @@ func (all Summaries) figures() *table {
 	})
 }
 
-// levels has a row for each number of requests in flight.
 func (all Summaries) levels() *table {
 	t := &table{
 		title: "by concurrency (requests in flight when a request came, itself included), times in ms as p50 / p90 / p99", left: 1,
@@ -552,7 +549,6 @@ func levelNumber(name string) uint64 {
 	return n
 }
 
-// turns has a row for each turn of conversations.
 func (all Summaries) turns() *table {
 	t := &table{
 		title: "by turn of a conversation", left: 1,

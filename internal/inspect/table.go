@@ -52,7 +52,6 @@ func (t *table) text(w io.Writer) {
 	}
 }
 
-// markdown writes the table for a renderer of Markdown.
 func (t *table) markdown(w io.Writer) {
 	if t.title != "" {
 		fmt.Fprintf(w, "%s\n\n", safetext.Markdown(t.title))

@@ -37,7 +37,6 @@ type Timeline struct {
 	steps inferred
 }
 
-// row is one request.
 type row struct {
 	arrival, first, last float64
 	// prefill is when the engine began with the prompt, if isInferred is set.

@@ -374,7 +374,6 @@ func (p *realPod) delete() {
 	}
 }
 
-// change changes the pod, and updates the API server.
 func (p *realPod) change(do func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

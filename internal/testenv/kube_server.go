@@ -143,7 +143,6 @@ func (k *Kube) Authenticate(t testing.TB, configuration string) {
 // APIServerPid is the process of the API server, for a test that freezes it.
 func (k *Kube) APIServerPid() int { return k.apiserver.Pid() }
 
-// start starts a program in the folder of the cluster.
 func (k *Kube) start(t testing.TB, cmd *exec.Cmd) *process.Process {
 	t.Helper()
 	cmd.Dir = k.dir

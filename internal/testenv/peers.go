@@ -120,7 +120,6 @@ func settleUnless(t testing.TB, err error, required bool) {
 	}
 }
 
-// required reports whether a test must fail for want of a peer.
 func required() bool { return anySet(envCI, envRequire) }
 
 // Slow marks a test that `go test ./...` has no time for, as it compiles releases, builds images, runs whole workflows or
@@ -206,7 +205,6 @@ func listFrontends(dir string) ([]string, error) {
 
 var numberPattern = regexp.MustCompile(`\d+`)
 
-// newestFirst orders releases by their numbers.
 func newestFirst(a, b string) int {
 	return slices.Compare(releaseNumbers(b), releaseNumbers(a))
 }

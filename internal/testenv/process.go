@@ -120,7 +120,6 @@ func VCR(t testing.TB) string {
 	}).path
 }
 
-// build builds a program of this module into a folder.
 func build(t testing.TB, dir, name string) (path string) {
 	t.Helper()
 	path = filepath.Join(dir, name)

@@ -177,7 +177,6 @@ func (l *Line) AddExchange(x sut.Exchange) {
 	}
 }
 
-// payload adds what the payload of a message holds.
 func (l *Line) payload(kind protocol.MessageKind, payload []byte, aux ...[]byte) {
 	l.codec.Survey(&l.survey, kind, payload, aux...)
 	for _, v := range l.survey.Fields {
@@ -238,7 +237,6 @@ func payloadOf(m *trace.Message) int {
 
 var seed = maphash.MakeSeed()
 
-// add adds a value.
 func (f *Field) add(v protocol.FieldValue) {
 	if f.Seen && f.Values == several {
 		return
@@ -279,7 +277,6 @@ func runnerOf(v protocol.FieldValue) string {
 	return ""
 }
 
-// noted adds a name that is not empty, once.
 func noted(names []string, name string) []string {
 	if name == "" || slices.Contains(names, name) {
 		return names

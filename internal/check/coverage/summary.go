@@ -161,7 +161,6 @@ func (d *Details) names(of func(FieldState) bool) (names []string) {
 	return names
 }
 
-// count sums up the states of all fields.
 func (s *Summary) count(fields []FieldState) {
 	s.Fields, s.Directions = Counts{}, nil
 	for _, d := range protocol.Directions() {

@@ -148,7 +148,6 @@ func (k *frontendCase) refuses(name string, body any) {
 	}
 }
 
-// abortOf matches the aborts of a request.
 func abortOf(id string) func(*heard) bool {
 	return func(h *heard) bool { return slices.Contains(h.aborted, id) }
 }

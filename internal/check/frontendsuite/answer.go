@@ -33,7 +33,6 @@ type reply struct {
 // refused reports whether the answer says no, in whichever way.
 func (a *reply) refused() bool { return a.status != 200 || a.failure != "" || a.finish == "error" }
 
-// readReply reads an answer, streamed or whole.
 func readReply(a openai.Answer, streamed bool) *reply {
 	r := &reply{status: a.Status}
 	switch {

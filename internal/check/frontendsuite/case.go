@@ -35,10 +35,8 @@ const (
 	chatRoute        = "/v1/chat/completions"
 )
 
-// object is the JSON body of a request.
 type object map[string]any
 
-// with returns a copy with some more members.
 func (o object) with(more object) object {
 	all := maps.Clone(o)
 	maps.Copy(all, more)
@@ -308,7 +306,6 @@ func (k *frontendCase) ended(what string, r *reply, want string) {
 	}
 }
 
-// counted checks the usage.
 func (k *frontendCase) counted(what string, r *reply, prompt, completion int) {
 	k.Asserted++
 	if r.usage == nil {

@@ -90,7 +90,6 @@ func (l *ledger) say(frames [][]byte) {
 	l.said = append(l.said, frames)
 }
 
-// exchange is all that was kept.
 func (l *ledger) exchange() sut.Exchange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +163,6 @@ func (l *ledger) await(ctx context.Context, mark, n int, match func(*heard) bool
 	}
 }
 
-// setInit keeps the answer to HELLO.
 func (l *ledger) setInit(payload []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,12 +178,10 @@ func (l *ledger) initial() []byte {
 func isAdd(h *heard) bool     { return h.kind == protocol.TypeAdd }
 func isUtility(h *heard) bool { return h.kind == protocol.TypeUtility }
 
-// asks matches the requests for a prompt.
 func asks(prompt []uint32) func(*heard) bool {
 	return func(h *heard) bool { return h.request != nil && slices.Equal(h.request.PromptTokenIDs, prompt) }
 }
 
-// calls matches the calls of some methods.
 func calls(methods ...string) func(*heard) bool {
 	return func(h *heard) bool { return h.kind == protocol.TypeUtility && slices.Contains(methods, h.call.Method) }
 }

@@ -100,7 +100,6 @@ func (k *frontendCase) request(a asked) *heard {
 	return h
 }
 
-// carries checks one value of a request.
 func (k *frontendCase) carries(what string, h *heard, path string, want any) {
 	got, ok := carried(k.codec.Profile(), h.frames[1], path)
 	k.Asserted++

@@ -274,7 +274,6 @@ func (s *speaker) Script(r *player.Request) (player.Script, error) {
 	return p.script, p.refuse
 }
 
-// plan sets what is said to a prompt from now on.
 func (s *speaker) plan(prompt []uint32, p plan) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -328,7 +327,6 @@ func (s *frontendSession) identify(ctx context.Context) {
 	}
 }
 
-// told200 reads the JSON of an answer with status 200.
 func (s *frontendSession) told200(ctx context.Context, path string, into any) bool {
 	a, err := s.client.Send(ctx, http.MethodGet, path, nil)
 	return err == nil && a.Status == http.StatusOK && json.Unmarshal(a.Body, into) == nil

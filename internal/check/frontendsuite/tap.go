@@ -35,7 +35,6 @@ func (t *tap) say(client int, frames ...[]byte) error {
 	return conn.Send(frames...)
 }
 
-// openTap listens for the player.
 func openTap(upstream string, l *ledger) (*tap, error) {
 	gate, err := zmq.OpenGate("tcp://127.0.0.1:0", zmq.Router, zmq.Options{MaxStranger: protocol.MaxStatus}, nil)
 	if err != nil {

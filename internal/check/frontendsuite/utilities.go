@@ -122,7 +122,6 @@ func (k *frontendCase) made(mark, status int, match func(*heard) bool) *heard {
 	return first(k.ledger.since(mark, match))
 }
 
-// lora loads an adapter, uses it and unloads it.
 func (k *frontendCase) lora() {
 	const name = "vcr-adapter"
 	mark := k.ledger.mark()
@@ -162,7 +161,6 @@ func (k *frontendCase) lora() {
 	k.ask("unload an adapter", http.MethodPost, "/v1/unload_lora_adapter", object{"lora_name": name})
 }
 
-// called checks that a method was called after a mark.
 func (k *frontendCase) called(what string, mark int, method string) {
 	k.Asserted++
 	if k.await(mark, calls(method)) == nil {

@@ -26,7 +26,6 @@ type Side struct {
 	APIKey string
 }
 
-// server sends requests to a side.
 type server struct {
 	Side
 	host    string
@@ -73,7 +72,6 @@ func (a *answer) mediaType() string {
 	return media
 }
 
-// send sends a request and reads the answer.
 func (s *server) send(ctx context.Context, r *Request) *answer {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("no whole answer within %v", s.timeout))
 	defer cancel()

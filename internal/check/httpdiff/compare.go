@@ -58,7 +58,6 @@ var inLists = lazyregexp.New(`\[\d+\]`)
 
 func clip(value string) string { return safetext.Clip(safetext.Line(value), 300) }
 
-// answers compares two answers.
 func (c *comparison) answers(a, b *answer) {
 	if a.broken != "" || b.broken != "" {
 		if a.broken != b.broken {
@@ -89,7 +88,6 @@ func (c *comparison) answers(a, b *answer) {
 	}
 }
 
-// outcome sums an answer up.
 func (a *answer) outcome() string {
 	if a.broken != "" {
 		return a.broken

@@ -179,7 +179,6 @@ func read(page []byte) reading {
 	return r
 }
 
-// idle reports whether no request runs.
 func (r reading) idle() bool {
 	return r.values["vllm:num_requests_running"] == 0 && r.values["vllm:num_requests_waiting"] == 0
 }

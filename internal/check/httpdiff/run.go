@@ -268,7 +268,6 @@ func shallower(a, b Depth) Depth {
 	return order[min(slices.Index(order, a), slices.Index(order, b))]
 }
 
-// both sends a request to both sides at the same time.
 func both(ctx context.Context, sides [2]*server, request *Request) (answers [2]*answer) {
 	var sending sync.WaitGroup
 	for i, s := range sides {
@@ -297,7 +296,6 @@ func (r *Report) models(ctx context.Context, sides [2]*server) error {
 	return nil
 }
 
-// models are the names of the models that a server lists.
 func (s *server) models(ctx context.Context) (names []string, err error) {
 	a, err := s.get(ctx, "/v1/models")
 	if err != nil {

@@ -63,7 +63,6 @@ func (r *record) takeMap(cur *pack.Cursor) bool {
 	return err == nil
 }
 
-// read reads the next value.
 func (r *record) read(cur *pack.Cursor) error {
 	var value []byte
 	if !cur.Nil() {
@@ -133,7 +132,6 @@ func (r *record) count(name string) int64 {
 	return v
 }
 
-// float reads a number.
 func (r *record) float(name string) (float64, bool) {
 	raw := r.get(name)
 	if raw == nil {
@@ -144,7 +142,6 @@ func (r *record) float(name string) (float64, bool) {
 	return v, err == nil
 }
 
-// ints reads a list of integers.
 func (r *record) ints(name string) (values []int64, ok bool) {
 	raw := r.get(name)
 	if raw == nil {

@@ -101,7 +101,6 @@ func (l *live) unfinished(err error, asks []*ask) error {
 	return err
 }
 
-// askAndAwait sends a request and receives until it has ended.
 func (l *live) askAndAwait(prompt []uint32, sampling protocol.Sampling) (*ask, error) {
 	a, err := l.ask(prompt, sampling)
 	if err != nil {
@@ -155,7 +154,6 @@ func (l *live) abort(asks ...*ask) error {
 	return nil
 }
 
-// take adds an output to its request.
 func (l *live) take(o *protocol.RequestOutput, aux [][]byte) {
 	a := l.asks[string(o.ID)]
 	switch {

@@ -38,7 +38,6 @@ func (l *live) receive() error {
 	return nil
 }
 
-// unreadable reports a message that does not decode.
 func (l *live) unreadable(err error, frames [][]byte) {
 	l.fail("", check.Failed(check.CodeUndecodable, "message %d: %v", l.messages, err).Within(l.messages, ""))
 	l.checkLayout(frames)

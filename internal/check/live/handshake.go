@@ -212,7 +212,6 @@ func (l *live) checkShutdown() error {
 
 var errShutDown = check.WithCode(check.CodeEngineEnded, fmt.Errorf("the shutdown case has ended it"))
 
-// checkExit looks at how a process ended.
 func (l *live) checkExit() {
 	ended, ok := l.s.Subject.(interface {
 		End() (*process.ExitError, bool)

@@ -185,7 +185,6 @@ func liveEngine(e *sut.Env, c check.Case) (*live, error) {
 	return (*state).(*live), nil
 }
 
-// begin starts a case.
 func (l *live) begin(ctx context.Context, f *check.Outcome) {
 	l.s = l.s.Owner().During(ctx)
 	l.ctx, l.f, l.noted, l.noise = l.s.Context, f, map[string]bool{}, 0

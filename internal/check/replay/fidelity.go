@@ -378,7 +378,6 @@ func (s *Replaying) Receive(ctx context.Context) (ended int, err error) {
 	return ended, nil
 }
 
-// noteIndex remembers the engine index of the message.
 func (s *Replaying) noteIndex() {
 	if _, known := s.indexes[s.outputs.EngineIndex]; known || len(s.indexes) == maxStrays {
 		return
@@ -551,7 +550,6 @@ func unfinished(sent []*Stream) string {
 	return fmt.Sprintf("%d open: %s", open, strings.Join(places, ", "))
 }
 
-// digest is the stream digest of what came back.
 func digest(streams []*Stream) string {
 	d := trace.NewStreamDigest()
 	for _, s := range streams {

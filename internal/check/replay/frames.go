@@ -154,7 +154,6 @@ type framesRequest struct {
 	finished, gone bool // gone: its frontend has aborted it
 }
 
-// message judges one message.
 func (j *framesJudge) message(m *trace.Message) {
 	if len(m.Frames) == 0 {
 		j.mismatches(m, []protocol.Mismatch{{Path: "message", Expected: "a frame", Actual: "none"}})
@@ -198,7 +197,6 @@ func (j *framesJudge) mismatches(m *trace.Message, found []protocol.Mismatch) {
 	}
 }
 
-// fail notes what is wrong with the message at hand.
 func (j *framesJudge) fail(code check.Code, r *framesRequest, path, expected, actual string) {
 	f := check.Failed(code, "%s: line %d: %s: expected %s, found %s", j.name, j.line, path, expected, actual).
 		Within(j.number, path).Compared(expected, actual)
@@ -241,7 +239,6 @@ func (j *framesJudge) sent(m *trace.Message) {
 	}
 }
 
-// said follows what an engine answers.
 func (j *framesJudge) said(m *trace.Message) {
 	if string(m.Frames[0]) == protocol.EngineDead || j.codec.DecodeOutputs(m.Frames[0], &j.out) != nil {
 		return
@@ -271,7 +268,6 @@ func (j *framesJudge) said(m *trace.Message) {
 	}
 }
 
-// published follows the numbers of KV events.
 func (j *framesJudge) published(m *trace.Message) {
 	if len(m.Frames) != 3 || len(m.Frames[1]) != 8 {
 		return

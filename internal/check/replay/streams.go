@@ -79,7 +79,6 @@ func (s *Stream) ended() bool {
 	return s.terminals > 0 && (s.Finish != trace.FinishAbort || s.Record.FinishReason == trace.FinishAbort)
 }
 
-// problem makes a failure about the stream.
 func (s *Stream) problem(code check.Code, format string, args ...any) check.Failure {
 	where := fmt.Sprintf("request %d (line %d): ", s.Index, s.Record.Line)
 	return check.Failed(code, "%s%s", where, fmt.Sprintf(format, args...)).Of(s.Index)

@@ -40,7 +40,6 @@ func checkWire(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (
 	return wireInOwnTime(ctx, e, g, c, w)
 }
 
-// replayWire replays a session and says what was found.
 func replayWire(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case, w *WireSession) (f check.Outcome, err error) {
 	run, err := BootWire(ctx, e, g, c, w)
 	if err != nil {
@@ -304,7 +303,6 @@ func (w *WireSession) leftOut() string {
 	return "not compared: " + strings.Join(parts, ", ")
 }
 
-// unsaid reports a message that has no counterpart.
 func (c *wireComparison) unsaid(want *WireSaid) {
 	var r *wireRequest
 	if len(want.Requests) > 0 {

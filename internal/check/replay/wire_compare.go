@@ -60,7 +60,6 @@ func (c *wireComparison) Message(root string, want *WireMessage, requests []*wir
 	}
 }
 
-// payload compares the first frames.
 func (c *wireComparison) payload(root string, want *WireMessage, requests []*wireRequest, got []byte) {
 	if err := pack.Validate(got); err != nil {
 		c.fail(want, nil, CodeWireSyntax, root, "a message", err.Error())
@@ -85,7 +84,6 @@ func (c *wireComparison) payload(root string, want *WireMessage, requests []*wir
 	}
 }
 
-// buffer compares auxiliary frames.
 func (c *wireComparison) buffer(want *WireMessage, i int, got []byte) {
 	path := fmt.Sprintf("frames[%d]", i)
 	switch {
@@ -135,7 +133,6 @@ func kindOfDifference(d pack.Difference, want, got []byte) (code check.Code, w, 
 	return CodeWireValue, w, g
 }
 
-// extCode is the type code of an ext value.
 func extCode(cur pack.Cursor) int8 {
 	code, _, _ := cur.Ext()
 	return code
@@ -152,7 +149,6 @@ func requestAt(path string, requests []*wireRequest) *wireRequest {
 	return nil
 }
 
-// fail notes a difference from a message of the golden.
 func (c *wireComparison) fail(want *WireMessage, r *wireRequest, code check.Code, path, expected, actual string) {
 	about := ""
 	if r != nil {
@@ -229,7 +225,6 @@ var WireMasks = []wireMask{
 // noModel is why log-probabilities are made up.
 const noModel = "a trace has no log-probabilities, and the player has no model to compute them"
 
-// covers reports whether a path leads to the place.
 func (m wireMask) covers(path string) bool {
 	head, tail, starred := strings.Cut(m.Path, "*")
 	if !starred {

@@ -34,7 +34,6 @@ type WireMessage struct {
 	number int
 }
 
-// wireSend is a message of the frontend.
 type wireSend struct {
 	WireMessage
 	request *wireRequest   // of an ADD
@@ -70,7 +69,6 @@ const (
 	wireOther   wireClass = "a message that is no EngineCoreOutputs"
 )
 
-// wireRequest is one request and what the engine answered.
 type wireRequest struct {
 	index  int // in the order of the first ADD
 	id     string
@@ -117,7 +115,6 @@ func NewWireSession(name string, codec *protocol.Codec, messages []trace.Message
 	return w, nil
 }
 
-// add takes one message.
 func (w *WireSession) add(m WireMessage) error {
 	switch {
 	case m.Rank != 0 || m.Client != 0:
@@ -181,7 +178,6 @@ func (w *WireSession) addRequest(s *wireSend) error {
 	return nil
 }
 
-// addSaid takes a message of the engine.
 func (w *WireSession) addSaid(m WireMessage) error {
 	if len(m.Frames) == 0 {
 		return fmt.Errorf("a message of the engine without frames")

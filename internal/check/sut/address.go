@@ -127,7 +127,6 @@ func (e *Env) lostBefore(reason error) error {
 	return err
 }
 
-// release ends the shared session.
 func (e *Env) release() {
 	if e.sharing != nil && e.sharing.session != nil {
 		e.sharing.session.Close()

@@ -113,7 +113,6 @@ func (c CommandEngine) Engine(opt player.Options) (Subject, error) {
 	return &commandSubject{words: words, names: c.names, opt: opt, grace: cmp.Or(c.Grace, DefaultGrace), passEnv: c.PassEnv, started: make(chan struct{})}, nil
 }
 
-// commandSubject is the process of one session.
 type commandSubject struct {
 	words   []string
 	names   func(placeholder string) bool
@@ -178,7 +177,6 @@ func (s *commandSubject) command() (words []string, tidy func(), err error) {
 	return words, tidy, nil
 }
 
-// writeTrace writes a recording as a golden is stored.
 func writeTrace(path string, t *trace.Trace) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {

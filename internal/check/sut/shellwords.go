@@ -123,7 +123,6 @@ func checkPlaceholders(words, known []string) error {
 	return nil
 }
 
-// names reports whether the command has a placeholder.
 func (c CommandEngine) names(name string) bool { return strings.Contains(c.Template, "{"+name+"}") }
 
 // fillPlaceholders replaces each placeholder once: what a value holds is no

@@ -96,7 +96,6 @@ type guideRequest struct {
 	OldStart     *float64 `json:"start_time"`
 }
 
-// guideLLM reads the JSON report of guidellm.
 func (in *Input) guideLLM(data []byte) ([]trace.Record, error) {
 	var report struct {
 		Args struct {

@@ -115,7 +115,6 @@ func JSON(w io.Writer, r Report) error {
 	return jsonout.Write(w, doc)
 }
 
-// document is the form of the JSON.
 type document struct {
 	Recorder     string            `json:"recorder_version"`
 	ExitCode     int               `json:"exit_code"`

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bufio"
 	"cmp"
 	"errors"
 	"fmt"
@@ -662,10 +663,10 @@ func (c *Comparison) Markdown(w io.Writer) error {
 }
 
 func (c *Comparison) write(w io.Writer, show func(*table, io.Writer), bullet string, clean func(string) string) error {
-	out := &sticky{w: w}
+	out := bufio.NewWriter(w)
 	for i, t := range c.tables() {
 		if i > 0 {
-			out.printf("\n")
+			fmt.Fprintf(out, "\n")
 		}
 		show(t, out)
 	}
@@ -679,11 +680,11 @@ func (c *Comparison) write(w io.Writer, show func(*table, io.Writer), bullet str
 	for i := range c.Regressions {
 		lines = append(lines, fmt.Sprintf("%d. %s", i+1, c.Regressions[i].sentence()))
 	}
-	out.printf("\n")
+	fmt.Fprintf(out, "\n")
 	for _, line := range append(lines, c.verdict()) {
-		out.printf("%s%s\n", bullet, clean(line))
+		fmt.Fprintf(out, "%s%s\n", bullet, clean(line))
 	}
-	return out.err
+	return out.Flush()
 }
 
 func (c *Comparison) verdict() string {

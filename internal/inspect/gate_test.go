@@ -149,12 +149,3 @@ func TestGateFails(t *testing.T) {
 		})
 	}
 }
-
-// None of the captures that are learned from has a record of what they are asked to predict.
-func TestGateRefusesItself(t *testing.T) {
-	predict := allCaptured(t, cold)
-	_, err := Calibrate(Options{Fit: append(learnedFrom(t, takes...), captured(t, cold[3])), Predict: predict})
-	if err == nil || !strings.Contains(err.Error(), "never learn from what is predicted") {
-		t.Errorf("got %v, want that it is refused", err)
-	}
-}

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bufio"
 	"encoding/xml"
 	"fmt"
 	"image"
@@ -109,7 +110,7 @@ func (format Format) begin(w io.Writer, width, height int, title string) picture
 }
 
 // drawing is a picture as SVG, with nothing in it that a browser would fetch or run.
-type drawing struct{ out *sticky }
+type drawing struct{ out *bufio.Writer }
 
 // styleOfSVG has the colors as classes.
 var styleOfSVG = sync.OnceValue(func() string {
@@ -129,17 +130,17 @@ var styleOfSVG = sync.OnceValue(func() string {
 })
 
 func newDrawing(w io.Writer, width, height int, title string) *drawing {
-	d := &drawing{out: &sticky{w: w}}
-	d.out.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="%d" role="img">`+"\n<title>", width, height, letterHeight)
+	d := &drawing{out: bufio.NewWriter(w)}
+	fmt.Fprintf(d.out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="%d" role="img">`+"\n<title>", width, height, letterHeight)
 	d.escaped(title)
-	d.out.printf("</title>\n%s", styleOfSVG())
+	fmt.Fprintf(d.out, "</title>\n%s", styleOfSVG())
 	return d
 }
 
 func (d *drawing) escaped(s string) { _ = xml.EscapeText(d.out, []byte(s)) } // out keeps the error
 
 func (d *drawing) bar(color string, x, y, width, height float64) {
-	d.out.printf("<rect class=\"bar %s\" x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\"/>\n", color, short(x), short(y), short(width), short(height))
+	fmt.Fprintf(d.out, "<rect class=\"bar %s\" x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\"/>\n", color, short(x), short(y), short(width), short(height))
 }
 
 func (d *drawing) path(color string, s stroke, points ...[2]float64) {
@@ -160,42 +161,42 @@ func (d *drawing) path(color string, s stroke, points ...[2]float64) {
 		}
 		before = at
 	}
-	d.out.printf("<path d=\"%s\" class=\"line %s\"", path.String(), color)
+	fmt.Fprintf(d.out, "<path d=\"%s\" class=\"line %s\"", path.String(), color)
 	if s.width != 1 {
-		d.out.printf(" stroke-width=\"%g\"", s.width)
+		fmt.Fprintf(d.out, " stroke-width=\"%g\"", s.width)
 	}
 	if s.dash != 0 {
-		d.out.printf(" stroke-dasharray=\"%g %g\"", s.dash, s.gap)
+		fmt.Fprintf(d.out, " stroke-dasharray=\"%g %g\"", s.dash, s.gap)
 	}
-	d.out.printf("/>\n")
+	fmt.Fprintf(d.out, "/>\n")
 }
 
 // short is a length to a tenth of a unit.
 func short(v float64) string { return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") }
 
 func (d *drawing) text(x, y float64, anchor, s string) {
-	d.out.printf("<text class=\"bar ink\" x=\"%s\" y=\"%s\" text-anchor=\"%s\">", short(x), short(y), anchor)
+	fmt.Fprintf(d.out, "<text class=\"bar ink\" x=\"%s\" y=\"%s\" text-anchor=\"%s\">", short(x), short(y), anchor)
 	d.escaped(s)
-	d.out.printf("</text>\n")
+	fmt.Fprintf(d.out, "</text>\n")
 }
 
 func (d *drawing) upright(x, y float64, s string) {
-	d.out.printf("<g transform=\"rotate(-90 %s %s)\">", short(x), short(y))
+	fmt.Fprintf(d.out, "<g transform=\"rotate(-90 %s %s)\">", short(x), short(y))
 	d.text(x, y, "middle", s)
-	d.out.printf("</g>\n")
+	fmt.Fprintf(d.out, "</g>\n")
 }
 
 func (d *drawing) about(what string, draw func()) {
-	d.out.printf("<g><title>")
+	fmt.Fprintf(d.out, "<g><title>")
 	d.escaped(what)
-	d.out.printf("</title>\n")
+	fmt.Fprintf(d.out, "</title>\n")
 	draw()
-	d.out.printf("</g>\n")
+	fmt.Fprintf(d.out, "</g>\n")
 }
 
 func (d *drawing) end() error {
-	d.out.printf("</svg>\n")
-	return d.out.err
+	fmt.Fprintf(d.out, "</svg>\n")
+	return d.out.Flush()
 }
 
 type bitmap struct {

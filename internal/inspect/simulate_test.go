@@ -9,6 +9,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Steps take 10 ms and 1 ms for each token of a prompt.
@@ -17,63 +18,57 @@ func TestSimulate(t *testing.T) {
 	caching.Caching = true
 	one.MaxNumSeqs = 1
 	tight.Blocks = 5 // 4 of 4 tokens
+	next := hashed(record(57, 12, 9), 1, 2, 3)
+	next.CachedTokens = 8
 	tests := []struct {
 		name   string
 		engine Engine
-		trace  func() *Workload
+		trace  []trace.Record
 		want   []string
 	}{
 		{
 			name: "alone", engine: small,
-			trace: func() *Workload { return mustWorkload(t, recorded(record(500, 5, 1, 1, 1))) },
+			trace: []trace.Record{record(500, 5, 1, 1, 1)},
 			want:  []string{"0 +5 cached 0 beside 1: 15 25 35"},
 		},
 		{
 			name: "a prompt in chunks holds up who decodes", engine: small,
 			// The first decodes until 40; the second's 11 tokens take 7 of a step, then 4.
-			trace: func() *Workload { return mustWorkload(t, recorded(record(0, 5, 1, 1, 1, 1, 1), record(20, 11, 1))) },
+			trace: []trace.Record{record(0, 5, 1, 1, 1, 1, 1), record(20, 11, 1)},
 			want:  []string{"20 +11 cached 0 beside 2: 56", "0 +5 cached 0 beside 1: 15 25 42 56 66"},
 		},
 		{
 			name: "no place in the batch", engine: one,
-			trace: func() *Workload { return mustWorkload(t, recorded(record(0, 2, 1, 1), record(0, 3, 1))) },
+			trace: []trace.Record{record(0, 2, 1, 1), record(0, 3, 1)},
 			want:  []string{"0 +2 cached 0 beside 1: 12 22", "0 +3 cached 0 beside 2: 35"},
 		},
 		{
 			name: "a turn comes so long after the answer", engine: small,
 			// Recorded, the answer ended at 30, and the next turn came at 37.
-			trace: func() *Workload {
-				return mustWorkload(t, recorded(hashed(record(0, 4, 20, 10), 1), hashed(record(37, 8, 9), 1, 2)))
-			},
-			want: []string{"0 +4 cached 0 beside 1: 14 24", "31 +8 cached 0 beside 1: 49"},
+			trace: []trace.Record{hashed(record(0, 4, 20, 10), 1), hashed(record(37, 8, 9), 1, 2)},
+			want:  []string{"0 +4 cached 0 beside 1: 14 24", "31 +8 cached 0 beside 1: 49"},
 		},
 		{
 			name: "a turn finds its beginning", engine: caching,
-			trace: func() *Workload {
-				return mustWorkload(t, recorded(hashed(record(0, 4, 20, 10), 1), hashed(record(37, 8, 9), 1, 2)))
-			},
-			want: []string{"0 +4 cached 0 beside 1: 14 24", "31 +8 cached 4 beside 1: 45"},
+			trace: []trace.Record{hashed(record(0, 4, 20, 10), 1), hashed(record(37, 8, 9), 1, 2)},
+			want:  []string{"0 +4 cached 0 beside 1: 14 24", "31 +8 cached 4 beside 1: 45"},
 		},
 		{
 			name: "a turn finds the answer too, as in the recording", engine: caching,
 			// 6 tokens of the prompt and 3 of the answer: two whole blocks of the next prompt are computed, as the recorded engine found.
-			trace: func() *Workload {
-				next := hashed(record(57, 12, 9), 1, 2, 3)
-				next.CachedTokens = 8
-				return mustWorkload(t, recorded(hashed(record(0, 6, 20, 10, 10), 1), next))
-			},
-			want: []string{"0 +6 cached 0 beside 1: 16 26 36", "53 +12 cached 8 beside 1: 67"},
+			trace: []trace.Record{hashed(record(0, 6, 20, 10, 10), 1), next},
+			want:  []string{"0 +6 cached 0 beside 1: 16 26 36", "53 +12 cached 8 beside 1: 67"},
 		},
 		{
 			name: "who has no blocks waits", engine: tight,
 			// 8 tokens and an answer of 2 are 3 blocks: the second waits until the first has gone.
-			trace: func() *Workload { return mustWorkload(t, recorded(record(0, 8, 1, 1), record(0, 8, 1))) },
+			trace: []trace.Record{record(0, 8, 1, 1), record(0, 8, 1)},
 			want:  []string{"0 +8 cached 0 beside 1: 18 28", "0 +8 cached 0 beside 2: 46"},
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := Simulate(test.trace(), test.engine, ten{}, 1)
+			got, err := Simulate(mustWorkload(t, recorded(test.trace...)), test.engine, ten{}, 1)
 			require.NoError(t, err)
 			require.NoDiff(t, cmp.Diff(strings.Join(test.want, "\n")+"\n", timeline(got)), "(-want +got)")
 		})

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/csv"
 	"errors"
@@ -394,38 +395,38 @@ func (all Summaries) JSON(w io.Writer) error {
 
 // Text writes the summaries for people.
 func (all Summaries) Text(w io.Writer) error {
-	out := &sticky{w: w}
+	out := bufio.NewWriter(w)
 	for i, s := range all {
 		if i > 0 {
-			out.printf("\n")
+			fmt.Fprintf(out, "\n")
 		}
 		for _, line := range s.facts() {
-			out.printf("%-10s %s\n", line[0], safetext.Line(line[1]))
+			fmt.Fprintf(out, "%-10s %s\n", line[0], safetext.Line(line[1]))
 		}
 	}
 	for _, t := range all.tables() {
-		out.printf("\n")
+		fmt.Fprintf(out, "\n")
 		t.text(out)
 	}
-	return out.err
+	return out.Flush()
 }
 
 // Markdown writes the summaries for a renderer of Markdown, such as that of a job summary.
 func (all Summaries) Markdown(w io.Writer) error {
-	out := &sticky{w: w}
+	out := bufio.NewWriter(w)
 	for _, s := range all {
 		for _, line := range s.facts() {
-			out.printf("- %s: %s\n", line[0], safetext.Markdown(line[1]))
+			fmt.Fprintf(out, "- %s: %s\n", line[0], safetext.Markdown(line[1]))
 		}
-		out.printf("\n")
+		fmt.Fprintf(out, "\n")
 	}
 	for i, t := range all.tables() {
 		if i > 0 {
-			out.printf("\n")
+			fmt.Fprintf(out, "\n")
 		}
 		t.markdown(out)
 	}
-	return out.err
+	return out.Flush()
 }
 
 // facts are what of a summary stands in no table, each with its name.

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,35 +19,35 @@ func (r *Report) JSON(w io.Writer) error {
 // Text writes the report for people. Names of recordings are written by clean, which makes
 // foreign text harmless.
 func (r *Report) Text(w io.Writer, clean func(string) string) error {
-	out := &sticky{w: w}
+	out := bufio.NewWriter(w)
 	for _, s := range r.Fit {
-		out.printf("learned from  %s: %d records\n", clean(s.Name), s.Records)
+		fmt.Fprintf(out, "learned from  %s: %d records\n", clean(s.Name), s.Records)
 	}
 	for i := range r.Predict {
 		p := &r.Predict[i]
-		out.printf("predicted     %s: %d requests, %d of them turns that wait for an answer", clean(p.Name), p.Requests, p.Turns)
+		fmt.Fprintf(out, "predicted     %s: %d requests, %d of them turns that wait for an answer", clean(p.Name), p.Requests, p.Turns)
 		if p.Clients > 0 {
-			out.printf("; clients that ask one after the other: %d", p.Clients)
+			fmt.Fprintf(out, "; clients that ask one after the other: %d", p.Clients)
 		}
-		out.printf("\n")
+		fmt.Fprintf(out, "\n")
 	}
-	out.printf("runs          %d\n", r.Runs)
+	fmt.Fprintf(out, "runs          %d\n", r.Runs)
 	if c := r.Confidence; c.Spread > 0 {
-		out.printf("confidence    recordings differ by %.1f %% in what the same step takes; learned to within %.1f %%; up to %.1f %% off is noise\n",
+		fmt.Fprintf(out, "confidence    recordings differ by %.1f %% in what the same step takes; learned to within %.1f %%; up to %.1f %% off is noise\n",
 			100*c.Spread, 100*c.Learned, 100*c.Expected)
 		if c.TooNoisy {
-			out.printf("warning       the recordings to learn from are too noisy for a limit of %.1f %%: stop other work on the machine and "+
+			fmt.Fprintf(out, "warning       the recordings to learn from are too noisy for a limit of %.1f %%: stop other work on the machine and "+
 				"record again, or record the load more often\n", 100*r.Criteria[0].Limit)
 		}
 	}
 	for _, note := range r.Notes {
-		out.printf("note          %s\n", clean(note))
+		fmt.Fprintf(out, "note          %s\n", clean(note))
 	}
-	out.printf("\n")
+	fmt.Fprintf(out, "\n")
 	r.table(out)
-	out.printf("\n")
+	fmt.Fprintf(out, "\n")
 	for _, c := range r.Criteria {
-		out.printf("%s\n", c)
+		fmt.Fprintf(out, "%s\n", c)
 	}
 	if len(r.Predict) > 1 {
 		r.alone(out, clean)
@@ -55,20 +56,20 @@ func (r *Report) Text(w io.Writer, clean func(string) string) error {
 	if r.Pass {
 		verdict = "PASS: the prediction holds"
 	}
-	out.printf("\n%s\n", verdict)
+	fmt.Fprintf(out, "\n%s\n", verdict)
 	if !r.Pass {
 		list := func(title string, lines []string) {
 			if len(lines) > 0 {
-				out.printf("\n%s:\n", title)
+				fmt.Fprintf(out, "\n%s:\n", title)
 			}
 			for _, line := range lines {
-				out.printf("  - %s\n", clean(line))
+				fmt.Fprintf(out, "  - %s\n", clean(line))
 			}
 		}
 		list("why it may be off, and what helps", r.Advice)
 		list("what the figures mean", meaning)
 	}
-	return out.err
+	return out.Flush()
 }
 
 // table has a row for each figure, and a column for each outcome.
@@ -111,8 +112,8 @@ func (r *Report) table(w io.Writer) {
 const shownPositions = 8
 
 // alone tells how far each recording's prediction is off by itself.
-func (r *Report) alone(out *sticky, clean func(string) string) {
-	out.printf("\neach alone, which decides nothing:\n")
+func (r *Report) alone(out io.Writer, clean func(string) string) {
+	fmt.Fprintf(out, "\neach alone, which decides nothing:\n")
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for i := range r.Predict {
 		p := &r.Predict[i]
@@ -155,18 +156,3 @@ func (c Criterion) String() string {
 	return fmt.Sprintf("%s  %s: %.2f ms predicted, %.2f ms real: off by %.1f %%, %.1f %% allowed",
 		verdict, c.Name, c.Predicted, c.Real, 100*c.Off, 100*c.Limit)
 }
-
-// sticky keeps the first error of a writer, and writes nothing after it.
-type sticky struct {
-	w   io.Writer
-	err error
-}
-
-func (s *sticky) Write(p []byte) (int, error) {
-	if s.err == nil {
-		_, s.err = s.w.Write(p)
-	}
-	return len(p), nil
-}
-
-func (s *sticky) printf(format string, args ...any) { fmt.Fprintf(s, format, args...) }

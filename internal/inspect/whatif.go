@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -147,8 +148,8 @@ func (r *Report) WhatIfText(w io.Writer, clean func(string) string) error {
 	if len(r.WhatIf) == 0 {
 		return nil
 	}
-	out := &sticky{w: w}
-	out.printf("\nwhat if the engine or the load of the prediction were another:\n")
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, "\nwhat if the engine or the load of the prediction were another:\n")
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "TTFT p50 ms\tp90\tp99\tITL p50 ms\tp90\tp99\tslow band\t\n")
 	row := func(name string, o *Outcome) {
@@ -159,7 +160,7 @@ func (r *Report) WhatIfText(w io.Writer, clean func(string) string) error {
 		row(clean(r.WhatIf[i].Name), &r.WhatIf[i].Predicted)
 	}
 	_ = t.Flush() // out keeps the error
-	return out.err
+	return out.Flush()
 }
 
 // WriteSamples writes all times, sorted, as one JSON object: "real", "predicted", "best_knobs" and, for each [WhatIf], its name

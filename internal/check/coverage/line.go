@@ -127,7 +127,7 @@ func (l *Line) AddGolden(g *check.Golden, measured bool) {
 	case measured && g.Registered.Role == manifest.Wire:
 		wire, _ = replay.NewWireJudge(g) // its own case says what is wrong with it
 	case measured && g.Registered.Role == manifest.Frames:
-		frames = replay.NewFramesJudge(g)
+		frames = replay.NewFramesJudge(g.Location, g.Codec)
 	}
 	for i := range g.Frames {
 		m := &g.Frames[i]

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 
@@ -79,7 +80,7 @@ func gapsOfPlayer(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case
 
 // JudgeFrames judges the messages of a session.
 func JudgeFrames(name string, codec *protocol.Codec, messages []trace.Message) (f check.Outcome) {
-	j := newFramesJudge(name, codec)
+	j := NewFramesJudge(name, codec)
 	for i := range messages {
 		if m := &messages[i]; m.Note == "" {
 			f.Asserted++
@@ -101,16 +102,40 @@ func JudgeFrames(name string, codec *protocol.Codec, messages []trace.Message) (
 	return f
 }
 
-func newFramesJudge(name string, codec *protocol.Codec) *framesJudge {
-	return &framesJudge{
+// NewFramesJudge begins to judge a session.
+func NewFramesJudge(name string, codec *protocol.Codec) *FramesJudge {
+	return &FramesJudge{
 		name: name, codec: codec, layout: LayoutCheck{Codec: codec}, counts: map[string]int{},
 		invariants: invariant.NewSession(codec, invariant.Options{}),
 		requests:   map[requestKey]*framesRequest{}, calls: map[callKey]bool{}, events: map[int]int64{},
 	}
 }
 
+// Finds reports whether other frames in the place of those of the next message would be found at once.
+func (j *FramesJudge) Finds(m *trace.Message, frames [][]byte) bool {
+	other := *j
+	other.layout, other.found = LayoutCheck{Codec: other.codec}, repeated{}
+	other.counts, other.calls, other.events = maps.Clone(other.counts), maps.Clone(other.calls), maps.Clone(other.events)
+	other.requests = map[requestKey]*framesRequest{}
+	for key, r := range j.requests {
+		known := *r
+		other.requests[key] = &known
+	}
+	other.invariants = j.invariants.Clone()
+	changed := *m
+	changed.Frames = frames
+	other.message(&changed)
+	return len(other.found.found)+len(other.layout.Kinds)+len(other.invariants.Message(0, &changed)) > 0
+}
+
+// Take takes the next message.
+func (j *FramesJudge) Take(m *trace.Message) {
+	j.message(m)
+	j.invariants.Message(0, m)
+}
+
 // broken notes what cannot be of any engine.
-func (j *framesJudge) broken(found []check.Failure) {
+func (j *FramesJudge) broken(found []check.Failure) {
 	for _, f := range found {
 		if text, ok := strings.CutPrefix(f.Message, fmt.Sprintf("message %d: ", j.number)); ok { // a file is read by its lines
 			f.Message = fmt.Sprintf("line %d: %s", j.line, text)
@@ -120,8 +145,8 @@ func (j *framesJudge) broken(found []check.Failure) {
 	}
 }
 
-// framesJudge follows the messages of a session.
-type framesJudge struct {
+// FramesJudge follows the messages of a session, which are given to it in their order.
+type FramesJudge struct {
 	name         string
 	codec        *protocol.Codec
 	number, line int // of the message at hand
@@ -154,7 +179,7 @@ type framesRequest struct {
 	finished, gone bool // gone: its frontend has aborted it
 }
 
-func (j *framesJudge) message(m *trace.Message) {
+func (j *FramesJudge) message(m *trace.Message) {
 	if len(m.Frames) == 0 {
 		j.mismatches(m, []protocol.Mismatch{{Path: "message", Expected: "a frame", Actual: "none"}})
 		return
@@ -184,7 +209,7 @@ func (j *framesJudge) message(m *trace.Message) {
 
 // mismatches notes where a message is not of the line's layout. A key that the line does not know is one as well: what a
 // released engine of the line says has none.
-func (j *framesJudge) mismatches(m *trace.Message, found []protocol.Mismatch) {
+func (j *FramesJudge) mismatches(m *trace.Message, found []protocol.Mismatch) {
 	request := func(id string) int {
 		if r := j.requests[requestKey{m.Rank, id}]; r != nil {
 			return r.index
@@ -197,7 +222,7 @@ func (j *framesJudge) mismatches(m *trace.Message, found []protocol.Mismatch) {
 	}
 }
 
-func (j *framesJudge) fail(code check.Code, r *framesRequest, path, expected, actual string) {
+func (j *FramesJudge) fail(code check.Code, r *framesRequest, path, expected, actual string) {
 	f := check.Failed(code, "%s: line %d: %s: expected %s, found %s", j.name, j.line, path, expected, actual).
 		Within(j.number, path).Compared(expected, actual)
 	if r != nil {
@@ -207,7 +232,7 @@ func (j *framesJudge) fail(code check.Code, r *framesRequest, path, expected, ac
 }
 
 // sent follows what a frontend asks. What does not decode has been found.
-func (j *framesJudge) sent(m *trace.Message) {
+func (j *FramesJudge) sent(m *trace.Message) {
 	if len(m.Frames) < 2 || len(m.Frames[0]) != 1 {
 		return
 	}
@@ -239,7 +264,7 @@ func (j *framesJudge) sent(m *trace.Message) {
 	}
 }
 
-func (j *framesJudge) said(m *trace.Message) {
+func (j *FramesJudge) said(m *trace.Message) {
 	if string(m.Frames[0]) == protocol.EngineDead || j.codec.DecodeOutputs(m.Frames[0], &j.out) != nil {
 		return
 	}
@@ -268,7 +293,7 @@ func (j *framesJudge) said(m *trace.Message) {
 	}
 }
 
-func (j *framesJudge) published(m *trace.Message) {
+func (j *FramesJudge) published(m *trace.Message) {
 	if len(m.Frames) != 3 || len(m.Frames[1]) != 8 {
 		return
 	}
@@ -281,7 +306,7 @@ func (j *framesJudge) published(m *trace.Message) {
 }
 
 // unanswered counts what the recording ended before.
-func (j *framesJudge) unanswered() string {
+func (j *FramesJudge) unanswered() string {
 	requests, calls := 0, 0
 	for _, r := range j.requests {
 		if !r.finished && !r.gone {

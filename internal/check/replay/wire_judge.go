@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"maps"
 	"math"
 	"time"
 
@@ -53,35 +52,4 @@ func (j *WireJudge) Finds(m *trace.Message, frames [][]byte) bool {
 	c := NewWireComparison(j.golden.Location, j.golden.Codec, clock)
 	c.Message(at.root, at.message, at.requests, frames)
 	return len(c.found.found) > 0
-}
-
-// FramesJudge answers the same of the messages of a golden of role frames, which are given to it in their order.
-type FramesJudge struct{ judge *framesJudge }
-
-// NewFramesJudge judges the messages of a golden.
-func NewFramesJudge(g *check.Golden) *FramesJudge {
-	return &FramesJudge{newFramesJudge(g.Location, g.Codec)}
-}
-
-// Finds reports whether other frames in the place of those of the next message would be found at once.
-func (j *FramesJudge) Finds(m *trace.Message, frames [][]byte) bool {
-	other := *j.judge
-	other.layout, other.found = LayoutCheck{Codec: other.codec}, repeated{}
-	other.counts, other.calls, other.events = maps.Clone(other.counts), maps.Clone(other.calls), maps.Clone(other.events)
-	other.requests = map[requestKey]*framesRequest{}
-	for key, r := range j.judge.requests {
-		known := *r
-		other.requests[key] = &known
-	}
-	other.invariants = j.judge.invariants.Clone()
-	changed := *m
-	changed.Frames = frames
-	other.message(&changed)
-	return len(other.found.found)+len(other.layout.Kinds)+len(other.invariants.Message(0, &changed)) > 0
-}
-
-// Take takes the next message.
-func (j *FramesJudge) Take(m *trace.Message) {
-	j.judge.message(m)
-	j.judge.invariants.Message(0, m)
 }

@@ -55,68 +55,6 @@ func (s *session) sendBeside(r *protocol.Request, aux []byte) {
 	must(s.t, s.front.SendRaw(0, []byte{protocol.TypeAdd}, payload, aux))
 }
 
-// A prompt of embeddings counts as many tokens as it has rows. The prefix cache knows
-// it by its numbers.
-func TestPromptsOfEmbeddings(t *testing.T) {
-	s := connect(t, Options{VLLMVersion: "v0.33.0", Seed: 1, KVCache: KVCacheOptions{BlockSize: 16}}, 1)
-	rows := func(n int, last byte) []byte {
-		data := make([]byte, n*4)
-		data[len(data)-1] = last
-		return data
-	}
-	for _, tt := range []struct {
-		name           string
-		n              int
-		data           []byte
-		prompt, cached int64
-	}{
-		{"first", 40, rows(40, 1), 40, 0},
-		{"same", 40, rows(40, 1), 40, 32},
-		{"longer", 50, append(rows(32, 0), rows(18, 2)...), 50, 32},
-		{"another", 40, append(rows(20, 9), rows(20, 1)...), 40, 16},
-	} {
-		embeds := ask(tt.name, nil, 2)
-		embeds.PromptEmbeds = tensorBeside("bfloat16", tt.n, 2)
-		s.sendBeside(embeds, tt.data)
-		var told map[string]any
-		for ended := false; !ended; {
-			out := s.next(0).Outputs[0]
-			if out.Error != nil {
-				t.Fatalf("%s: %v", tt.name, decoded(t, out.Error))
-			}
-			if out.Prefill != nil {
-				told = decoded(t, out.Prefill).(map[string]any)
-			}
-			ended = out.Finish != protocol.Unfinished
-		}
-		if told["num_prompt_tokens"] != tt.prompt || told["num_cached_tokens"] != tt.cached {
-			t.Errorf("%s: %v, want a prompt of %d, %d cached", tt.name, told, tt.prompt, tt.cached)
-		}
-	}
-}
-
-func TestPromptsThatAreNone(t *testing.T) {
-	s := connect(t, Options{VLLMVersion: "v0.33.0", Tolerant: true}, 1)
-	both := ask("both", count(0, 3), 1)
-	both.PromptEmbeds = tensorBeside("float32", 4, 1)
-	broken := ask("broken", nil, 1)
-	broken.PromptEmbeds = tensorBeside("float32", 1<<30, 1<<30)
-	for _, tt := range []struct {
-		r    *protocol.Request
-		want string
-	}{
-		{ask("neither", nil, 1), "neither prompt_token_ids nor prompt_embeds"},
-		{both, "3 prompt_token_ids, but 4 prompt_embeds"},
-		{broken, "prompt_embeds: 16 bytes for 1073741824 rows"},
-	} {
-		s.sendBeside(tt.r, make([]byte, 16))
-		got, _ := s.finished(0, 1)
-		if a := got[tt.r.ID]; a == nil || a.finish != protocol.FinishError || !strings.Contains(a.err, tt.want) {
-			t.Errorf("%s: %+v, want %s", tt.r.ID, a, tt.want)
-		}
-	}
-}
-
 // An echo of embeddings would be an echo of nothing.
 func TestEchoOfEmbeddings(t *testing.T) {
 	r := ask("a", nil, 3)
@@ -174,17 +112,5 @@ func TestPromptScoresOverSockets(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestPromptScoresThatCannotBeRead(t *testing.T) {
-	s := connect(t, Options{VLLMVersion: "0.33", Tolerant: true}, 1)
-	r := ask("a", count(0, 3), 1)
-	r.Sampling.PromptScores = tensorBeside("<i8", 2, 3)
-	s.sendBeside(r, make([]byte, 7))
-	got, _ := s.finished(0, 1)
-	const want = "prompt_logprob_token_ids: 7 bytes of \"<i8\" for 2 by 3 ids"
-	if a := got["a"]; a == nil || a.finish != protocol.FinishError || !strings.Contains(a.err, strings.ReplaceAll(want, `"`, `\"`)) && !strings.Contains(a.err, want) {
-		t.Errorf("%+v, want %s", a, want)
 	}
 }

@@ -1,6 +1,7 @@
 package player
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -511,6 +512,15 @@ func (s *script) request(id string, values map[string]string) *protocol.Request 
 			promptLogprobs(n)(q)
 		case "scores":
 			q.Sampling.PromptScores = []byte{0x91, 0x91, byte(n)}
+		case "scores-beside": // ROWSxIDS of that number of bytes
+			q.Sampling.PromptScores = s.beside(q, value, "<i8")
+		case "embeds": // ROWSxSIZE, and what the bytes are: COUNT*BYTE/COUNT*BYTE
+			if _, both := values["prompt"]; !both {
+				q.PromptTokenIDs = nil
+			}
+			q.PromptEmbeds = s.beside(q, value, "bfloat16")
+		case "promptless":
+			q.PromptTokenIDs = nil
 		case "read-cache":
 			q.Sampling.HasSkipReading, q.Sampling.SkipReading = true, value == "no"
 		case "salt":
@@ -567,6 +577,22 @@ func (s *script) request(id string, values map[string]string) *protocol.Request 
 		}
 	}
 	return q
+}
+
+// beside is a tensor, ROWSxCOLUMNS=COUNT*BYTE/COUNT*BYTE, whose bytes are in an auxiliary frame of its own.
+func (s *script) beside(q *protocol.Request, text, dtype string) []byte {
+	s.t.Helper()
+	shape, runs, _ := strings.Cut(text, "=")
+	var rows, columns int
+	_, err := fmt.Sscanf(shape, "%dx%d", &rows, &columns)
+	must(s.t, err)
+	var data []byte
+	for run := range strings.SplitSeq(runs, "/") {
+		times, value, _ := strings.Cut(run, "*")
+		data = append(data, bytes.Repeat([]byte{byte(number(s.t, value))}, number(s.t, times))...)
+	}
+	q.Aux = append(q.Aux, data)
+	return tensorBeside(dtype, rows, columns)
 }
 
 // poolingParams are PoolingParams as the frontend of 0.33 writes them.
@@ -827,8 +853,11 @@ func pairs(t *testing.T, words []string) map[string]string {
 // ids reads a list such as 0-3,20; "none" is an empty one.
 func ids(t *testing.T, text string) (all []uint32) {
 	t.Helper()
-	if text == "" || text == "none" {
+	if text == "" {
 		return nil
+	}
+	if text == "none" {
+		return []uint32{}
 	}
 	for part := range strings.SplitSeq(text, ",") {
 		first, last, ranged := strings.Cut(part, "-")

@@ -269,8 +269,7 @@ func unreadableAbort(payload []byte) error {
 	cur := pack.NewCursor(payload)
 	switch cur.Kind() {
 	case pack.String: // of which each letter is one
-		_, err := textOf(&cur)
-		return err
+		return checkText(&cur)
 	case pack.Map: // of which each key is one
 		return pack.Validate(payload)
 	}
@@ -280,7 +279,7 @@ func unreadableAbort(payload []byte) error {
 		case pack.Array, pack.Map:
 			return fmt.Errorf("abort: id %d is of kind %v, want a str", i, kind)
 		case pack.String:
-			_, err = textOf(&cur)
+			err = checkText(&cur)
 		default:
 			err = cur.Skip()
 		}
@@ -288,13 +287,13 @@ func unreadableAbort(payload []byte) error {
 	return err
 }
 
-// textOf reads a str, which is text.
-func textOf(cur *pack.Cursor) (string, error) {
+// checkText reads a str, which must be text.
+func checkText(cur *pack.Cursor) error {
 	s, err := cur.StrString()
 	if err == nil && !utf8.ValidString(s) {
 		err = fmt.Errorf("abort: %q: %w", s, errNotText)
 	}
-	return s, err
+	return err
 }
 
 // decodeAny reads what there is to make sense of.

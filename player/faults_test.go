@@ -117,10 +117,15 @@ func (counting) Script(r *Request) (Script, error) {
 }
 
 func TestFaultsByChance(t *testing.T) {
-	hit := func(seed uint64, text string) (ids []string) {
-		r := newRig(t, Options{Source: counting{}, Faults: faults(t, text), Seed: seed}, 1)
+	// hit are those of 1,000 requests that end in an error: by the faults of the player, or by their own.
+	hit := func(seed uint64, text, own string) (ids []string) {
+		r := newRig(t, Options{Source: counting{}, Faults: faults(t, text), Seed: seed, RequestFaults: true}, 1)
 		for i := range 1000 {
-			r.submit(ask(fmt.Sprint("a", i), []uint32{1}, 1))
+			q := ask(fmt.Sprint("a", i), []uint32{1}, 1)
+			if own != "" {
+				withFault(own)(q)
+			}
+			r.submit(q)
 		}
 		r.runAll()
 		all := r.answers()
@@ -131,18 +136,19 @@ func TestFaultsByChance(t *testing.T) {
 		}
 		return ids
 	}
-	some := hit(1, "refuse@0.1")
-	if len(some) < 60 || len(some) > 140 {
-		t.Errorf("%d of 1000 refused, want about 100", len(some))
+	for _, tt := range []struct{ name, text, own string }{{"the player's", "refuse@0.1", ""}, {"their own", "", "refuse@0.1"}} {
+		some := hit(1, tt.text, tt.own)
+		if len(some) < 60 || len(some) > 140 {
+			t.Errorf("%s: %d of 1000 refused, want about 100", tt.name, len(some))
+		}
+		equal(t, tt.name+" with the same seed", some, hit(1, tt.text, tt.own))
+		if cmp.Equal(some, hit(2, tt.text, tt.own)) {
+			t.Errorf("%s: another seed refuses the same", tt.name)
+		}
 	}
-	if diff := cmp.Diff(some, hit(1, "refuse@0.1,stall:9@0.5")); diff != "" {
-		t.Errorf("another fault changes who is refused:\n%s", diff)
-	}
-	if cmp.Equal(some, hit(2, "refuse@0.1")) {
-		t.Error("another seed refuses the same")
-	}
-	equal(t, "fail:3", []string{"a0", "a1", "a2"}, hit(1, "fail:3"))
-	equal(t, "fail:3~a7*", []string{"a7", "a70", "a71"}, hit(1, "fail:3~a7*"))
+	equal(t, "with another fault", hit(1, "refuse@0.1", ""), hit(1, "refuse@0.1,stall:9@0.5", ""))
+	equal(t, "fail:3", []string{"a0", "a1", "a2"}, hit(1, "fail:3", ""))
+	equal(t, "fail:3~a7*", []string{"a7", "a70", "a71"}, hit(1, "fail:3~a7*", ""))
 }
 
 // Whom one fault befalls has nothing to do with whom another one does, and the seed
@@ -230,33 +236,5 @@ func TestAKilledEngineIsSilent(t *testing.T) {
 	}
 	if got := outcome(r.answer("other")); got != "[12]" {
 		t.Errorf("the other one got %s, want what it said in the step that killed", got)
-	}
-}
-
-// Each request draws the faults that it asks for itself.
-func TestOwnFaultsByChance(t *testing.T) {
-	refused := func(seed uint64) (ids []string) {
-		r := newRig(t, Options{Source: counting{}, Seed: seed, RequestFaults: true}, 1)
-		for i := range 100 {
-			r.submit(ask(pack1(uint32(i)), []uint32{1}, 1, withFault("refuse@0.5")))
-			r.runAll()
-		}
-		for id, a := range r.answers() {
-			if a.finish == protocol.FinishError {
-				ids = append(ids, id)
-			}
-		}
-		slices.Sort(ids)
-		return ids
-	}
-	some := refused(1)
-	if len(some) < 25 || len(some) > 75 {
-		t.Errorf("%d of 100 refused, want about 50", len(some))
-	}
-	if diff := cmp.Diff(some, refused(1)); diff != "" {
-		t.Errorf("equal seeds (-one +other):\n%s", diff)
-	}
-	if cmp.Equal(some, refused(2)) {
-		t.Error("another seed refuses the same")
 	}
 }

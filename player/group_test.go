@@ -114,7 +114,7 @@ func checkSpread(t *testing.T, server *vllmrs.Server, sources [ranks]*parrot) {
 		}
 	}
 	got := map[string]int64{}
-	for _, m := range generated.FindAllStringSubmatch(metrics(t, server), -1) {
+	for _, m := range generated.FindAllStringSubmatch(metrics(t, server.URL()), -1) {
 		tokens, err := strconv.ParseFloat(m[2], 64)
 		must(t, err)
 		got[m[1]] = int64(tokens)
@@ -126,16 +126,15 @@ func checkSpread(t *testing.T, server *vllmrs.Server, sources [ranks]*parrot) {
 
 var generated = regexp.MustCompile(`(?m)^vllm:generation_tokens_total\{[^}]*engine="(\d+)"[^}]*\} (\S+)$`)
 
-func metrics(t *testing.T, server *vllmrs.Server) string {
+// metrics are those of a frontend as text.
+func metrics(t *testing.T, url string) string {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL()+"/metrics", nil)
+	resp, err := http.Get(url + "/metrics")
 	must(t, err)
-	answer, err := http.DefaultClient.Do(request)
-	must(t, err)
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusOK {
-		t.Fatalf("/metrics: %s, %v", answer.Status, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("/metrics: %s, %v", resp.Status, err)
 	}
 	return string(text)
 }

@@ -17,30 +17,6 @@ func adapted(name string, id int64) change {
 	}
 }
 
-func TestRegisteredLoRAs(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		opt  Options
-		want int // 0 is no support
-	}{
-		{"none", Options{}, 0},
-		{"some run at once", Options{LoRA: LoRAOptions{MaxLoRAs: 3}}, 3},
-		{"some exist", Options{LoRA: LoRAOptions{Names: []string{"a", "b"}}}, 2},
-		{"none exists yet", Options{LoRA: LoRAOptions{Names: []string{}}}, 1},
-		{"both", Options{LoRA: LoRAOptions{MaxLoRAs: 4, Names: []string{"a"}}}, 4},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			ready := newRig(t, tt.opt, 1).player.ready
-			if ready.SupportsLoRA != (tt.want > 0) || ready.MaxLoRAs != tt.want {
-				t.Errorf("supports_lora %v, max_loras %d; want %d", ready.SupportsLoRA, ready.MaxLoRAs, tt.want)
-			}
-		})
-	}
-	if _, err := New(Options{LoRA: LoRAOptions{MaxLoRAs: 3, MaxCPULoRAs: 2}}); err == nil || !strings.Contains(err.Error(), "max_cpu_loras is 2 and max_loras is 3") {
-		t.Errorf("less loaded than run: %v", err)
-	}
-}
-
 // Real frontends load adapters, use them, and are told which do not exist.
 func TestRealFrontendsLoadLoRAs(t *testing.T) {
 	for _, version := range testenv.FrontendVersions() {

@@ -3,8 +3,6 @@ package player
 import (
 	"slices"
 	"testing"
-
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // randomTokens draws what a player with the seed says to a request.
@@ -77,56 +75,5 @@ func TestRandomTokensOfAClientsID(t *testing.T) {
 	}
 	if base[0] < 2 && base[1] < 2 && base[2] < 2 {
 		t.Errorf("%v is no draw from %d tokens", base, defaultVocab)
-	}
-}
-
-// sourceFunc makes a function a source.
-type sourceFunc func(*Request) (Script, error)
-
-func (f sourceFunc) Script(r *Request) (Script, error) { return f(r) }
-
-func TestScriptsOfASource(t *testing.T) {
-	fill := func(position int) uint32 { return uint32(100 + position) }
-	for _, tt := range []struct {
-		name   string
-		script Script
-		change []change
-		chunks [][]uint32
-		finish protocol.FinishReason
-	}{
-		{
-			"tokens, then drawn ones",
-			Script{Tokens: []uint32{1, 2}, Fill: fill, Chunks: []int{3, 2}},
-			nil,
-			[][]uint32{{1, 2, 102}, {103, 104}, {105}},
-			protocol.FinishLength,
-		},
-		{
-			"drawn ones stop inside a chunk",
-			Script{Fill: fill, Chunks: []int{6}, Stops: true},
-			[]change{stopAt(102)},
-			[][]uint32{{100, 101, 102}},
-			protocol.FinishStop,
-		},
-		{
-			"chunks of nothing count as one token",
-			Script{Tokens: []uint32{1, 2}, Chunks: []int{0, -1}, Finish: protocol.FinishStop},
-			nil,
-			[][]uint32{{1}, {2}},
-			protocol.FinishStop,
-		},
-		{"a script that forgot its finish ends all the same", Script{Tokens: []uint32{1}}, nil, [][]uint32{{1}}, protocol.FinishLength},
-		{"an empty script", Script{}, nil, [][]uint32{{}}, protocol.FinishLength},
-		{"a finish that is none", Script{Tokens: []uint32{1, 2}, Finish: 77}, nil, [][]uint32{{1}, {}}, protocol.FinishError},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			source := sourceFunc(func(*Request) (Script, error) { return tt.script, nil })
-			r := ran(t, Options{Source: source}, ask("a", count(0, 4), 6, tt.change...))
-			got := r.answer("a")
-			equal(t, "chunks", tt.chunks, got.chunks)
-			if got.finish != tt.finish {
-				t.Errorf("finished by %v, want %v", got.finish, tt.finish)
-			}
-		})
 	}
 }

@@ -61,7 +61,7 @@ var update = flag.Bool("update", false, "rewrite what the scripts of testdata/sc
 //	pull [ERROR], pulled ID
 //	                     the engine's pull of a KV cache ends; another engine has pulled that of a request
 //	plane, released      what the data plane was asked for; which KV caches of other engines nobody will pull
-//	state                what is left in the engine
+//	state, ready FIELD…  what is left in the engine; what it registers with
 //	lines METHOD ARG…    the call at an engine of each line, from the newest on: lines that answer as the one before are left out
 //
 // `…` keeps words together that belong to one value.
@@ -228,6 +228,11 @@ func (s *script) drive(command string, words []string) {
 		s.plane.ends <- nil
 		r.player.fetches.Wait()
 		s.print("released %s", s.plane.released)
+	case "ready": // fields of the registration
+		ready := decoded(s.t, r.codec.AppendReady(nil, &r.player.ready)).(map[string]any)
+		for _, name := range words {
+			s.print("%s: %v", name, ready[name])
+		}
 	case "state":
 		s.print("requests %d, running %d, blocks %d", len(r.byID), len(r.scheduler.Running()), r.held())
 		if r.faulty != 0 {
@@ -326,6 +331,8 @@ func scriptOptions(t *testing.T, values map[string]string) Options {
 			if opt.Source = map[string]Source{"counting": counting{}, "echo": Echo{}}[value]; value == "structured" {
 				opt.Source = structured(t, newByteEncoder(t))
 			}
+		case "script":
+			opt.Source = scripted(t, value)
 		case "index":
 			opt.EngineIndex = n
 		case "tasks":
@@ -343,7 +350,9 @@ func scriptOptions(t *testing.T, values map[string]string) Options {
 		case "cpu-loras":
 			opt.LoRA.MaxCPULoRAs = n
 		case "lora-names":
-			opt.LoRA.Names = strings.Split(value, ",")
+			if opt.LoRA.Names = strings.Split(value, ","); value == "none" {
+				opt.LoRA.Names = []string{}
+			}
 		case "iterations":
 			opt.Observability.IterationDetails = true
 		case "lives": // of so many of the blocks
@@ -396,6 +405,34 @@ func scriptOptions(t *testing.T, values map[string]string) Options {
 		opt.Timing.Latency = knobs
 	}
 	return opt
+}
+
+// scriptOf is a source that answers each request by one script.
+type scriptOf Script
+
+func (s scriptOf) Script(*Request) (Script, error) { return Script(s), nil }
+
+// scripted is a source whose script has WORD=VALUE words: tokens, chunks, finish, fill (from a token on), stops.
+func scripted(t *testing.T, text string) (s scriptOf) {
+	t.Helper()
+	for name, value := range pairs(t, strings.Fields(text)) {
+		switch name {
+		case "tokens":
+			s.Tokens = ids(t, value)
+		case "chunks":
+			for n := range strings.SplitSeq(value, ",") {
+				s.Chunks = append(s.Chunks, number(t, n))
+			}
+		case "finish":
+			s.Finish = protocol.FinishReason(number(t, value))
+		case "fill":
+			first := number(t, value)
+			s.Fill = func(position int) uint32 { return uint32(first + position) }
+		case "stops":
+			s.Stops = true
+		}
+	}
+	return s
 }
 
 // take is a record of a trace.

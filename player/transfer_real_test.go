@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -31,8 +30,14 @@ type played struct {
 // be nil.
 func fronted(t *testing.T, version string, opt Options, env ...string) *played {
 	t.Helper()
+	return frontedWith(t, version, testenv.ModelDir(t), opt, env...)
+}
+
+// frontedWith is fronted for another model.
+func frontedWith(t *testing.T, version, model string, opt Options, env ...string) *played {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	server, err := vllmrs.Start(ctx, vllmrs.Options{Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), Env: env})
+	server, err := vllmrs.Start(ctx, vllmrs.Options{Binary: testenv.Frontend(t, version), ModelDir: model, Env: env})
 	must(t, err)
 	opt.Handshake, opt.VLLMVersion, opt.Limits.MaxModelLen, opt.Vocab = server.Handshake(), version, 4096, 2048
 	p, err := New(opt)
@@ -59,12 +64,12 @@ func fronted(t *testing.T, version string, opt Options, env ...string) *played {
 type object = map[string]any
 
 // post sends one and returns the status and the object that comes back, nil if it is none.
-func (f *played) post(path string, body object, header ...string) (int, object) {
+func (f *played) post(path string, body any, header ...string) (int, object) {
 	f.t.Helper()
 	return post(f.t, f.url+path, body, header...)
 }
 
-func post(t *testing.T, url string, body object, header ...string) (int, object) {
+func post(t *testing.T, url string, body any, header ...string) (int, object) {
 	t.Helper()
 	raw, err := json.Marshal(body)
 	must(t, err)
@@ -104,13 +109,8 @@ func saidIn(answer object) string {
 // metric is the sum of a counter over its labels.
 func (f *played) metric(name string) float64 {
 	f.t.Helper()
-	resp, err := http.Get(f.url + "/metrics")
-	must(f.t, err)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	must(f.t, err)
 	sum := 0.0
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(metrics(f.t, f.url)) {
 		if rest, ok := strings.CutPrefix(line, name+"{"); ok {
 			var n float64
 			_, _ = fmt.Sscan(rest[strings.LastIndex(rest, "}")+1:], &n)

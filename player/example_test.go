@@ -58,6 +58,32 @@ func ExampleNewGroup() {
 	}
 }
 
+// A model of steps that is learned from a recording, and rates at which drafted tokens are accepted.
+func ExampleLearnLatency() {
+	recorded := &trace.Trace{Records: []trace.Record{
+		{PromptTokens: 3, OutputTokens: 3, TTFTMs: 40, ITLMs: []float64{10, 10}, Concurrency: 1},
+	}}
+	model, err := player.LearnLatency(8192, recorded)
+	if err != nil {
+		log.Fatal(err)
+	}
+	decode := player.LatencyDecode{Request: &player.LatencyRequest{}, Context: 4, Tokens: 1}
+	fmt.Println(model.Duration(&player.LatencyStep{Running: 1, Decodes: []player.LatencyDecode{decode}}))
+
+	accepted, err := player.NewAcceptance(0.8, 0.5)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = player.New(player.Options{
+		Handshake: "tcp://127.0.0.1:29550", Timing: player.Timing{Pace: player.PaceModelled, Latency: model},
+		Decoding: player.Decoding{SpeculativeTokens: 2, Acceptance: accepted},
+	})
+	fmt.Println(err)
+	// Output:
+	// 10ms
+	// <nil>
+}
+
 // answers is a source with one answer for each prompt.
 type answers map[string][]uint32
 

@@ -662,74 +662,37 @@ func (s *Server) rpcAbort(_ context.Context, message []byte) ([]byte, error) {
 	return nil, nil
 }
 
-// modelInfo is what the files of a model say that GetModelInfo tells.
-type modelInfo struct {
-	kind          string
-	architectures []string
-	dtype         string
-	eos           []uint32
-	pad, bos      int
-	vocabulary    int
-	sampling      string // JSON
-}
-
-// readModelInfo takes it from config.json and generation_config.json.
-func readModelInfo(configText, generationText []byte) (m modelInfo) {
-	var config struct {
-		Kind          string          `json:"model_type"`
-		Architectures []string        `json:"architectures"`
-		Dtype         string          `json:"dtype"`
-		TorchDtype    string          `json:"torch_dtype"`
-		EOS           json.RawMessage `json:"eos_token_id"`
-		Pad           *int            `json:"pad_token_id"`
-		BOS           *int            `json:"bos_token_id"`
-		Vocabulary    int             `json:"vocab_size"`
-	}
-	if json.Unmarshal(configText, &config) != nil {
-		return m // readModel says what is wrong with it, if anything needs it
-	}
-	m.kind, m.architectures, m.dtype, m.vocabulary = config.Kind, config.Architectures, cmp.Or(config.Dtype, config.TorchDtype), config.Vocabulary
-	m.pad, m.bos = or(config.Pad, 0), or(config.BOS, 0)
-	var id uint32
-	if json.Unmarshal(config.EOS, &id) == nil {
-		m.eos = []uint32{id}
-	} else {
-		_ = json.Unmarshal(config.EOS, &m.eos)
-	}
-	var sampling map[string]json.RawMessage
-	_ = json.Unmarshal(generationText, &sampling) // likewise
+// rpcModelInfo tells what the files of the model say.
+func (s *Server) rpcModelInfo(context.Context, []byte) ([]byte, error) {
+	config := s.model.config
+	architectures, _ := config["architectures"].([]any)
+	var given map[string]json.RawMessage
+	_ = json.Unmarshal(s.model.generation, &given) // [readModel] has said what is wrong with it
+	sampling := ""
 	for _, name := range []string{"temperature", "top_p", "top_k", "min_p", "repetition_penalty"} {
-		if raw := sampling[name]; !absent(raw) {
-			m.sampling += `,"` + name + `":` + string(raw)
+		if raw := given[name]; !absent(raw) {
+			sampling += `,"` + name + `":` + string(raw)
 		}
 	}
-	if m.sampling != "" {
-		m.sampling = "{" + m.sampling[1:] + "}"
-	}
-	return m
-}
-
-func (s *Server) rpcModelInfo(context.Context, []byte) ([]byte, error) {
-	m := &s.model.info
-	vocabulary := m.vocabulary
-	if vocabulary == 0 {
-		vocabulary = s.opt.Tokenizer.VocabSize()
+	if sampling != "" {
+		sampling = "{" + sampling[1:] + "}"
 	}
 	b := grpc.AppendString(nil, 1, s.opt.Model)
 	b = grpc.AppendBool(b, 2, len(s.opt.Tasks) == 0)
 	b = grpc.AppendUint(b, 3, uint64(s.maxModelLen))
-	b = grpc.AppendUint(b, 4, uint64(vocabulary))
+	b = grpc.AppendUint(b, 4, uint64(cmp.Or(int(config.number("vocab_size")), s.opt.Tokenizer.VocabSize())))
 	b = grpc.AppendString(b, 6, s.opt.Names[0])
 	b = grpc.AppendString(b, 7, s.opt.Dir)
-	b = grpc.AppendString(b, 8, m.kind)
-	for _, name := range m.architectures {
-		b = grpc.AppendBytes(b, 9, name)
+	b = grpc.AppendString(b, 8, config.text("model_type"))
+	for _, name := range architectures {
+		text, _ := name.(string)
+		b = grpc.AppendBytes(b, 9, text)
 	}
-	b = grpc.AppendUint32s(b, 10, m.eos)
-	b = grpc.AppendUint(b, 11, uint64(m.pad))
-	b = grpc.AppendUint(b, 12, uint64(m.bos))
+	b = grpc.AppendUint32s(b, 10, idsOf(config["eos_token_id"]))
+	b = grpc.AppendUint(b, 11, uint64(int(config.number("pad_token_id"))))
+	b = grpc.AppendUint(b, 12, uint64(int(config.number("bos_token_id"))))
 	b = grpc.AppendUint(b, 13, uint64(s.maxModelLen))
-	return grpc.AppendString(b, 14, m.sampling), nil
+	return grpc.AppendString(b, 14, sampling), nil
 }
 
 func (s *Server) rpcServerInfo(ctx context.Context, _ []byte) ([]byte, error) {
@@ -747,8 +710,8 @@ func (s *Server) rpcServerInfo(ctx context.Context, _ []byte) ([]byte, error) {
 	b = grpc.AppendUint(b, 9, uint64(len(s.balance.open)))
 	b = grpc.AppendString(b, 11, "auto")
 	b = grpc.AppendUint(b, 12, uint64(engine.BlockSize))
-	if s.model.info.dtype != "" {
-		b = grpc.AppendString(b, 14, "torch."+s.model.info.dtype)
+	if dtype := cmp.Or(s.model.config.text("dtype"), s.model.config.text("torch_dtype")); dtype != "" {
+		b = grpc.AppendString(b, 14, "torch."+dtype)
 	}
 	return grpc.AppendString(b, 24, "first_token"), nil
 }

@@ -137,18 +137,44 @@ func noContent(at int) *apiError {
 // tree is a file of a model.
 type tree map[string]any
 
-// number is the number at a path, or the first one of the list there; 0 if there is none.
-func (t tree) number(path ...string) float64 {
+// at is the value at a path, nil if there is none.
+func (t tree) at(path ...string) any {
 	var v any = map[string]any(t)
 	for _, name := range path {
 		inner, _ := v.(map[string]any)
 		v = inner[name]
 	}
+	return v
+}
+
+// number is the number at a path, or the first one of the list there; 0 if there is none.
+func (t tree) number(path ...string) float64 {
+	v := t.at(path...)
 	if list, ok := v.([]any); ok && len(list) > 0 {
 		v = list[0]
 	}
 	n, _ := v.(float64)
 	return n
+}
+
+// text is the text of this name, "" if there is none.
+func (t tree) text(name string) string {
+	text, _ := t[name].(string)
+	return text
+}
+
+// idsOf are the ids in a file of a model: a number, or a list of them. It is nil without a number.
+func idsOf(v any) (ids []uint32) {
+	list, isList := v.([]any)
+	if !isList {
+		list = []any{v}
+	}
+	for _, v := range list {
+		if id, ok := v.(float64); ok && id >= 0 && id <= math.MaxUint32 {
+			ids = append(ids, uint32(id))
+		}
+	}
+	return ids
 }
 
 // first is the first number above 0, else otherwise.
@@ -176,7 +202,7 @@ func readVision(config, pre tree, tok *tokenizer.Tokenizer) *vision {
 	if v.padText == "" {
 		v.padText = token(config.number("image_token_index"))
 	}
-	kind, _ := config["model_type"].(string)
+	kind := config.text("model_type")
 	patch := first(14, config.number("vision_config", "patch_size"))
 	side := first(336, config.number("force_image_size"), pre.number("crop_size", "height"), config.number("vision_config", "image_size"), pre.number("size", "height"))
 	fixed := func(n int) func(int, int) (int, error) { return func(int, int) (int, error) { return n, nil } }
@@ -334,14 +360,15 @@ func (p *imagePart) load(root string) (hash string, width, height int, err error
 			err = mediaError("invalid media URL: " + p.url)
 		}
 	}
-	if err == nil {
-		width, height, err = imageSize(data)
+	if err != nil {
+		return "", 0, 0, err
 	}
+	width, height, err = imageSize(data)
 	sum := blake3.Sum256(data)
 	return hex.EncodeToString(sum[:]), width, height, err
 }
 
-// mostFile is how many bytes of a local image are read.
+// mostFile is how many bytes a local image may have.
 const mostFile = 64 << 20
 
 // readBelow reads a file of a folder. Links do not lead out of it.
@@ -365,7 +392,11 @@ func readBelow(folder, path string) ([]byte, error) {
 		return nil, refused
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, mostFile))
+	data, err := io.ReadAll(io.LimitReader(f, mostFile+1))
+	if len(data) > mostFile {
+		return nil, mediaError(fmt.Sprintf("the local image %s has more than %d bytes", path, mostFile))
+	}
+	return data, err
 }
 
 // dataOf is what a data: URL holds.

@@ -175,6 +175,21 @@ func TestLocalImages(t *testing.T) {
 	}
 }
 
+// A file that is too large is refused, and not read in part.
+func TestLargeLocalImage(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "large.png")
+	require.NoError(t, os.WriteFile(path, picture(t, 84, 112, 1), 0o600))
+	p := imagePart{url: "file://" + filepath.ToSlash(path)}
+	for size, want := range map[int64]string{mostFile: "", mostFile + 1: "the local image " + path + " has more than 67108864 bytes"} {
+		require.NoError(t, os.Truncate(path, size))
+		_, w, h, err := p.load(folder)
+		if want == "" && (err != nil || w != 84 || h != 112) || want != "" && (err == nil || err.Error() != want) {
+			t.Errorf("%d bytes: %d×%d, %v, want the error %q", size, w, h, err, want)
+		}
+	}
+}
+
 // The prefix cache knows images by what they are: the same one is found again, and another one of the same size is not.
 func TestImagesInThePrefixCache(t *testing.T) {
 	url, s, _ := servingModel(t, visionModel(t, ""), nil, "--enable-prompt-tokens-details")

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -263,7 +262,9 @@ type modelFiles struct {
 	defaults samplingDefaults
 	template chatTemplate
 	vision   *vision // nil for a model of texts
-	info     modelInfo
+	config   tree    // config.json
+	// generation is the text of generation_config.json.
+	generation []byte
 }
 
 // samplingDefaults are those of generation_config.json.
@@ -278,15 +279,13 @@ type samplingDefaults struct {
 }
 
 func readModel(dir string, tok *tokenizer.Tokenizer) (m modelFiles, err error) {
-	read := func(file string, to ...any) (text []byte) {
+	read := func(file string, to any) (text []byte) {
 		text, missing := os.ReadFile(filepath.Join(dir, file))
 		if missing != nil || err != nil {
 			return nil
 		}
-		for _, one := range to {
-			if failed := json.Unmarshal(text, one); failed != nil && err == nil {
-				err = fmt.Errorf("model folder %s: %s: %w", dir, file, failed)
-			}
+		if failed := json.Unmarshal(text, to); failed != nil {
+			err = fmt.Errorf("model folder %s: %s: %w", dir, file, failed)
 		}
 		return text
 	}
@@ -297,26 +296,19 @@ func readModel(dir string, tok *tokenizer.Tokenizer) (m modelFiles, err error) {
 		Unknown  json.RawMessage `json:"unk_token"`
 		Template json.RawMessage `json:"chat_template"`
 	}
-	type ends struct {
-		EOS json.RawMessage `json:"eos_token_id"`
-	}
-	var config struct {
-		ends
-		Text ends `json:"text_config"`
-	}
 	var generation struct {
-		ends
 		samplingDefaults
+		EOS any `json:"eos_token_id"`
 	}
-	var whole, processor tree
+	var processor tree
 	read("tokenizer_config.json", &names)
-	configText := read("config.json", &config, &whole)
+	read("config.json", &m.config)
 	read("preprocessor_config.json", &processor)
-	generationText := read("generation_config.json", &generation)
+	m.generation = read("generation_config.json", &generation)
 	if err != nil {
 		return m, err
 	}
-	m.defaults, m.vision, m.info = generation.samplingDefaults, readVision(whole, processor, tok), readModelInfo(configText, generationText)
+	m.defaults, m.vision = generation.samplingDefaults, readVision(m.config, processor, tok)
 	special := map[string]string{}
 	for key, raw := range map[string]json.RawMessage{"bos_token": names.BOS, "eos_token": names.EOS, "pad_token": names.Pad, "unk_token": names.Unknown} {
 		var text string
@@ -336,20 +328,13 @@ func readModel(dir string, tok *tokenizer.Tokenizer) (m modelFiles, err error) {
 	if m.template, err = readTemplate(dir, names.Template, special); err != nil {
 		return m, err
 	}
-	for _, raw := range []json.RawMessage{generation.EOS, config.EOS, config.Text.EOS} {
-		var ids []float64
-		var id float64
-		if json.Unmarshal(raw, &id) == nil {
-			ids = []float64{id}
-		} else {
-			_ = json.Unmarshal(raw, &ids)
-		}
-		for _, id := range ids {
-			if id >= 0 && id <= math.MaxUint32 && !slices.Contains(m.eos, uint32(id)) {
-				m.eos = append(m.eos, uint32(id))
+	for _, named := range []any{generation.EOS, m.config["eos_token_id"], m.config.at("text_config", "eos_token_id")} {
+		for _, id := range idsOf(named) {
+			if !slices.Contains(m.eos, id) {
+				m.eos = append(m.eos, id)
 			}
 		}
-		if ids != nil {
+		if named != nil {
 			break // config.json counts where there is no other one
 		}
 	}

@@ -141,7 +141,9 @@ var importRules = map[string][]string{
 }
 
 // forTests are the packages that only tests, and each other, may import.
-var forTests = []string{"internal/testenv", "internal/base/tomlfile/rulestest", "internal/forge/github/githubtest", "internal/capture/capturetest"}
+var forTests = []string{
+	"internal/testenv", "internal/base/tomlfile/rulestest", "internal/capture/capturetest", "internal/forge/github/githubtest", "internal/golden/goldentest",
+}
 
 // A goPackage is what `go list -json` says of one package.
 type goPackage struct {

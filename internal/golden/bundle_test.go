@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -293,12 +292,4 @@ func FuzzOpenBundle(f *testing.F) {
 			}
 		}
 	})
-}
-
-// noise is a golden that no two parts of are alike.
-func noise(size int) []byte {
-	data := make([]byte, size)
-	source := rand.NewChaCha8([32]byte{1})
-	source.Read(data)
-	return data
 }

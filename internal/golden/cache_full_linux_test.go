@@ -48,7 +48,7 @@ func TestCacheOnAFullDisk(t *testing.T) {
 	if !errors.Is(pulled.Err, syscall.ENOSPC) {
 		t.Errorf("%v is not ENOSPC", pulled.Err)
 	}
-	if got := server.asked(); got != 2 {
+	if got := server.Asked(); got != 2 {
 		t.Errorf("%d requests, want 2: a full disk does not empty by another try", got)
 	}
 	wantNoFiles(t, dir)

@@ -58,7 +58,7 @@ func TestCacheHeals(t *testing.T) {
 			}
 			wantContent(t, s, server.URL)
 			wantContent(t, s, server.URL)
-			if got := server.asked(); got != 2 {
+			if got := server.Asked(); got != 2 {
 				t.Errorf("%d requests, want 2: one for each of the first two fetches", got)
 			}
 			if got, want := strings.Contains(out.String(), "corrupt"), test.name != "gone"; got != want {
@@ -134,7 +134,7 @@ func TestCacheThatCannotBeWritten(t *testing.T) {
 			out := logTo(s)
 			wantContent(t, s, server.URL)
 			wantContent(t, s, server.URL)
-			if got := server.asked(); got != 2 {
+			if got := server.Asked(); got != 2 {
 				t.Errorf("%d requests, want 2", got)
 			}
 			if !strings.Contains(out.String(), test.want) {
@@ -153,7 +153,7 @@ func TestCacheThatCannotBeWritten(t *testing.T) {
 					t.Errorf("%v is no CacheError", p.Err)
 				}
 			}
-			if got := server.asked(); got != 2 {
+			if got := server.Asked(); got != 2 {
 				t.Errorf("%d requests, want still 2: it was clear before", got)
 			}
 		})
@@ -197,7 +197,7 @@ func TestCacheReplacesWhatIsNoEntry(t *testing.T) {
 			if info, err := os.Lstat(name); err != nil || !info.Mode().IsRegular() {
 				t.Errorf("the entry is %v, %v", info, err)
 			}
-			if got := server.asked(); got != 1 {
+			if got := server.Asked(); got != 1 {
 				t.Errorf("%d requests, want 1", got)
 			}
 			if !strings.Contains(out.String(), "not a regular file") {
@@ -247,7 +247,7 @@ func TestConcurrentFetchesDownloadOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := server.asked(); got != 1 {
+	if got := server.Asked(); got != 1 {
 		t.Errorf("%d requests, want 1", got)
 	}
 }

@@ -63,7 +63,7 @@ func TestDownloadTriesAgain(t *testing.T) {
 					t.Errorf("error tells of %d tries, want %d", failed.Tries, want)
 				}
 			}
-			if got := server.asked(); test.asked != 0 && got != test.asked {
+			if got := server.Asked(); test.asked != 0 && got != test.asked {
 				t.Errorf("%d requests, want %d", got, test.asked)
 			}
 			if want := []int{1, 2, 3}[:cmp.Or(test.asked, retry.Tries)-1]; !slices.Equal(waits, want) {
@@ -136,19 +136,6 @@ func TestDownloadOfDrips(t *testing.T) {
 	}
 }
 
-// reset makes the client's side see ECONNRESET.
-func reset(w http.ResponseWriter, _ *http.Request) {
-	conn, _, err := w.(http.Hijacker).Hijack()
-	if err != nil {
-		panic(err)
-	}
-	if inner, ok := conn.(interface{ NetConn() net.Conn }); ok {
-		conn = inner.NetConn()
-	}
-	conn.(*net.TCPConn).SetLinger(0)
-	conn.Close()
-}
-
 // Broken streams of HTTP/2 have errors of their own.
 func TestDownloadOverHTTP2(t *testing.T) {
 	steps := newScript(t, false, cut, drop, serve(content))
@@ -159,8 +146,8 @@ func TestDownloadOverHTTP2(t *testing.T) {
 	s := newStore(t)
 	s.HTTP = server.Client()
 	wantContent(t, s, server.URL)
-	if got := steps.asked(); got != 3 || steps.requests[0].ProtoMajor != 2 {
-		t.Errorf("%d requests by HTTP/%d, want 3 by HTTP/2", got, steps.requests[0].ProtoMajor)
+	if got := steps.Asked(); got != 3 || steps.Requests[0].ProtoMajor != 2 {
+		t.Errorf("%d requests by HTTP/%d, want 3 by HTTP/2", got, steps.Requests[0].ProtoMajor)
 	}
 }
 
@@ -175,7 +162,7 @@ func TestDownloadKeepsDeadline(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v is no DeadlineExceeded", err)
 	}
-	if got := server.asked(); got > 1 {
+	if got := server.Asked(); got > 1 {
 		t.Errorf("%d requests, want no second one", got)
 	}
 }
@@ -349,12 +336,12 @@ func TestRedirectsInside(t *testing.T) {
 			for _, host := range []string{"127.0.0.1", "localhost"} {
 				_, _ = s.Fetch(t.Context(), Object{Location: "https://" + host + port, SHA256: digest(nil)})
 			}
-			requests := target.asked()
+			requests := target.Asked()
 			_, err := fetchContent(t, s, own)
 			if failed := wantFetchError(t, err, test.fails, "is not followed"); failed.Tries != 1 {
 				t.Errorf("%d tries, want 1", failed.Tries)
 			}
-			if target.asked() != requests {
+			if target.Asked() != requests {
 				t.Error("the server inside got the request")
 			}
 		})

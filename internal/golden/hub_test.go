@@ -21,7 +21,7 @@ func TestHub(t *testing.T) {
 			s := newStore(t)
 			s.HTTP = server.Client()
 			wantContent(t, s, test.location)
-			r := server.requests[0]
+			r := server.Requests[0]
 			if got := r.URL.EscapedPath(); got != test.path {
 				t.Errorf("asked for %s, want %s", got, test.path)
 			}
@@ -67,19 +67,19 @@ func TestHubTokenStaysWithTheHub(t *testing.T) {
 	s := newStore(t)
 	s.HTTP = &http.Client{Transport: anyCertificate()}
 	wantContent(t, s, "hf://org/repo/a.jsonl")
-	if got := len(hub.requests); got != 2 {
+	if got := len(hub.Requests); got != 2 {
 		t.Fatalf("the hub was asked %d times, want 2", got)
 	}
-	for _, r := range hub.requests {
+	for _, r := range hub.Requests {
 		if r.Header.Get("Authorization") == "" {
 			t.Errorf("the hub itself was not told the token for %s", r.URL)
 		}
 	}
-	if got := elsewhere.requests[0].Header.Get("Authorization"); got != "" {
+	if got := elsewhere.Requests[0].Header.Get("Authorization"); got != "" {
 		t.Errorf("another server was told %q", got)
 	}
 	wantContent(t, &Store{Cache: t.TempDir(), HTTP: s.HTTP}, elsewhere.URL)
-	if got := elsewhere.requests[1].Header.Get("Authorization"); got != "" {
+	if got := elsewhere.Requests[1].Header.Get("Authorization"); got != "" {
 		t.Errorf("a web server was told %q", got)
 	}
 }
@@ -91,7 +91,7 @@ func TestHubWithoutToken(t *testing.T) {
 	s.HTTP = server.Client()
 	_, err := fetchContent(t, s, "hf://org/repo/a.jsonl")
 	wantFetchError(t, err, "golden hf://org/repo/a.jsonl: HTTP status 401", envHubToken)
-	if got, sent := server.requests[0].Header["Authorization"]; sent {
+	if got, sent := server.Requests[0].Header["Authorization"]; sent {
 		t.Errorf("Authorization is %q", got)
 	}
 }

@@ -82,7 +82,7 @@ func TestOffline(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a")
 	write(t, file, content)
 	wantContent(t, s, file)
-	if got := server.asked(); got != 0 {
+	if got := server.Asked(); got != 0 {
 		t.Errorf("%d requests", got)
 	}
 
@@ -90,7 +90,7 @@ func TestOffline(t *testing.T) {
 	wantContent(t, s, server.URL)
 	s.Offline = true
 	wantContent(t, s, "s3://bucket/key")
-	if got := server.asked(); got != 1 {
+	if got := server.Asked(); got != 1 {
 		t.Errorf("%d requests, want the one that was allowed", got)
 	}
 
@@ -135,7 +135,7 @@ func TestOpen(t *testing.T) {
 	write(t, filepath.Join(dir, "b"), content[1:])
 	_, err := s.Open(t.Context(), contentAt("b"))
 	wantMismatch(t, err)
-	if got := server.asked(); got != 1 {
+	if got := server.Asked(); got != 1 {
 		t.Errorf("%d requests, want 1", got)
 	}
 }

@@ -15,14 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// contentFile is content as a file that can be published.
-func contentFile(t *testing.T) string {
-	t.Helper()
-	name := filepath.Join(t.TempDir(), "run.jsonl")
-	write(t, name, content)
-	return name
-}
-
 func wantPublished(t *testing.T, s *Store, location, file string, existed bool) {
 	t.Helper()
 	got, err := s.Publish(t.Context(), location, file)
@@ -33,21 +25,6 @@ func wantPublished(t *testing.T, s *Store, location, file string, existed bool) 
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-}
-
-// wantPublishError returns err as the error of a file that was not published. Its text must have all of want.
-func wantPublishError(t *testing.T, err error, want ...string) *PublishError {
-	t.Helper()
-	var failed *PublishError
-	if !errors.As(err, &failed) {
-		t.Fatalf("got error %v, want a *PublishError", err)
-	}
-	for _, part := range want {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("error lacks %q: %v", part, err)
-		}
-	}
-	return failed
 }
 
 func TestPublishToFile(t *testing.T) {

@@ -42,7 +42,7 @@ func TestPull(t *testing.T) {
 	}
 	wantFetchError(t, got[0].Err, "404")
 	wantMismatch(t, got[2].Err)
-	if got := server.asked(); got != 3 {
+	if got := server.Asked(); got != 3 {
 		t.Errorf("%d requests, want 3: the same bytes once", got)
 	}
 	if s.Pull(t.Context(), nil) == nil {
@@ -115,7 +115,7 @@ func TestPullCancelled(t *testing.T) {
 	for _, p := range s.Pull(ctx, objects) {
 		wantFetchError(t, p.Err, "enough")
 	}
-	if got := server.asked(); got != 2 {
+	if got := server.Asked(); got != 2 {
 		t.Errorf("%d requests, want 2", got)
 	}
 	wantNoEntries(t, s)

@@ -124,7 +124,7 @@ func TestDownloadResumes(t *testing.T) {
 				wantNoEntries(t, s)
 			}
 			var asked []string
-			for _, r := range server.requests {
+			for _, r := range server.Requests {
 				asked = append(asked, strings.TrimSpace(r.Header.Get("Range")+" "+r.Header.Get("If-Match")))
 			}
 			if !slices.Equal(asked, test.asked) {

@@ -138,7 +138,7 @@ func TestFetchVerifies(t *testing.T) {
 				}
 				wantNoEntries(t, s)
 			}
-			if got := server.asked(); got != 1 {
+			if got := server.Asked(); got != 1 {
 				t.Errorf("%d requests, want 1: wrong bytes do not become right", got)
 			}
 		})
@@ -204,15 +204,5 @@ func TestFetchCancelled(t *testing.T) {
 		s := &Store{FS: fstest.MapFS{"a": {Data: content}}, Cache: t.TempDir()}
 		_, err := s.Fetch(ctx, Object{Location: location, SHA256: digest(content)})
 		wantFetchError(t, err, "enough")
-	}
-}
-
-func write(t testing.TB, name string, data []byte) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(name, data, 0o644); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/golden/goldentest"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
@@ -43,7 +44,7 @@ func TestRead(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := newStore(t)
 			s.MaxSize = test.max
-			var asked *script
+			var asked *goldentest.Script
 			if test.location == "" {
 				asked = newScript(t, false, test.steps...)
 				test.location = asked.URL + "/a.jsonl"
@@ -55,8 +56,8 @@ func TestRead(t *testing.T) {
 			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), "trace ") || !errors.As(err, new(*FetchError))):
 				t.Errorf("got %v, want %q", err, test.want)
 			}
-			if asked != nil && len(asked.requests) != test.requests {
-				t.Errorf("%d requests, want %d", len(asked.requests), test.requests)
+			if asked != nil && len(asked.Requests) != test.requests {
+				t.Errorf("%d requests, want %d", len(asked.Requests), test.requests)
 			}
 			entries, err := os.ReadDir(s.Cache)
 			require.NoError(t, err)

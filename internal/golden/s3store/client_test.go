@@ -17,12 +17,14 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+
 	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/golden/goldentest"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // A fake is needed for what a real server cannot be made to do: be overloaded, break off, be elsewhere.
-func newFakeS3(t *testing.T, steps ...step) (*script, *goldenStore) {
+func newFakeS3(t *testing.T, steps ...step) (*goldentest.Script, *goldenStore) {
 	t.Helper()
 	withoutAWS(t)
 	setenv(t, map[string]string{"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "topsecret", "AWS_SESSION_TOKEN": "toptoken"})
@@ -118,10 +120,10 @@ func TestS3TriesAgain(t *testing.T) {
 					}
 				}
 			}
-			if got := fake.asked(); got != test.asked {
+			if got := fake.Asked(); got != test.asked {
 				t.Errorf("%d requests, want %d", got, test.asked)
 			}
-			request := fake.requests[0]
+			request := fake.Requests[0]
 			if request.Method != http.MethodGet || request.URL.Path != "/bucket/dir/key" {
 				t.Errorf("asked for %s %s, want the bucket in the path", request.Method, request.URL.Path)
 			}
@@ -153,7 +155,7 @@ func TestS3WithoutCredentialsIsAnonymous(t *testing.T) {
 			setenv(t, test.env)
 			s.roleTimeout = 20 * time.Millisecond
 			wantContent(t, s, "s3://bucket/key")
-			for name := range fake.requests[0].Header {
+			for name := range fake.Requests[0].Header {
 				if name == "Authorization" || strings.HasPrefix(name, "X-Amz-Security") {
 					t.Errorf("an anonymous request has a header %s", name)
 				}
@@ -182,7 +184,7 @@ func TestS3UsesTheRoleOfTheMachine(t *testing.T) {
 	setenv(t, map[string]string{"AWS_EC2_METADATA_SERVICE_ENDPOINT": role.URL, "AWS_EC2_METADATA_DISABLED": "false"})
 	s.roleTimeout = time.Minute
 	wantContent(t, s, "s3://bucket/key")
-	if got := fake.requests[0].Header.Get("Authorization"); !strings.Contains(got, "Credential=ROLEKEY/") {
+	if got := fake.Requests[0].Header.Get("Authorization"); !strings.Contains(got, "Credential=ROLEKEY/") {
 		t.Errorf("Authorization is %q, want the key of the role", got)
 	}
 }
@@ -246,7 +248,7 @@ func TestS3BrokenCredentials(t *testing.T) {
 					t.Errorf("%q is told: %v", secret, err)
 				}
 			}
-			if got := fake.asked(); got != 0 {
+			if got := fake.Asked(); got != 0 {
 				t.Errorf("%d requests for the golden, want none", got)
 			}
 		})
@@ -258,11 +260,11 @@ func TestS3BrokenCredentials(t *testing.T) {
 
 func TestS3EndpointAndStyle(t *testing.T) {
 	tests := []struct {
-		name     string
-		env      map[string]string
-		endpoint string
-		bucket   string // "": bucket
-		want     string // host and path of the request
+		name    string
+		env     map[string]string
+		options Options
+		bucket  string // "": bucket
+		want    string // host and path of the request
 	}{
 		{name: "AWS", want: "bucket.s3.us-east-1.amazonaws.com/key"},
 		{name: "region", env: map[string]string{"AWS_REGION": "eu-west-1"}, want: "bucket.s3.eu-west-1.amazonaws.com/key"},
@@ -272,8 +274,11 @@ func TestS3EndpointAndStyle(t *testing.T) {
 			name: "endpoint of S3", want: "s3.test/bucket/key",
 			env: map[string]string{"AWS_ENDPOINT_URL": "http://all.test", "AWS_ENDPOINT_URL_S3": "http://s3.test"},
 		},
-		{name: "field", endpoint: "http://field.test", env: map[string]string{"AWS_ENDPOINT_URL_S3": "http://s3.test"}, want: "field.test/bucket/key"},
-		{name: "path", endpoint: "http://field.test/base/", want: "field.test/base/bucket/key"},
+		{name: "field", options: Options{Endpoint: "http://field.test"}, env: map[string]string{"AWS_ENDPOINT_URL_S3": "http://s3.test"}, want: "field.test/bucket/key"},
+		{name: "field, in the host", options: Options{Endpoint: "http://field.test", PathStyle: Off}, want: "bucket.field.test/key"},
+		{name: "AWS, in the path", options: Options{PathStyle: On}, want: "s3.us-east-1.amazonaws.com/bucket/key"},
+		{name: "region of the options", options: Options{Region: "eu-west-1"}, want: "bucket.s3.eu-west-1.amazonaws.com/key"},
+		{name: "path", options: Options{Endpoint: "http://field.test/base/"}, want: "field.test/base/bucket/key"},
 		{name: "China", env: map[string]string{"AWS_REGION": "cn-north-1"}, want: "bucket.s3.cn-north-1.amazonaws.com.cn/key"},
 		{
 			name: "FIPS", want: "bucket.s3-fips.us-gov-west-1.amazonaws.com/key",
@@ -301,7 +306,7 @@ func TestS3EndpointAndStyle(t *testing.T) {
 			setenv(t, test.env)
 			var got string
 			s := newStore(t)
-			s.S3.Endpoint = test.endpoint
+			s.S3 = test.options
 			s.HTTP = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 				got = r.URL.Host + r.URL.Path
 				return nil, context.Canceled
@@ -330,13 +335,13 @@ func TestS3DeadlineWhileLookingForCredentials(t *testing.T) {
 	defer stop()
 	_, err := s.Fetch(ctx, golden.Object{Location: "s3://bucket/key", SHA256: digest(content)})
 	wantFetchError(t, err, "deadline exceeded")
-	if got := fake.asked(); got != 0 {
+	if got := fake.Asked(); got != 0 {
 		t.Errorf("%d requests for the golden, want none", got)
 	}
 	// The store has not taken the deadline for a lack of credentials for ever.
 	setenv(t, map[string]string{"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "s"})
 	wantContent(t, s, "s3://bucket/key")
-	if fake.requests[0].Header.Get("Authorization") == "" {
+	if fake.Requests[0].Header.Get("Authorization") == "" {
 		t.Error("the request was not signed")
 	}
 }
@@ -401,7 +406,7 @@ func TestS3FollowsTheBucket(t *testing.T) {
 				wantFetchError(t, err, test.fails)
 			}
 			var asked []string
-			for _, r := range fake.requests {
+			for _, r := range fake.Requests {
 				asked = append(asked, signedFor(r))
 			}
 			if got := strings.Join(asked, " "); got != test.asked {
@@ -421,7 +426,7 @@ func TestS3RegionsOfBuckets(t *testing.T) {
 	if _, err := fetchContent(t, s, "s3://other/a"); err != nil {
 		t.Fatal(err)
 	}
-	if got := signedFor(fake.requests[2]); got != defaultRegion {
+	if got := signedFor(fake.Requests[2]); got != defaultRegion {
 		t.Errorf("another bucket is looked for in %s", got)
 	}
 }
@@ -576,10 +581,10 @@ func TestMirrorsHaveNoVersion(t *testing.T) {
 	if _, err := s.Fetch(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	if got := fake.requests[0].URL.Query().Get("versionId"); got != "v1" {
+	if got := fake.Requests[0].URL.Query().Get("versionId"); got != "v1" {
 		t.Errorf("asked for version %q, want v1", got)
 	}
-	if got := fake.requests[1].URL.RawQuery; strings.Contains(got, "versionId") {
+	if got := fake.Requests[1].URL.RawQuery; strings.Contains(got, "versionId") {
 		t.Errorf("the mirror was asked for %q", got)
 	}
 }

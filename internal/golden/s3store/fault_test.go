@@ -5,7 +5,6 @@ import (
 	"context"
 	"io"
 	"log"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -131,14 +130,6 @@ func (b *tamperedBody) Read(p []byte) (int, error) {
 }
 
 func (b *tamperedBody) Close() error { return b.rest.Close() }
-
-// noise is a golden that no two parts of are alike.
-func noise(size int) []byte {
-	data := make([]byte, size)
-	source := rand.NewChaCha8([32]byte{1})
-	source.Read(data)
-	return data
-}
 
 // Every fault on the way to a real server ends in the right bytes, or in an error and nothing kept.
 func TestFaultsBeforeRealS3(t *testing.T) {

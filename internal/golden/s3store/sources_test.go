@@ -137,7 +137,7 @@ aws_access_key_id = IGNORED
 			if err != nil || !bytes.Equal(got, content) {
 				t.Fatalf("got %d bytes, %v", len(got), err)
 			}
-			if by := fake.requests[0].Header.Get("Authorization"); !strings.Contains(by, "Credential="+test.want+"/") {
+			if by := fake.Requests[0].Header.Get("Authorization"); !strings.Contains(by, "Credential="+test.want+"/") {
 				t.Errorf("signed as %q, want %s", by, test.want)
 			}
 			if got := strings.Join(seen, ", "); got != test.seen {
@@ -188,7 +188,7 @@ func TestRequestsForRolesAreRepeated(t *testing.T) {
 			})
 			_, err := fetchContent(t, s, "s3://bucket/key")
 			wantFetchError(t, err, test.fails)
-			if got := sts.asked(); got != test.asked {
+			if got := sts.Asked(); got != test.asked {
 				t.Errorf("asked %d times, want %d", got, test.asked)
 			}
 		})

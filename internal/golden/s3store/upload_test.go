@@ -19,6 +19,7 @@ import (
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+
 	"github.com/vllm-vcr/conformance/internal/golden"
 )
 
@@ -426,13 +427,13 @@ func TestPublishToS3(t *testing.T) {
 				}
 			}
 			var methods []string
-			for _, r := range fake.requests {
+			for _, r := range fake.Requests {
 				methods = append(methods, r.Method)
 			}
 			if got := strings.Join(methods, " "); got != test.asked {
 				t.Errorf("asked %s, want %s", got, test.asked)
 			}
-			put := fake.requests[0].Header
+			put := fake.Requests[0].Header
 			if put.Get("If-None-Match") != "*" || put.Get("X-Amz-Checksum-Sha256") != base64Of(content) {
 				t.Errorf("uploaded with %v", put)
 			}

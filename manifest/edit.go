@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
@@ -256,33 +255,33 @@ type pair struct {
 // pairs lists the keys of a golden in the order they are written in.
 func pairs(g Golden) []pair {
 	return []pair{
-		{"line", text(g.Line)},
-		{"id", text(g.ID)},
-		{"bucket_path", text(g.BucketPath)},
-		{"sha256", text(g.SHA256)},
-		{"config_hash", text(g.ConfigHash)},
-		{"workload", text(g.Workload)},
-		{"role", text(g.Role)},
-		{"size", number(g.Size)},
-		{"records", number(g.Records)},
-		{"streams", number(g.Streams)},
-		{"tokens", number(g.Tokens)},
-		{"tokens_sha256", text(g.TokensSHA256)},
-		{"vllm_version", text(g.VLLMVersion)},
-		{"engine_image", text(g.EngineImage)},
-		{"gpu", text(g.GPU)},
-		{"model", text(g.Model)},
-		{"scenario", text(g.Scenario)},
-		{"seed", seedValue(g.Seed)},
-		{"engine_config", text(g.EngineConfig)},
-		{"captured_at", timeValue(g.CapturedAt)},
-		{"capture_run", text(g.CaptureRun)},
-		{"recorder_version", text(g.RecorderVersion)},
-		{"version_id", text(g.VersionID)},
-		{"mirrors", list(g.Mirrors)},
-		{"visibility", text(g.Visibility)},
-		{"license", text(g.License)},
-		{"notes", text(g.Notes)},
+		{"line", given(g.Line)},
+		{"id", given(g.ID)},
+		{"bucket_path", given(g.BucketPath)},
+		{"sha256", given(g.SHA256)},
+		{"config_hash", given(g.ConfigHash)},
+		{"workload", given(g.Workload)},
+		{"role", given(string(g.Role))},
+		{"size", given(int64(g.Size))},
+		{"records", given(int64(g.Records))},
+		{"streams", given(int64(g.Streams))},
+		{"tokens", given(int64(g.Tokens))},
+		{"tokens_sha256", given(g.TokensSHA256)},
+		{"vllm_version", given(g.VLLMVersion)},
+		{"engine_image", given(g.EngineImage)},
+		{"gpu", given(g.GPU)},
+		{"model", given(g.Model)},
+		{"scenario", given(g.Scenario)},
+		{"seed", given(g.Seed)},
+		{"engine_config", given(g.EngineConfig)},
+		{"captured_at", given(g.CapturedAt.UTC())},
+		{"capture_run", given(g.CaptureRun)},
+		{"recorder_version", given(g.RecorderVersion)},
+		{"version_id", given(g.VersionID)},
+		{"mirrors", given(g.Mirrors)},
+		{"visibility", given(string(g.Visibility))},
+		{"license", given(g.License)},
+		{"notes", given(g.Notes)},
 	}
 }
 
@@ -295,39 +294,16 @@ func keys() []string {
 	return names
 }
 
-func text[T ~string](s T) any {
-	if s == "" {
+// given is a value as it is written; nil if there is none.
+func given(value any) any {
+	v := reflect.ValueOf(value)
+	switch {
+	case v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0:
 		return nil
+	case v.Kind() == reflect.Pointer:
+		return v.Elem().Interface()
 	}
-	return string(s)
-}
-
-func number[T int | int64](n T) any {
-	if n == 0 {
-		return nil
-	}
-	return int64(n)
-}
-
-func seedValue(seed *int64) any {
-	if seed == nil {
-		return nil
-	}
-	return *seed
-}
-
-func timeValue(t time.Time) any {
-	if t.IsZero() {
-		return nil
-	}
-	return t.UTC()
-}
-
-func list(values []string) any {
-	if len(values) == 0 {
-		return nil
-	}
-	return values
+	return value
 }
 
 // RemoveLine takes all goldens of a line out of the manifest, with the comments

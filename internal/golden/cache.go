@@ -57,7 +57,10 @@ func (s *Store) cached(p pin, form form) (g got, err error, ok bool) {
 		return got{}, nil, false // the download says it
 	}
 	file := filepath.Join(dir, entryName(p.sha256))
-	g, err = readEntry(dir, p, form)
+	f, err := openEntry(dir, p.sha256)
+	if err == nil {
+		g, err = p.read(f, form)
+	}
 	var mismatch *MismatchError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -74,15 +77,7 @@ func (s *Store) cached(p pin, form form) (g got, err error, ok bool) {
 	return g, err, true
 }
 
-// readEntry reads an entry through the root of the cache, so that no link leads out of it.
-func readEntry(dir string, p pin, form form) (got, error) {
-	f, err := openEntry(dir, p.sha256)
-	if err != nil {
-		return got{}, err
-	}
-	return p.read(f, form)
-}
-
+// openEntry opens an entry through the root of the cache, so that no link leads out of it.
 func openEntry(dir, digest string) (*os.File, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

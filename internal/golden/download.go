@@ -43,16 +43,11 @@ func (s *Store) download(ctx context.Context, p pin, src source, version string,
 		s.log().Info("golden downloaded", "golden", p.location, "bytes", g.size, "tries", t.tries,
 			"duration", time.Since(start).Round(time.Millisecond))
 	}
-	return g, t.describe(err)
-}
-
-// describe adds to wrong bytes what the server said of them.
-func (t *transfer) describe(err error) error {
 	var mismatch *MismatchError
-	if errors.As(err, &mismatch) {
+	if errors.As(err, &mismatch) { // add what the server said of the wrong bytes
 		mismatch.Modified, mismatch.ETag, mismatch.VersionID = t.last.Modified, t.last.ETag, t.last.Version
 	}
-	return err
+	return g, err
 }
 
 // A transfer is the download of one object from one place.

@@ -142,7 +142,11 @@ func (s *Store) get(ctx context.Context, o Object, form form) (got, error) {
 		return s.fromBundle(ctx, p, file, form)
 	}
 	look := search{store: s, pin: p, form: form}
-	defer look.end()
+	defer func() {
+		if look.release != nil {
+			look.release()
+		}
+	}()
 	for i, location := range append([]string{o.Location}, o.Mirrors...) {
 		version := o.VersionID
 		if i > 0 {
@@ -150,12 +154,17 @@ func (s *Store) get(ctx context.Context, o Object, form form) (got, error) {
 		}
 		g, err := look.at(ctx, location, version)
 		if err == nil {
-			look.warn(g)
+			for _, err := range look.failures { // somebody should see to these locations
+				s.log().Warn("a location of the golden failed, so it was fetched from another one", "from", g.from, "failed", err)
+			}
 			return g, nil
 		}
 		look.failures = append(look.failures, err)
 	}
-	return got{}, everywhere(look.failures)
+	if len(look.failures) == 1 {
+		return got{}, look.failures[0]
+	}
+	return got{}, &elsewhereError{look.failures}
 }
 
 // A search is that for one golden.
@@ -165,12 +174,6 @@ type search struct {
 	form     form
 	release  func() // ends the work on the digest; nil: it has not begun
 	failures []error
-}
-
-func (q *search) end() {
-	if q.release != nil {
-		q.release()
-	}
 }
 
 // at tries one location. Before the first that is remote it looks into the cache. Of several callers that want the
@@ -186,7 +189,11 @@ func (q *search) at(ctx context.Context, location, version string) (got, error) 
 		return got{}, &FetchError{Location: p.location, Err: err}
 	}
 	if !src.remote {
-		return readLocal(ctx, p, src, q.form)
+		body, err := src.open(ctx, Span{})
+		if err != nil {
+			return got{}, p.failed(err, 0)
+		}
+		return p.read(body.ReadCloser, q.form)
 	}
 	if q.release == nil {
 		if q.release, err = q.store.busy.enter(ctx, p.sha256); err != nil {
@@ -197,24 +204,12 @@ func (q *search) at(ctx context.Context, location, version string) (got, error) 
 		}
 	}
 	if q.store.Offline {
-		return got{}, p.offline()
+		return got{}, &FetchError{
+			Location: p.location, Err: fmt.Errorf("%w: sha256 %s", errOffline, p.sha256), Cause: causeOffline,
+			Hint: "run `vllm-vcr golden pull` while online, and keep the cache",
+		}
 	}
 	return q.store.download(ctx, p, src, version, q.form)
-}
-
-// warn logs the locations that failed before the one that did not: somebody should see to them.
-func (q *search) warn(g got) {
-	for _, err := range q.failures {
-		q.store.log().Warn("a location of the golden failed, so it was fetched from another one", "from", g.from, "failed", err)
-	}
-}
-
-func readLocal(ctx context.Context, p pin, src source, form form) (got, error) {
-	body, err := src.open(ctx, Span{})
-	if err != nil {
-		return got{}, p.failed(err, 0)
-	}
-	return p.read(body.ReadCloser, form)
 }
 
 func (s *Store) maxSize() int64 {
@@ -233,14 +228,6 @@ func (s *Store) log() *slog.Logger {
 
 // elsewhereError is a golden that could not be had at any of several locations.
 type elsewhereError struct{ failures []error }
-
-// everywhere is the error of a golden whose locations have all failed.
-func everywhere(failures []error) error {
-	if len(failures) == 1 {
-		return failures[0]
-	}
-	return &elsewhereError{failures}
-}
 
 func (e *elsewhereError) Error() string {
 	var texts []string
@@ -370,14 +357,8 @@ func (p pin) refused(err error) error {
 	return e
 }
 
-// An input is where bytes are read from: a file as a rule.
-type input interface {
-	io.Reader
-	io.Closer
-}
-
 // read verifies what the input has, and closes it unless the file that it returns needs it.
-func (p pin) read(in input, form form) (got, error) {
+func (p pin) read(in io.ReadCloser, form form) (got, error) {
 	at, seekable := in.(io.ReaderAt)
 	if form == inMemory || form == asFile && !seekable {
 		defer in.Close()
@@ -444,13 +425,6 @@ func (p pin) cannot(err error, tries int) error {
 
 // errOffline is why nothing remote was requested.
 var errOffline = errors.New("it is not in the cache, and --offline allows no network")
-
-func (p pin) offline() error {
-	return &FetchError{
-		Location: p.location, Err: fmt.Errorf("%w: sha256 %s", errOffline, p.sha256), Cause: causeOffline,
-		Hint: "run `vllm-vcr golden pull` while online, and keep the cache",
-	}
-}
 
 // readUpTo reads one byte more than limit at most, which shows that there is more. It allocates as
 // bytes come, by nobody's claim but the file system's.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -131,16 +130,12 @@ func names(known map[types.UID]*unstructured.Unstructured) []string {
 		if node, _, _ := unstructured.NestedString(u.Object, "spec", "nodeName"); node != "" {
 			name += " on node " + node
 		}
-		if phase, _, _ := unstructured.NestedString(u.Object, "status", "phase"); !ended(phase) {
+		phase, _, _ := unstructured.NestedString(u.Object, "status", "phase")
+		if ended := phase == string(corev1.PodSucceeded) || phase == string(corev1.PodFailed); !ended {
 			names = append(names, name)
 		}
 	}
 	return names
-}
-
-// ended reports whether a pod of this phase holds nothing any more.
-func ended(phase string) bool {
-	return slices.Contains([]corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed}, corev1.PodPhase(phase))
 }
 
 // firstOf runs functions until the first ends, and returns its error once all have.

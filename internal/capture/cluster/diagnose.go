@@ -222,7 +222,7 @@ func podGoes(o objects) *fault {
 		Effect: jobCondition(o.job, batchv1.JobFailed) == nil,
 	}
 	switch {
-	case over(o.job):
+	case jobCondition(o.job, batchv1.JobComplete, batchv1.JobSuccessCriteriaMet) != nil:
 		return nil
 	case o.lost != "":
 		gone.Message = fmt.Sprintf("pod %s is gone", o.lost)
@@ -232,11 +232,6 @@ func podGoes(o objects) *fault {
 		return nil
 	}
 	return gone
-}
-
-// over reports whether a Job has come to its good end, or is about to.
-func over(job *batchv1.Job) bool {
-	return jobCondition(job, batchv1.JobComplete) != nil || jobCondition(job, batchv1.JobSuccessCriteriaMet) != nil
 }
 
 // refused is about a pod that may not be. The controller would try for ever.

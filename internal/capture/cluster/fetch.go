@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -44,7 +45,7 @@ func (c *Client) Fetch(ctx context.Context, pod, container, dir, file, dst strin
 
 func (c *Client) fetch(ctx context.Context, pod, container, dir, file, dst string) (Fetched, error) {
 	if _, err := os.Lstat(dst); !errors.Is(err, fs.ErrNotExist) {
-		return Fetched{}, fmt.Errorf("%s: %w: it is not replaced", dst, errorOr(err, fs.ErrExist))
+		return Fetched{}, fmt.Errorf("%s: %w: it is not replaced", dst, cmp.Or(err, fs.ErrExist))
 	}
 	part, err := os.CreateTemp(filepath.Dir(dst), "."+filepath.Base(dst)+".*.part")
 	if err != nil {
@@ -63,13 +64,6 @@ func (c *Client) fetch(ctx context.Context, pod, container, dir, file, dst strin
 		return Fetched{}, fmt.Errorf("the whole file is here, but not %s: %w", dst, err)
 	}
 	return Fetched{Size: r.head.Size, SHA256: r.head.SHA256}, nil
-}
-
-func errorOr(err, usual error) error {
-	if err != nil {
-		return err
-	}
-	return usual
 }
 
 // receive asks until everything is here, and right.
@@ -213,13 +207,16 @@ func (r *receiver) end(err error) error {
 	defer r.mu.Unlock()
 	s := r.stream
 	r.stream = nil
-	switch {
+	switch whole := r.head != nil && r.have >= r.head.Size; {
 	case s.err != nil:
 		return s.err
-	case r.head == nil && err == nil:
+	case whole:
+	case err != nil:
+		return err
+	case r.head == nil:
 		return fmt.Errorf("%w, without a header", errTruncated)
-	case r.head == nil || r.have < r.head.Size:
-		return r.truncated(err)
+	default:
+		return fmt.Errorf("%w, at %d of %d bytes", errTruncated, r.have, r.head.Size)
 	}
 	// Everything is here: how the stream came to its end does not matter if it is right.
 	if got := hex.EncodeToString(r.sum.Sum(nil)); got != r.head.SHA256 {
@@ -227,13 +224,6 @@ func (r *receiver) end(err error) error {
 		return errors.Join(fmt.Errorf("%w: %s, not %s", errDigest, got, want), r.restart())
 	}
 	return nil
-}
-
-func (r *receiver) truncated(err error) error {
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("%w, at %d of %d bytes", errTruncated, r.have, r.head.Size)
 }
 
 // restart throws away what came.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"slices"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -90,9 +91,9 @@ func condition(conditions []metav1.Condition, kind string) *metav1.Condition {
 	return nil
 }
 
-func jobCondition(job *batchv1.Job, kind batchv1.JobConditionType) *batchv1.JobCondition {
+func jobCondition(job *batchv1.Job, kinds ...batchv1.JobConditionType) *batchv1.JobCondition {
 	for i, c := range job.Status.Conditions {
-		if c.Type == kind && c.Status == corev1.ConditionTrue {
+		if slices.Contains(kinds, c.Type) && c.Status == corev1.ConditionTrue {
 			return &job.Status.Conditions[i]
 		}
 	}

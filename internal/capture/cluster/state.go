@@ -119,7 +119,9 @@ func (s *State) setPodPhase(pod *corev1.Pod) {
 	for _, status := range statuses(pod) {
 		if status.State.Running != nil {
 			s.Phase = Starting
-			last = latest(last, status.State.Running.StartedAt.Time)
+			if start := status.State.Running.StartedAt.Time; start.After(last) {
+				last = start
+			}
 		}
 	}
 	if s.Phase == Starting {
@@ -242,11 +244,4 @@ func mainOver(pod *corev1.Pod) bool {
 		}
 	}
 	return len(pod.Status.ContainerStatuses) > 0
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

@@ -96,7 +96,9 @@ func (c *Client) alone(ctx context.Context, job *kube.Job, ours *batchv1.Job) er
 		return err
 	}
 	other := slices.IndexFunc(all, func(other batchv1.Job) bool {
-		return other.Name != job.Name && !finished(&other) && (ours == nil || older(&other, ours))
+		finished := jobCondition(&other, batchv1.JobComplete, batchv1.JobFailed) != nil
+		return other.Name != job.Name && !finished && (ours == nil ||
+			cmp.Or(other.CreationTimestamp.Compare(ours.CreationTimestamp.Time), cmp.Compare(other.UID, ours.UID)) < 0)
 	})
 	if other < 0 {
 		return nil
@@ -104,15 +106,6 @@ func (c *Client) alone(ctx context.Context, job *kube.Job, ours *batchv1.Job) er
 	return fmt.Errorf("%w: job %s captures the same for run %q since %s: wait for it, or clean it up (capture clean)",
 		ErrTwoCaptures, all[other].Name, all[other].Labels[c.opt.RunLabel],
 		all[other].CreationTimestamp.UTC().Format("2006-01-02 15:04:05 MST"))
-}
-
-// finished reports whether a Job holds nothing any more.
-func finished(job *batchv1.Job) bool {
-	return jobCondition(job, batchv1.JobComplete) != nil || jobCondition(job, batchv1.JobFailed) != nil
-}
-
-func older(a, b *batchv1.Job) bool {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID)) < 0
 }
 
 // Get reads the state of one Job. The error wraps [ErrNotFound] if there is none.

@@ -338,9 +338,8 @@ func (o *objects) setWorkloads(found []*unstructured.Unstructured) (err error) {
 	return err
 }
 
-func (o *objects) setQueue(found []*unstructured.Unstructured) error {
-	queues, err := decodeAll[queue](found)
-	o.queues = queues
+func (o *objects) setQueue(found []*unstructured.Unstructured) (err error) {
+	o.queues, err = decodeAll[queue](found)
 	return err
 }
 

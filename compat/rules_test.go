@@ -39,17 +39,7 @@ func TestRules(t *testing.T) {
 		tomlfile.Sort(diagnostics)
 		return diagnostics
 	}
-	rulestest.Run(t, Rules(), check, codeUnreadable) // see TestLoadMissing
-}
-
-func TestLoadMissing(t *testing.T) {
-	m, diagnostics := Load("testdata/none")
-	if len(diagnostics) != 1 || diagnostics[0].Code != codeUnreadable || diagnostics[0].Severity != tomlfile.Error {
-		t.Errorf("diagnostics %v, want C001", diagnostics)
-	}
-	if m == nil || m.File != "testdata/none" || len(m.Lines) != 0 {
-		t.Errorf("matrix %+v, want an empty one", m)
-	}
+	rulestest.Run(t, Rules(), check, codeUnreadable)
 }
 
 func TestPolicy(t *testing.T) {

@@ -84,12 +84,25 @@ func shown(d *Decision, err error) string {
 	return strings.Join(all, "; ")
 }
 
+type watchTest struct {
+	name, matrix, releases string
+	max                    int
+	want                   string
+}
+
+func runWatch(t *testing.T, tests []watchTest, decide func(*Matrix, watchTest) (*Decision, error)) {
+	t.Helper()
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if diff := gocmp.Diff(test.want, shown(decide(matrixOf(t, test.matrix), test))); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestWatchStable(t *testing.T) {
-	tests := []struct {
-		name, matrix, releases string
-		max                    int
-		want                   string
-	}{
+	tests := []watchTest{
 		{name: "nothing new", matrix: "nightly 0.33.0 0.32.0", releases: "0.31.0 0.32.0 0.33.0 0.34.0rc1"},
 		{name: "a patch of the newest", matrix: "0.33.0 0.32.0", releases: "0.32.0 0.33.0 0.33.1", want: "0.33 v0.33.0>v0.33.1 gates no"},
 		{name: "a patch of an older line", matrix: "0.33.0 0.32.0", releases: "0.32.0 0.32.1 0.32.2 0.33.0", want: "0.32 v0.32.0>v0.32.2 gates no"},
@@ -151,19 +164,14 @@ func TestWatchStable(t *testing.T) {
 		{name: "candidates only", matrix: "0.33.0", releases: "0.34.0rc1", want: "error: " + errNoReleases.Error()},
 		{name: "no stable line", matrix: "nightly", releases: "0.33.0", want: "error: the matrix has no stable line"},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got := shown(matrixOf(t, tt.matrix).WatchStable(releasesOf(t, tt.releases), tt.max))
-			if diff := gocmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-		})
-	}
+	runWatch(t, tests, func(m *Matrix, test watchTest) (*Decision, error) {
+		return m.WatchStable(releasesOf(t, test.releases), test.max)
+	})
 }
 
 func TestWatchRC(t *testing.T) {
 	const none = "note: the list has no release candidates: vLLM tags them in git, and publishes no wheels of them"
-	tests := []struct{ name, matrix, releases, want string }{
+	tests := []watchTest{
 		{name: "none", matrix: "0.33.0", releases: "0.33.0 0.33.0rc2"},
 		{name: "the first", matrix: "nightly 0.33.0", releases: "0.33.0 0.34.0rc1", want: "+rc v0.34.0rc1"},
 		{name: "the highest", matrix: "0.33.0", releases: "0.34.0rc10 0.34.0rc9 0.33.0 0.33.1rc1", want: "+rc v0.34.0rc10"},
@@ -193,14 +201,7 @@ func TestWatchRC(t *testing.T) {
 		{name: "a list without candidates", matrix: "0.34.0rc2 0.33.0", releases: "0.33.0", want: "note: v0.34.0rc2, which line rc stands for, is not in the list; " + none},
 		{name: "no releases", matrix: "0.33.0", releases: "", want: "error: " + errNoReleases.Error()},
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			got := shown(matrixOf(t, tt.matrix).WatchRC(releasesOf(t, tt.releases)))
-			if diff := gocmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-		})
-	}
+	runWatch(t, tests, func(m *Matrix, test watchTest) (*Decision, error) { return m.WatchRC(releasesOf(t, test.releases)) })
 }
 
 func TestWatchNotes(t *testing.T) {

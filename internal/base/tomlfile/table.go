@@ -131,18 +131,7 @@ func (t *Table) Date(key string) time.Time {
 
 // Strings reads an array of strings.
 func (t *Table) Strings(key string) []string {
-	const kind = "an array of strings"
-	example := key + ` = ["...", "..."]`
-	var values []string
-	for _, element := range get[[]any](t, key, kind, example) {
-		value, ok := element.(string)
-		if !ok {
-			t.wrongType(key, kind, example)
-			return nil
-		}
-		values = append(values, value)
-	}
-	return values
+	return arrayOf[string](t, key, "an array of strings", key+` = ["...", "..."]`)
 }
 
 // Tables reads an array of tables, whether written as [[key]] headers or inline.
@@ -311,11 +300,12 @@ func (t *Table) Text(key string) string {
 
 // Ints reads an array of integers.
 func (t *Table) Ints(key string) []int64 {
-	const kind = "an array of integers"
-	example := key + " = [1, 2]"
-	var values []int64
+	return arrayOf[int64](t, key, "an array of integers", key+" = [1, 2]")
+}
+
+func arrayOf[T any](t *Table, key, kind, example string) (values []T) {
 	for _, element := range get[[]any](t, key, kind, example) {
-		value, ok := element.(int64)
+		value, ok := element.(T)
 		if !ok {
 			t.wrongType(key, kind, example)
 			return nil

@@ -26,17 +26,7 @@ func TestRules(t *testing.T) {
 		_, findings := Load(path, testMatrix())
 		return findings
 	}
-	rulestest.Run(t, Rules(), check, codeUnreadable) // see TestLoadMissing
-}
-
-func TestLoadMissing(t *testing.T) {
-	file, findings := Load("testdata/none", testMatrix())
-	if len(findings) != 1 || findings[0].Code != codeUnreadable || findings[0].Severity != tomlfile.Error {
-		t.Errorf("findings %v, want K001", findings)
-	}
-	if file == nil || file.Name != "testdata/none" || len(file.Targets) != 0 {
-		t.Errorf("file %+v, want an empty one", file)
-	}
+	rulestest.Run(t, Rules(), check, codeUnreadable)
 }
 
 func FuzzParse(f *testing.F) {

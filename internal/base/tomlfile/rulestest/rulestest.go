@@ -17,17 +17,18 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the .diagnostics files in testdata")
 
-// Run checks every file in testdata. It fails when a rule is broken by no file,
-// but for the elsewhere ones, and when a diagnostic has a code that no rule has.
-func Run(t *testing.T, rules []tomlfile.Rule, check func(path string) []tomlfile.Diagnostic, elsewhere ...string) {
+// Run checks every file in testdata. It fails when a rule is broken by no file, and when a diagnostic has a code that no rule
+// has. The rule unreadable is broken by a file that is not there.
+func Run(t *testing.T, rules []tomlfile.Rule, check func(path string) []tomlfile.Diagnostic, unreadable string) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.toml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no files in testdata: %v", err)
 	}
-	seen := map[string]bool{}
-	for _, code := range elsewhere {
-		seen[code] = true
+	seen := map[string]bool{unreadable: true}
+	missing := check("testdata/none")
+	if len(missing) != 1 || missing[0].Code != unreadable || missing[0].Severity != tomlfile.Error || missing[0].File != "testdata/none" {
+		t.Errorf("a file that is not there: diagnostics %v, want %s", missing, unreadable)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".toml"), func(t *testing.T) {

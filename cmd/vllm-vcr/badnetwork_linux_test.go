@@ -191,7 +191,7 @@ func TestBadOffline(t *testing.T) {
 			c.env["GITHUB_ACTIONS"], c.env["AWS_EC2_METADATA_DISABLED"] = "true", ""
 			c.env["AWS_ACCESS_KEY_ID"], c.env["AWS_SECRET_ACCESS_KEY"] = "", ""
 			args := []string{"--bucket", bucket, "--role-to-assume", badRole}
-			c.pulls(t, 3, append(args, "--offline"), []string{`it is not in the cache, and --offline allows no network: sha256 f300f975d239.*vllm-vcr golden pull`, `\[offline\]`})
+			c.pulls(t, 3, append(args, "--offline"), []string{`it is not in the cache, and --offline allows no network: sha256 fc27abf14a41.*vllm-vcr golden pull`, `\[offline\]`})
 			if n := k.came.Load(); n > 0 {
 				t.Errorf("%d connections in spite of --offline", n)
 			}

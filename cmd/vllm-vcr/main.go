@@ -38,7 +38,7 @@ type child struct {
 	make func(*environment) *cobra.Command
 }
 
-// children are the commands below the root, in the order of its help.
+// children are the commands below the root. Its help sorts them.
 func children() []child {
 	return []child{
 		{"conform", newConformCommand},

@@ -87,7 +87,7 @@ var importRules = map[string][]string{
 	"internal/inspect/convert": {"trace", "internal/inspect"},
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
 
-	"internal/upstream/pypi":     {"compat"},
+	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},
 	"internal/upstream/pinned":   {"internal/frontends/pyclient", "internal/upstream/pypi", toml},
 	"internal/upstream/pyast":    {wazero},
 	"internal/upstream/extract":  {"compat", "internal/wire", "internal/upstream/pyast", "internal/upstream/pypi", "internal/upstream/sources"},

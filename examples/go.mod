@@ -10,6 +10,7 @@ require (
 	github.com/klauspost/cpuid/v2 v2.2.10 // indirect
 	github.com/stretchr/testify v1.12.1 // indirect
 	github.com/zeebo/blake3 v0.2.4 // indirect
+	golang.org/x/net v0.62.0 // indirect
 )
 
 require (

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html"
 	"io"
 	"mime"
 	"net/http"
@@ -13,6 +12,9 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"golang.org/x/net/html"
+	"golang.org/x/net/html/atom"
 
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
@@ -84,59 +86,55 @@ func endsEarly(got *answer) error {
 
 // A htmlPage is what was read of a page in HTML.
 type htmlPage struct {
-	base  *url.URL // of relative links
-	files []pageFile
+	base         *url.URL // of relative links
+	files        []pageFile
+	begun, ended bool // <html> and </html> were seen
 }
-
-var (
-	// tagPattern is a tag that says something here, or text that may look like one.
-	tagPattern       = lazyregexp.New(`(?is)<!--.*?-->|<(?:script|style|title)\b.*?</|<(/?html|base|meta|a)((?:[\s/](?:"[^"]*"|'[^']*'|[^>"'])*)?)>`)
-	attributePattern = lazyregexp.New(`([^\s=>"'/]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"']+)))?`)
-	entityPattern    = lazyregexp.New(`&#?\w+;`)
-)
 
 func readHTML(got *answer) ([]pageFile, error) {
 	page := htmlPage{base: got.url}
-	begun, ended := false, false
-	for _, found := range tagPattern().FindAllSubmatch(got.body, -1) {
-		switch name := strings.ToLower(string(found[1])); name {
-		case "html":
-			begun = true
-		case "/html":
-			ended = true
-		default:
-			if err := page.tag(name, string(found[2])); err != nil {
+	for tokens := html.NewTokenizer(bytes.NewReader(got.body)); ; {
+		switch tokens.Next() {
+		case html.ErrorToken:
+			if err := tokens.Err(); err != io.EOF {
+				return nil, fmt.Errorf("its answer cannot be read: %w", err)
+			}
+			// A page may leave the tags out, but if it has the first one, it has the last one.
+			if page.begun && !page.ended || !bytes.HasSuffix(bytes.TrimSpace(got.body), []byte(">")) {
+				return nil, endsEarly(got)
+			}
+			return page.files, nil
+		case html.StartTagToken, html.SelfClosingTagToken:
+			if err := page.tag(tokens.Token()); err != nil {
 				return nil, err
 			}
+		case html.EndTagToken:
+			page.ended = page.ended || tokens.Token().DataAtom == atom.Html
 		}
 	}
-	// A page may leave the tags out, but if it has the first one, it has the last one.
-	if begun && !ended || !bytes.HasSuffix(bytes.TrimSpace(got.body), []byte(">")) {
-		return nil, endsEarly(got)
-	}
-	return page.files, nil
 }
 
 // tag reads a tag with its attributes.
-func (p *htmlPage) tag(name, text string) error {
+func (p *htmlPage) tag(tag html.Token) error {
 	attributes := map[string]string{}
-	for _, a := range attributePattern().FindAllStringSubmatch(text, -1) {
-		// In a URL, "&reg" is no entity: those that count end in a semicolon.
-		attributes[strings.ToLower(a[1])] = entityPattern().ReplaceAllStringFunc(a[2]+a[3]+a[4], html.UnescapeString)
+	for _, a := range tag.Attr {
+		attributes[a.Key] = a.Val
 	}
-	switch name {
-	case "base":
+	switch tag.DataAtom {
+	case atom.Html:
+		p.begun = true
+	case atom.Base:
 		base, err := p.base.Parse(attributes["href"])
 		if err != nil {
 			return errors.New("its <base> has no URL")
 		}
 		p.base = base
-	case "meta":
+	case atom.Meta:
 		version := attributes["content"]
 		if attributes["name"] == "pypi:repository-version" && !strings.HasPrefix(version, "1.") {
 			return fmt.Errorf("its pypi:repository-version is %q: want 1.x of PEP 629", version)
 		}
-	case "a":
+	case atom.A:
 		return p.link(attributes)
 	}
 	return nil

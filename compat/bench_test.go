@@ -19,7 +19,7 @@ func manyGoldens(n int, matrix *compat.Matrix) []byte {
 		l := matrix.Lines[1+i%(len(matrix.Lines)-1)] // the first is nightly
 		fmt.Fprintf(&b, "[[golden]]\nline = %q\nid = \"multiturn-s%d\"\nbucket_path = \"conformance/%s/cpu/tiny/multiturn-s%d.jsonl.gz\"\n", l.Name, i, l.Tag, i)
 		fmt.Fprintf(&b, "sha256 = \"%064x\"\nconfig_hash = \"%064x\"\nworkload = \"multiturn-s%d\"\nrole = \"fidelity\"\n", i+1, i%20+1, i)
-		fmt.Fprintf(&b, "size = 63009\nrecords = 180\nstreams = 180\ntokens = 5013\ntokens_sha256 = \"%064x\"\nvllm_version = %q\n", i+1, l.Tag[1:])
+		fmt.Fprintf(&b, "size = 51761\nrecords = 180\nstreams = 180\ntokens = 5013\ntokens_sha256 = \"%064x\"\nvllm_version = %q\n", i+1, l.Tag[1:])
 		fmt.Fprintf(&b, "model = \"tiny\"\nscenario = \"baseline\"\nseed = %d\nengine_config = \"block_size=128;dtype=float32;max_num_seqs=64\"\nrecorder_version = \"(devel)\"\n\n", i)
 	}
 	return []byte(b.String())

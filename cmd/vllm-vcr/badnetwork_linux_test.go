@@ -112,7 +112,7 @@ func TestBadServers(t *testing.T) {
 	}{
 		{"never answers", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
 		{"a byte now and then", func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Length", "23638")
+			w.Header().Set("Content-Length", "22242")
 			for tick := time.NewTicker(20 * time.Millisecond); r.Context().Err() == nil; <-tick.C {
 				w.Write([]byte{0})
 				w.(http.Flusher).Flush()
@@ -132,7 +132,7 @@ func TestBadServers(t *testing.T) {
 			c.before(t, test.answer)
 			code, says := 3, []string{`golden s3://goldens/.*the fetch of the golden took longer than 1s: check the network and the proxy \[network\]`}
 			if test.name == "an endless answer" {
-				code, says = 1, []string{`golden s3://goldens/.*more than 23638 bytes`}
+				code, says = 1, []string{`golden s3://goldens/.*more than 22242 bytes`}
 			}
 			c.pulls(t, code, []string{"--bucket", "s3://goldens", "--golden-timeout", "1s"}, says)
 		})
@@ -149,7 +149,7 @@ func TestBadMoment(t *testing.T) {
 			golden := c.bytes(t)
 			half := make(chan struct{}, 10)
 			c.before(t, func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("Content-Length", "23638")
+				w.Header().Set("Content-Length", "22242")
 				w.Write(golden[:len(golden)/2])
 				w.(http.Flusher).Flush()
 				half <- struct{}{}

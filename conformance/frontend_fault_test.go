@@ -14,12 +14,16 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
+// toyCases are the cases of a toy of line 0.33, all or some of them.
+func toyCases(mf *manifest.Manifest, assertions ...Assertion) []Case {
+	return frontendsuite.Cases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, mf, assertions, true)
+}
+
 // toyReport runs the suite on a toy of line 0.33.
 func toyReport(t *testing.T, fault string, limit time.Duration, assertions ...Assertion) *Report {
 	t.Helper()
 	front := startToy(t, "0.33", fault)
-	line := compat.Line{Name: "0.33", Tag: "v0.33.0"}
-	cases := frontendsuite.Cases(line, &manifest.Manifest{}, assertions, true)
+	cases := toyCases(&manifest.Manifest{}, assertions...)
 	if err := front.Check(cases); err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +33,7 @@ func toyReport(t *testing.T, fault string, limit time.Duration, assertions ...As
 
 func TestFrontendSuiteOnAToy(t *testing.T) {
 	front := startToy(t, "0.33", "")
-	cases := frontendsuite.Cases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, &manifest.Manifest{}, nil, true)
+	cases := toyCases(&manifest.Manifest{})
 	var log bytes.Buffer
 	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: front, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	report := runner.Run(t.Context(), cases)
@@ -155,7 +159,7 @@ func TestFrontendSuiteFindsFaults(t *testing.T) {
 // did not come any more, and neither is one whose run is interrupted.
 func TestFrontendCasesThatAreCutShort(t *testing.T) {
 	front := startToy(t, "0.33", "keeps requests")
-	cases := frontendsuite.Cases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, &manifest.Manifest{}, []Assertion{frontendsuite.Completions}, true)
+	cases := toyCases(&manifest.Manifest{}, frontendsuite.Completions)
 	runner := Runner{
 		Store: NewStore(StoreOptions{}), Frontend: front,
 		Timeouts: Timeouts{Connect: 10 * time.Second, Idle: time.Minute, Golden: 200 * time.Millisecond},
@@ -170,7 +174,7 @@ func TestFrontendCasesThatAreCutShort(t *testing.T) {
 // not judged, and says why.
 func TestNothingIsJudgedWithoutTheEngine(t *testing.T) {
 	front := startToy(t, "0.33", "")
-	cases := frontendsuite.Cases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, &manifest.Manifest{}, []Assertion{frontendsuite.Chat, frontendsuite.Health}, true)
+	cases := toyCases(&manifest.Manifest{}, frontendsuite.Chat, frontendsuite.Health)
 	slices.Reverse(cases)
 	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: front}
 	results := runner.Run(t.Context(), cases).Results
@@ -195,7 +199,7 @@ func TestRealEngineOnToys(t *testing.T) {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()
 			front := startToy(t, "0.33", test.fault)
-			cases := frontendsuite.Cases(compat.Line{Name: "0.33", Tag: "v0.33.0"}, mf, []Assertion{frontendsuite.RealEngine}, true)
+			cases := toyCases(mf, frontendsuite.RealEngine)
 			limit := 10 * time.Second
 			if test.code == frontendsuite.CodeHealth {
 				limit = 300 * time.Millisecond

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -20,10 +19,7 @@ const aDigest = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15
 // checkout, with a player in place of the engine, and with targets as the page has them. What goes to a cluster is kept.
 func TestCapturingPage(t *testing.T) {
 	t.Parallel()
-	page, err := filepath.Abs("../../docs/capturing.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	const page = "../../docs/capturing.md"
 	dir := t.TempDir()
 	checkout := filepath.Join(dir, "checkout")
 	if err := os.CopyFS(checkout, vcr.Files); err != nil {
@@ -38,15 +34,7 @@ func TestCapturingPage(t *testing.T) {
 	})
 	shell := func(block string) string {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", block)
-		cmd.Dir = checkout
-		cmd.Env = append(os.Environ(), "VLLM_VCR_PEERS="+testenv.EnginePeers(t, testenv.PlayerForEngine), "GITHUB_ACTIONS=", "CONFORMANCE_BUCKET=",
-			"PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v\n%s\n%s", err, block, out)
-		}
-		return string(out)
+		return runBlock(t, checkout, block, "VLLM_VCR_PEERS="+testenv.EnginePeers(t, testenv.PlayerForEngine), "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
 	}
 	shell("git init --quiet && git add . && git -c user.name=a -c user.email=a@example.com commit --quiet --message=all")
 	blocks, _ := shellBlocks(t, page)
@@ -116,16 +104,12 @@ func TestInspectingPage(t *testing.T) {
 	if err := os.CopyFS(filepath.Join(dir, "internal/inspect/testdata"), os.DirFS("../../internal/inspect/testdata")); err != nil {
 		t.Fatal(err)
 	}
-	blocks, lines := shellBlocks(t, "../../docs/inspecting.md")
+	blocks, _ := shellBlocks(t, "../../docs/inspecting.md")
 	if len(blocks) < 6 {
 		t.Fatalf("the page has only %d commands", len(blocks))
 	}
-	for i, block := range blocks {
-		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", block)
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("line %d: %v\n%s\n%s", lines[i], err, block, out)
-		}
+	for _, block := range blocks {
+		runBlock(t, dir, block)
 	}
 	page, err := os.ReadFile("../../docs/inspecting.md")
 	if err != nil {

@@ -38,14 +38,22 @@ func shellBlocks(t *testing.T, page string) (blocks []string, lines []int) {
 	return blocks, lines
 }
 
+// runBlock runs a block as a reader of the page would, and returns what it printed.
+func runBlock(t *testing.T, dir, block string, env ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", block)
+	cmd.Dir, cmd.Env = dir, append(append(os.Environ(), "GITHUB_ACTIONS=", "CONFORMANCE_BUCKET="), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s\n%s", err, block, out)
+	}
+	return string(out)
+}
+
 // TestGoldensPage runs the commands of docs/goldens.md one after the other, as a reader would, in a checkout and with a
 // real S3 server.
 func TestGoldensPage(t *testing.T) {
 	server := testenv.S3(t)
-	page, err := filepath.Abs("../../docs/goldens.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, vcr.Files); err != nil {
 		t.Fatal(err)
@@ -53,22 +61,16 @@ func TestGoldensPage(t *testing.T) {
 	writable(t, dir)
 	buckets(t, server.Dir, dir)
 
-	cache := t.TempDir()
-	blocks, lines := shellBlocks(t, page)
-	if len(blocks) < 5 {
-		t.Fatalf("%s has only %d commands", page, len(blocks))
+	env := []string{"VLLM_VCR_CACHE=" + t.TempDir()}
+	for name, value := range server.Env() {
+		env = append(env, name+"="+value)
 	}
-	for i, block := range blocks {
-		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", block)
-		cmd.Dir, cmd.Env = dir, append(os.Environ(), "VLLM_VCR_CACHE="+cache, "GITHUB_ACTIONS=", "CONFORMANCE_BUCKET=")
-		for name, value := range server.Env() {
-			cmd.Env = append(cmd.Env, name+"="+value)
-		}
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s:%d: %v\n%s\n%s", page, lines[i], err, block, out)
-		}
-		t.Logf("line %d\n%s\n%s", lines[i], block, out)
+	blocks, _ := shellBlocks(t, "../../docs/goldens.md")
+	if len(blocks) < 5 {
+		t.Fatalf("the page has only %d commands", len(blocks))
+	}
+	for _, block := range blocks {
+		t.Logf("%s\n%s", block, runBlock(t, dir, block, env...))
 	}
 }
 

@@ -186,9 +186,9 @@ func checkConforms(t *testing.T, dir, line, configHash string) {
 		t.Fatal(err)
 	}
 	digest := sha256.Sum256(data)
-	writeText(t, dir+"/compat.toml", fmt.Sprintf(
+	writeTestFile(t, dir+"/compat.toml", fmt.Sprintf(
 		"[[vllm]]\nline = %q\ntag = \"v%s.0\"\nprotocol_rev = \"4ba787ec9\"\nfidelity_validated = true\ndefault = true\n", line, line))
-	writeText(t, dir+"/manifest.toml", fmt.Sprintf(
+	writeTestFile(t, dir+"/manifest.toml", fmt.Sprintf(
 		"[[golden]]\nline = %q\nid = \"run\"\nbucket_path = \"run.jsonl.gz\"\nsha256 = %q\nconfig_hash = %q\nworkload = \"run\"\nrole = \"fidelity\"\n",
 		line, hex.EncodeToString(digest[:]), configHash))
 	conform := start(t, "conform", "--compat", dir+"/compat.toml", "--manifest", dir+"/manifest.toml", "--goldens", dir)
@@ -223,13 +223,6 @@ func inflated(t *testing.T, path string) []byte {
 	var all bytes.Buffer
 	testenv.GzipLines(t, path, func(line []byte) { all.Write(append(bytes.Clone(line), '\n')) })
 	return all.Bytes()
-}
-
-func writeText(t *testing.T, path, text string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestRecordGuardsTheLine: an engine of another line is a failure of the engine, not of the tap.

@@ -160,7 +160,7 @@ func send(b *testing.B, conn net.Conn, path, body string) {
 func hammer(b *testing.B, s benchServer, path, body string, tokens int) {
 	var left atomic.Int64
 	left.Store(int64(b.N))
-	began := processTime(b, s.pid)
+	began := cpuOf(b, s.pid)
 	b.ResetTimer()
 	var sending sync.WaitGroup
 	for range 64 {
@@ -181,7 +181,7 @@ func hammer(b *testing.B, s benchServer, path, body string, tokens int) {
 	seconds := b.Elapsed().Seconds()
 	b.ReportMetric(float64(b.N)/seconds, "req/s")
 	b.ReportMetric(float64(b.N*tokens)/seconds, "tok/s")
-	b.ReportMetric(float64((processTime(b, s.pid)-began).Microseconds())/float64(b.N), "cpu-µs/req")
+	b.ReportMetric(float64((cpuOf(b, s.pid)-began).Microseconds())/float64(b.N), "cpu-µs/req")
 }
 
 // skipAnswer reads an answer with a length, or in chunks, and does little more, as the client shares the cores with the server.
@@ -218,17 +218,4 @@ func skipAnswer(conn net.Conn, buffer []byte) error {
 		n = keep + more
 	}
 	return nil
-}
-
-// processTime is the processor time of a process.
-func processTime(b *testing.B, pid int) time.Duration {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		b.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(rest)
-	user, _ := strconv.Atoi(fields[11])
-	system, _ := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * time.Second / 100 // in ticks, which are always these
 }

@@ -44,7 +44,7 @@ func searched(c *Case) string {
 	return words
 }
 
-// briefOf says in a few words what is wrong with a case.
+// brief says in a few words what is wrong with a case.
 func brief(d *Document, c *Case) string {
 	codes := c.codes()
 	if len(codes) == 0 {
@@ -144,7 +144,7 @@ func (w *window) row(name string, cell func(pair) page.Element) page.Content {
 		page.Each(w.Values, cell))
 }
 
-// cellOf is the words in the column of the pair.
+// cell is the words in the column of the pair.
 func (p pair) cell(tag page.Markup, words string) page.Element {
 	return page.El(tag, page.AttrWhen(p.Differs, page.Class("mark")), page.Text(words))
 }

@@ -87,6 +87,32 @@ func (s *served) stream(t *testing.T, tokens int) *bufio.Reader {
 	return r
 }
 
+// ask sends a request with these headers, a GET without a body, and returns what comes of the answer: a fault may cut it.
+func (s *served) ask(t *testing.T, path, body string, headers ...string) (status int, header http.Header, text string) {
+	t.Helper()
+	method := http.MethodGet
+	if body != "" {
+		method = http.MethodPost
+	}
+	r, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(headers); i += 2 {
+		if headers[i+1] != "" {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	all, _ := io.ReadAll(answer.Body)
+	return answer.StatusCode, answer.Header, string(all)
+}
+
 // exit is the exit code of the command.
 func (s *served) exit() int {
 	<-s.Done()
@@ -270,24 +296,6 @@ func TestServeBuiltin(t *testing.T) {
 	if err := testenv.CheckJSON("../../docs/json.md", "serve", s.line); err != nil || len(s.Pids) != 0 || s.Frontend != "builtin" {
 		t.Errorf("%s: %v", s.line, err)
 	}
-	ask := func(method, path, fault, body string) (int, string) {
-		t.Helper()
-		r, err := http.NewRequest(method, s.URL+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		if fault != "" {
-			r.Header.Set("X-Fault", fault)
-		}
-		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer answer.Body.Close()
-		text, _ := io.ReadAll(answer.Body) // a fault may cut it
-		return answer.StatusCode, string(text)
-	}
 	const body = `{"model":"some/model","prompt":"Hi","max_tokens":4,"ignore_eos":true,"stream":true}`
 	for i, want := range []struct {
 		fault, end string
@@ -298,18 +306,18 @@ func TestServeBuiltin(t *testing.T) {
 		{status: 200, end: "data: [DONE]\n\n", events: 6},
 		{status: 200, fault: "http-truncate:2", end: "}\n\n", events: 2},
 	} {
-		status, text := ask(http.MethodPost, "/v1/completions", want.fault, body)
+		status, _, text := s.ask(t, "/v1/completions", body, "X-Fault", want.fault)
 		if events := strings.Count(text, "data: "); status != want.status || events != want.events || !strings.HasSuffix(text, want.end) {
 			t.Errorf("request %d: status %d, %d events: %s", i, status, events, text)
 		}
 	}
-	if status, text := ask(http.MethodGet, "/ready", "", ""); status != 200 {
+	if status, _, text := s.ask(t, "/ready", ""); status != 200 {
 		t.Errorf("/ready: status %d: %s", status, text)
 	}
-	if _, text := ask(http.MethodGet, "/v1/models", "", ""); !strings.Contains(text, `"root":"some/model"`) {
+	if _, _, text := s.ask(t, "/v1/models", ""); !strings.Contains(text, `"root":"some/model"`) {
 		t.Errorf("/v1/models: %s", text)
 	}
-	_, metrics := ask(http.MethodGet, "/metrics", "", "")
+	_, _, metrics := s.ask(t, "/metrics", "")
 	for _, line := range []string{
 		`vllm:prompt_tokens_total{model_name="some/model",engine="0"} 4`,
 		`vllm:cache_config_info{block_size="16"`, `vllm:engine_sleep_state{engine="1"`,

@@ -2,8 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"io"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -20,34 +18,6 @@ func TestSimulatorServes(t *testing.T) {
 		"--max-tool-call-integer-param", "7", "--min-tool-call-integer-param", "7", "--omni", "--frontend", "builtin", "--quiet")
 	if want := []string{"m", "n"}; !slices.Equal(s.Models, want) || s.Frontend != "builtin" {
 		t.Fatalf("models %q of %s", s.Models, s.Frontend)
-	}
-	ask := func(path, body string, headers ...string) (status int, answer string) {
-		t.Helper()
-		method := http.MethodGet
-		if body != "" {
-			method = http.MethodPost
-		}
-		r, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		for i := 0; i+1 < len(headers); i += 2 {
-			r.Header.Set(headers[i], headers[i+1])
-		}
-		got, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer got.Body.Close()
-		if got.Header.Get("X-Request-Id") != "" {
-			t.Errorf("%s: the answer has X-Request-Id", path)
-		}
-		text, err := io.ReadAll(got.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got.StatusCode, string(text)
 	}
 	const chat = `{"model": "m", "messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Say this, and no more."}]`
 	const tools = `, "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}}}]}`
@@ -99,13 +69,16 @@ func TestSimulatorServes(t *testing.T) {
 		{"a name that metrics had", "/metrics", "", nil, 200, `vllm:time_per_output_token_seconds_bucket{model_name="m",le="1"} `},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			status, answer := ask(test.path, test.body, test.headers...)
+			status, header, answer := s.ask(t, test.path, test.body, test.headers...)
+			if header.Get("X-Request-Id") != "" {
+				t.Error("the answer has X-Request-Id")
+			}
 			if status != test.status || !strings.Contains(answer, test.want) {
 				t.Errorf("status %d, want %d with %s: %s", status, test.status, test.want, answer)
 			}
 		})
 	}
-	_, answer := ask("/v1/models", "")
+	_, _, answer := s.ask(t, "/v1/models", "")
 	var models struct{ Data []struct{ ID, Root string } }
 	if err := json.Unmarshal([]byte(answer), &models); err != nil || len(models.Data) != 3 || models.Data[2].Root != "/no/such/path" {
 		t.Errorf("models: %v, %s", err, answer)

@@ -179,73 +179,28 @@ func runs(f runFunc) Engine {
 // goroutines on show.
 const never = 24 * time.Hour
 
-// TestBrokenEngine is about engines that do not get to the end of a replay.
+// TestBrokenEngine is about engines that do not get to the end of a replay. The self-test has those that die or fall silent.
 func TestBrokenEngine(t *testing.T) {
-	patient := Timeouts{Connect: never, Idle: never, Golden: never}
 	tests := []struct {
 		name    string
 		subject Engine
-		limits  Timeouts
+		limit   time.Duration // for the golden
 		exit    int
 		says    []string
 	}{
+		{"ends at once", runs(func(context.Context) error { return nil }), never, ExitFail, []string{"engine: it ended while it was needed"}},
+		{"cannot start", func(player.Options) (Subject, error) { return nil, errors.New("no such file") }, never, ExitFail, []string{"engine: no such file"}},
 		{
-			"dies at once", runs(func(context.Context) error { return errors.New("out of memory") }), patient,
-			ExitFail,
-			[]string{"engine: out of memory"},
-		},
-		{
-			"ends at once", runs(func(context.Context) error { return nil }), patient,
-			ExitFail,
-			[]string{"engine: it ended while it was needed"},
-		},
-		{
-			"cannot start", func(player.Options) (Subject, error) { return nil, errors.New("no such file") }, patient,
-			ExitFail,
-			[]string{"engine: no such file"},
-		},
-		{
-			"dies in the first request", dyingAt("replay-0", errors.New("out of memory")), patient,
-			ExitFail,
+			"dies in the first request", dyingAt("replay-0", errors.New("out of memory")), never, ExitFail,
 			[]string{"engine: out of memory; ", " open: request 0 (line 7) after 0 of 24 tokens"},
 		},
-		{
-			"dies in the middle", dyingAt("replay-100", errors.New("out of memory")), patient,
-			ExitFail,
-			[]string{"engine: out of memory; ", " open: request 100 (line "},
-		},
-		{
-			"never says HELLO", runs(func(ctx context.Context) error { <-ctx.Done(); return nil }),
-			Timeouts{Connect: time.Millisecond, Idle: never, Golden: never},
-			ExitInfra,
-			[]string{"waiting for HELLO: ", "no handshake within 1ms"},
-		},
-		{
-			"never answers", silentAfter(0),
-			Timeouts{Connect: never, Idle: 50 * time.Millisecond, Golden: never},
-			ExitInfra,
-			[]string{"no output for 50ms", "1 open: request 0 (line 7) after 0 of 24 tokens"},
-		},
-		{
-			"stops in the middle", silentAfter(5),
-			Timeouts{Connect: never, Idle: 50 * time.Millisecond, Golden: never},
-			ExitInfra,
-			[]string{"no output for 50ms", "1 open: request 0 (line 7) after ", " of 24 tokens"},
-		},
-		{
-			"is too slow for the golden", silentAfter(0),
-			Timeouts{Connect: never, Idle: never, Golden: 50 * time.Millisecond},
-			ExitInfra,
-			[]string{"the case took longer than 50ms"},
-		},
+		{"is too slow for the golden", neverAnswers, 50 * time.Millisecond, ExitInfra, []string{"the case took longer than 50ms"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			g := usualGolden(t)
-			runner := Runner{Store: g, Timeouts: test.limits, Engine: test.subject}
-			report := runner.Run(t.Context(), g.plan(t, Selection{
-				Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
-			}))
+			runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: test.limit}, Engine: test.subject}
+			report := runner.Run(t.Context(), g.plan(t, oneByOne))
 			want := outcome{
 				exit: test.exit, verdict: map[string]Verdict{"fidelity-index-1": Error},
 				says: map[string][]string{"fidelity-index-1": test.says},
@@ -301,20 +256,13 @@ func TestGivesUp(t *testing.T) {
 	}
 }
 
-// silentAfter makes players that say so many tokens of the first request, in
-// their own time, and the next one tomorrow.
-func silentAfter(tokens int) Engine {
-	return func(opt player.Options) (Subject, error) {
-		opt.Timing.Pace = player.PaceRecorded
-		return sabotaged(func(_ *player.Request, s *player.Script) error {
-			if s.FirstToken, s.Gaps = 0, nil; tokens == 0 {
-				s.FirstToken = never
-				return nil
-			}
-			s.Gaps = append(make([]time.Duration, tokens-1), never)
-			return nil
-		})(opt)
-	}
+// neverAnswers makes players that say the first token tomorrow.
+func neverAnswers(opt player.Options) (Subject, error) {
+	opt.Timing.Pace = player.PaceRecorded
+	return sabotaged(func(_ *player.Request, s *player.Script) error {
+		s.FirstToken = never
+		return nil
+	})(opt)
 }
 
 // TestBrokenOffReplayKeepsItsFailures: what the ended streams show is reported
@@ -322,9 +270,7 @@ func silentAfter(tokens int) Engine {
 func TestBrokenOffReplayKeepsItsFailures(t *testing.T) {
 	g := usualGolden(t)
 	runner := Runner{Store: g, Engine: alteredAnd(dyingAt("replay-2", errors.New("out of memory")))}
-	report := runner.Run(t.Context(), g.plan(t, Selection{
-		Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
-	}))
+	report := runner.Run(t.Context(), g.plan(t, oneByOne))
 	r := report.Results[0]
 	if r.Verdict != Fail || len(r.Failures) != 3 || r.Failures[0].Request != 0 || r.Failures[1].Request != 1 ||
 		!strings.HasPrefix(r.Failures[2].Message, "engine: out of memory; ") ||

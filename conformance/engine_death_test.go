@@ -139,10 +139,8 @@ func TestLastWords(t *testing.T) {
 				subject, err := raw(nil)(opt)
 				return posthumous{subject.(*rawEngine), test.at, test.words, t}, err
 			}
-			runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: never}, Engine: engine}
-			r := runner.Run(t.Context(), g.plan(t, Selection{
-				Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
-			})).Results[0]
+			runner := Runner{Store: g, Timeouts: endless, Engine: engine}
+			r := runner.Run(t.Context(), g.plan(t, oneByOne)).Results[0]
 			if len(r.Failures) != len(test.codes) {
 				t.Fatalf("%d failures, want %v: %v", len(r.Failures), test.codes, r.Failures)
 			}

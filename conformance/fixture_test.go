@@ -18,6 +18,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -229,6 +230,12 @@ func (g *subjectGolden) run(tb testing.TB) *Report {
 	runner := Runner{Store: g}
 	return runner.Run(tb.Context(), g.plan(tb, Selection{Concurrency: []int{16}}))
 }
+
+// oneByOne selects the replay of a golden by index, one request at a time: fidelity-index-1.
+var oneByOne = Selection{Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1}}
+
+// endless are limits that only a test which hangs would reach.
+var endless = Timeouts{Connect: never, Idle: never, Golden: never}
 
 // outcome is what a test expects of the checks of one golden. Checks that it
 // does not name pass.

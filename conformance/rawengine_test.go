@@ -163,10 +163,8 @@ func TestTokenAfterAll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := usualGolden(t)
-			runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: never}, Engine: raw(test.atEnd)}
-			test.want.check(t, runner.Run(t.Context(), g.plan(t, Selection{
-				Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
-			})))
+			runner := Runner{Store: g, Timeouts: endless, Engine: raw(test.atEnd)}
+			test.want.check(t, runner.Run(t.Context(), g.plan(t, oneByOne)))
 		})
 	}
 }

@@ -181,7 +181,7 @@ func TestInterruptedRun(t *testing.T) {
 func TestInterruptedReplay(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	g := usualGolden(t)
-	runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: never}}
+	runner := Runner{Store: g, Timeouts: endless}
 	runner.Engine = func(opt player.Options) (Subject, error) {
 		opt.Timing.Pace = player.PaceRecorded
 		return sabotaged(func(_ *player.Request, s *player.Script) error {
@@ -190,9 +190,7 @@ func TestInterruptedReplay(t *testing.T) {
 			return nil
 		})(opt)
 	}
-	report := runner.Run(ctx, g.plan(t, Selection{
-		Assertions: []Assertion{Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
-	}))
+	report := runner.Run(ctx, g.plan(t, oneByOne))
 	outcome{
 		exit: ExitInfra, verdict: map[string]Verdict{"fidelity-index-1": Error},
 		says: map[string][]string{"fidelity-index-1": {"interrupted by the user"}},

@@ -101,8 +101,7 @@ func TestWrongEngine(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			g := usualGolden(t)
-			runner := Runner{Store: g, Engine: test.subject}
-			test.want.check(t, runner.Run(t.Context(), g.plan(t, Selection{})))
+			test.want.check(t, g.judged(t, Runner{Engine: test.subject}, Selection{}))
 		})
 	}
 }
@@ -199,8 +198,7 @@ func TestBrokenEngine(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			g := usualGolden(t)
-			runner := Runner{Store: g, Timeouts: Timeouts{Connect: never, Idle: never, Golden: test.limit}, Engine: test.subject}
-			report := runner.Run(t.Context(), g.plan(t, oneByOne))
+			report := g.judged(t, Runner{Timeouts: Timeouts{Connect: never, Idle: never, Golden: test.limit}, Engine: test.subject}, oneByOne)
 			want := outcome{
 				exit: test.exit, verdict: map[string]Verdict{"fidelity-index-1": Error},
 				says: map[string][]string{"fidelity-index-1": test.says},
@@ -269,8 +267,7 @@ func neverAnswers(opt player.Options) (Subject, error) {
 // beside what broke the replay off.
 func TestBrokenOffReplayKeepsItsFailures(t *testing.T) {
 	g := usualGolden(t)
-	runner := Runner{Store: g, Engine: alteredAnd(dyingAt("replay-2", errors.New("out of memory")))}
-	report := runner.Run(t.Context(), g.plan(t, oneByOne))
+	report := g.judged(t, Runner{Engine: alteredAnd(dyingAt("replay-2", errors.New("out of memory")))}, oneByOne)
 	r := report.Results[0]
 	if r.Verdict != Fail || len(r.Failures) != 3 || r.Failures[0].Request != 0 || r.Failures[1].Request != 1 ||
 		!strings.HasPrefix(r.Failures[2].Message, "engine: out of memory; ") ||

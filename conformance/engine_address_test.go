@@ -260,8 +260,7 @@ func TestKeepAlive(t *testing.T) {
 func TestKeepAliveOfTheLost(t *testing.T) {
 	g := usualGolden(t)
 	announced := 0
-	runner := Runner{Store: g, Engine: mock(t, "dies-at-once").Engine, KeepAlive: func(Attached) { announced++ }}
-	report := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Schema}}))
+	report := g.judged(t, Runner{Engine: mock(t, "dies-at-once").Engine, KeepAlive: func(Attached) { announced++ }}, Selection{Assertions: []Assertion{Schema}})
 	outcome{exit: ExitFail, verdict: map[string]Verdict{"schema": Error}, says: map[string][]string{
 		"schema": {"| ValueError: no such model"},
 	}}.check(t, report)

@@ -91,8 +91,7 @@ func TestMockReplays(t *testing.T) {
 			dir := t.TempDir()
 			t.Setenv("TMPDIR", dir)
 			command := mock(t, "")
-			runner := Runner{Store: g, Engine: command.Engine, Timeouts: patient()}
-			report := runner.Run(t.Context(), g.plan(t, Selection{Matches: command.Matches()}))
+			report := g.judged(t, Runner{Engine: command.Engine, Timeouts: patient()}, Selection{Matches: command.Matches()})
 			outcome{exit: ExitOK}.check(t, report)
 			if !slices.Equal(command.Matches(), []player.Match{player.MatchIndex}) || len(report.Results) != 6 {
 				t.Errorf("%d results, want six: an engine without {match} is asked by index only", len(report.Results))
@@ -178,8 +177,7 @@ func TestSessionInOwnTime(t *testing.T) {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()
 			g := goldenOf(t, "0.33", "wire-edge-s1")
-			runner := Runner{Store: g, Engine: mock(t, test.fault).Engine, Timeouts: patient()}
-			r := runner.Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Wire}})).Results[0]
+			r := g.judged(t, Runner{Engine: mock(t, test.fault).Engine, Timeouts: patient()}, Selection{Assertions: []Assertion{Wire}}).Results[0]
 			if test.code == "" {
 				if r.Verdict != Pass || r.Asserted < 100 || r.Note != test.says {
 					t.Errorf("%s with %d assertions, %q: %v", r.Verdict, r.Asserted, r.Note, r.Failures)

@@ -139,8 +139,7 @@ func TestLastWords(t *testing.T) {
 				subject, err := raw(nil)(opt)
 				return posthumous{subject.(*rawEngine), test.at, test.words, t}, err
 			}
-			runner := Runner{Store: g, Timeouts: endless, Engine: engine}
-			r := runner.Run(t.Context(), g.plan(t, oneByOne)).Results[0]
+			r := g.judged(t, Runner{Timeouts: endless, Engine: engine}, oneByOne).Results[0]
 			if len(r.Failures) != len(test.codes) {
 				t.Fatalf("%d failures, want %v: %v", len(r.Failures), test.codes, r.Failures)
 			}

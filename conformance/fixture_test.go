@@ -224,11 +224,17 @@ func (g *subjectGolden) plan(tb testing.TB, sel Selection) []Case {
 	return cases
 }
 
+// judged runs the selected cases of the golden by a runner that fetches it from g.
+func (g *subjectGolden) judged(tb testing.TB, runner Runner, sel Selection) *Report {
+	tb.Helper()
+	runner.Store = g
+	return runner.Run(tb.Context(), g.plan(tb, sel))
+}
+
 // run runs every case of the golden, but for the replays of one request at a time: what is wrong with a golden is so in all.
 func (g *subjectGolden) run(tb testing.TB) *Report {
 	tb.Helper()
-	runner := Runner{Store: g}
-	return runner.Run(tb.Context(), g.plan(tb, Selection{Concurrency: []int{16}}))
+	return g.judged(tb, Runner{}, Selection{Concurrency: []int{16}})
 }
 
 // oneByOne selects the replay of a golden by index, one request at a time: fidelity-index-1.

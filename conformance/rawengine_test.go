@@ -163,8 +163,7 @@ func TestTokenAfterAll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := usualGolden(t)
-			runner := Runner{Store: g, Timeouts: endless, Engine: raw(test.atEnd)}
-			test.want.check(t, runner.Run(t.Context(), g.plan(t, oneByOne)))
+			test.want.check(t, g.judged(t, Runner{Timeouts: endless, Engine: raw(test.atEnd)}, oneByOne))
 		})
 	}
 }

@@ -119,8 +119,7 @@ func TestBadWireGolden(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			g := pinnedWire(t)
 			g.rewriteFrames(t, test.change(t, messagesOf(t, g)))
-			runner := Runner{Store: g}
-			report := runner.Run(t.Context(), g.plan(t, onlyWire))
+			report := g.judged(t, Runner{}, onlyWire)
 			r := report.Results[0]
 			if r.Verdict != Error || r.Failures[0].Code != check.CodeGolden || !strings.Contains(saidBy(r), test.says) || !strings.Contains(saidBy(r), "wire-edge-s1") {
 				t.Errorf("%s %v, want an error %s that says %q", r.Verdict, r.Failures, check.CodeGolden, test.says)
@@ -184,8 +183,7 @@ func TestWirePlaces(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			g := pinnedWire(t)
 			g.rewriteFrames(t, test.change(t, messagesOf(t, g)))
-			runner := Runner{Store: g}
-			r := runner.Run(t.Context(), g.plan(t, onlyWire)).Results[0]
+			r := g.judged(t, Runner{}, onlyWire).Results[0]
 			want := Pass
 			if test.fails {
 				want = Fail

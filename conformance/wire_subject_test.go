@@ -99,8 +99,7 @@ func TestWireSubjects(t *testing.T) {
 	g := pinnedWire(t)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			runner := Runner{Store: g, Engine: test.subject}
-			r := runner.Run(t.Context(), g.plan(t, onlyWire)).Results[0]
+			r := g.judged(t, Runner{Engine: test.subject}, onlyWire).Results[0]
 			if r.Verdict != test.verdict || !strings.Contains(saidBy(r), test.says) {
 				t.Errorf("%s: %q, want %s: %q", r.Verdict, saidBy(r), test.verdict, test.says)
 			}

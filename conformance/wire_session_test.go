@@ -58,16 +58,29 @@ func (g *subjectGolden) rewriteFrames(tb testing.TB, messages []trace.Message) {
 	g.register(b.Bytes())
 }
 
+// A sessionEdit changes the messages of a session.
+type sessionEdit func(testing.TB, []trace.Message) []trace.Message
+
+// drop leaves out the message of a line.
+func drop(line int) sessionEdit {
+	return func(tb testing.TB, m []trace.Message) []trace.Message {
+		at := inLine(tb, m, line)
+		return slices.Delete(m, at, at+1)
+	}
+}
+
+// double repeats the message of a line at once.
+func double(line int) sessionEdit {
+	return func(tb testing.TB, m []trace.Message) []trace.Message {
+		at := inLine(tb, m, line)
+		return slices.Insert(m, at, m[at])
+	}
+}
+
 // What cannot be replayed is an error that says in which line, not a failure of the
 // engine under test.
 func TestBadWireGolden(t *testing.T) {
-	drop := func(line int) func(testing.TB, []trace.Message) []trace.Message {
-		return func(tb testing.TB, m []trace.Message) []trace.Message {
-			at := inLine(tb, m, line)
-			return slices.Delete(m, at, at+1)
-		}
-	}
-	change := func(line int, f func(*trace.Message)) func(testing.TB, []trace.Message) []trace.Message {
+	change := func(line int, f func(*trace.Message)) sessionEdit {
 		return func(tb testing.TB, m []trace.Message) []trace.Message {
 			f(&m[inLine(tb, m, line)])
 			return m
@@ -76,18 +89,12 @@ func TestBadWireGolden(t *testing.T) {
 	// Each line is of the golden of 0.33. A line that is left out counts no more.
 	tests := []struct {
 		name   string
-		change func(testing.TB, []trace.Message) []trace.Message
+		change sessionEdit
 		says   string
 	}{
 		{"an output for nobody", drop(6), `line 6: EngineCoreOutputs.outputs[0]: an output for request "chatcmpl-f9d5b72f-f3aa3857", which the frontend has not added`},
-		{"a request twice", func(tb testing.TB, m []trace.Message) []trace.Message {
-			at := inLine(tb, m, 6)
-			return slices.Insert(m, at+1, m[at])
-		}, `line 7: request "chatcmpl-f9d5b72f-f3aa3857" is added for the second time, first in line 6`},
-		{"an output after the last", func(tb testing.TB, m []trace.Message) []trace.Message {
-			at := inLine(tb, m, 22)
-			return slices.Insert(m, at+1, m[at])
-		}, `line 23: EngineCoreOutputs.outputs[0]: an output for request "chatcmpl-f9d5b72f-f3aa3857", which has finished`},
+		{"a request twice", double(6), `line 7: request "chatcmpl-f9d5b72f-f3aa3857" is added for the second time, first in line 6`},
+		{"an output after the last", double(22), `line 23: EngineCoreOutputs.outputs[0]: an output for request "chatcmpl-f9d5b72f-f3aa3857", which has finished`},
 		{"a request that is none", change(6, func(m *trace.Message) { m.Frames[1] = []byte{0xc1} }), "line 6: EngineCoreRequest: "},
 		{"an output that is none", change(7, func(m *trace.Message) { m.Frames[0] = []byte{0xc1} }), "line 7: EngineCoreOutputs: "},
 		{"an output of another line", change(7, func(m *trace.Message) {
@@ -133,7 +140,7 @@ func TestBadWireGolden(t *testing.T) {
 // before the engine took it in, and a real engine that is asked at once has no time
 // to say that nothing is left to do.
 func TestWirePlaces(t *testing.T) {
-	move := func(from, to int) func(testing.TB, []trace.Message) []trace.Message {
+	move := func(from, to int) sessionEdit {
 		return func(tb testing.TB, m []trace.Message) []trace.Message {
 			i, j := inLine(tb, m, from), inLine(tb, m, to)
 			moved := m[i]
@@ -144,15 +151,9 @@ func TestWirePlaces(t *testing.T) {
 			return slices.Insert(m, j, moved)
 		}
 	}
-	drop := func(line int) func(testing.TB, []trace.Message) []trace.Message {
-		return func(tb testing.TB, m []trace.Message) []trace.Message {
-			at := inLine(tb, m, line)
-			return slices.Delete(m, at, at+1)
-		}
-	}
 	for _, test := range []struct {
 		name   string
-		change func(testing.TB, []trace.Message) []trace.Message
+		change sessionEdit
 		fails  bool
 	}{
 		{"as it was", func(_ testing.TB, m []trace.Message) []trace.Message { return m }, false},
@@ -166,10 +167,7 @@ func TestWirePlaces(t *testing.T) {
 		{"no last word", drop(24), false},
 		{"no last word after an abort", drop(57), false},
 		{"no last word at the end", drop(780), false},
-		{"two last words", func(tb testing.TB, m []trace.Message) []trace.Message {
-			at := inLine(tb, m, 57)
-			return slices.Insert(m, at, m[at])
-		}, false},
+		{"two last words", double(57), false},
 		{"no step of a grammar", drop(547), false},
 		{"a step that leaves out a request", func(tb testing.TB, m []trace.Message) []trace.Message {
 			at := inLine(tb, m, 690)

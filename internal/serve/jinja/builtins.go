@@ -1,9 +1,9 @@
 package jinja
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 )
 
 func truth(v any) bool {
@@ -85,6 +86,13 @@ func iterate(v any) ([]any, error) {
 		return all, nil
 	}
 	return nil, fmt.Errorf("%s is no list", typeName(v))
+}
+
+// itemsOf is [iterate] of what has to be a list.
+func itemsOf(v any) []any {
+	items, err := iterate(v)
+	check(err)
+	return items
 }
 
 func equal(a, b any) bool {
@@ -230,137 +238,116 @@ func floatText(f float64) string {
 }
 
 // FromJSON makes a value of JSON. The keys of objects keep their order.
-func FromJSON(raw []byte) (any, error) {
-	d := json.NewDecoder(strings.NewReader(string(raw)))
+func FromJSON(raw []byte) (v any, err error) {
+	defer recovered(&err)
+	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
-	v, err := fromTokens(d, 0)
-	if err == nil && d.More() {
-		err = errors.New("something follows the JSON value")
+	if v = fromTokens(d, 0); d.More() {
+		fail("something follows the JSON value")
 	}
-	return v, err
+	return v, nil
 }
 
-func fromTokens(d *json.Decoder, depth int) (any, error) {
+func fromTokens(d *json.Decoder, depth int) any {
 	if depth > deepest {
-		return nil, fmt.Errorf("JSON nested more than %d deep", deepest)
+		fail("JSON nested more than %d deep", deepest)
 	}
-	t, err := d.Token()
-	if err != nil {
-		return nil, err
+	next := func() json.Token {
+		t, err := d.Token()
+		check(err)
+		return t
 	}
-	switch t := t.(type) {
-	case json.Number:
-		if n, err := strconv.ParseInt(string(t), 10, 64); err == nil {
-			return n, nil
+	t := next()
+	switch t {
+	case json.Delim('['):
+		l := &List{}
+		for d.More() {
+			l.Items = append(l.Items, fromTokens(d, depth+1))
 		}
-		return strconv.ParseFloat(string(t), 64)
-	case json.Delim:
-		if t == '[' {
-			l := &List{}
-			for d.More() {
-				v, err := fromTokens(d, depth+1)
-				if err != nil {
-					return nil, err
-				}
-				l.Items = append(l.Items, v)
-			}
-			_, err := d.Token()
-			return l, err
-		}
+		next()
+		return l
+	case json.Delim('{'):
 		o := &Dict{}
 		for d.More() {
-			key, err := d.Token()
-			if err != nil {
-				return nil, err
-			}
-			v, err := fromTokens(d, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			o.Set(key, v)
+			key := next()
+			o.Set(key, fromTokens(d, depth+1))
 		}
-		_, err := d.Token()
-		return o, err
+		next()
+		return o
 	}
-	return t, nil
+	text, isNumber := t.(json.Number)
+	if !isNumber {
+		return t
+	}
+	if n, err := strconv.ParseInt(string(text), 10, 64); err == nil {
+		return n
+	}
+	f, err := strconv.ParseFloat(string(text), 64)
+	check(err)
+	return f
 }
 
 // toJSON is json.dumps with ensure_ascii off. indent below 0 writes one line.
-func toJSON(b []byte, v any, indent, depth int) ([]byte, error) {
+func toJSON(b []byte, v any, indent, depth int) []byte {
 	line := func(depth int) {
 		if indent >= 0 {
 			b = append(append(b, '\n'), strings.Repeat(" ", indent*depth)...)
 		}
 	}
-	comma := func(i int) {
-		switch {
-		case i == 0:
-		case indent >= 0:
-			b = append(b, ',')
-		default:
-			b = append(b, ", "...)
+	list := func(brackets string, n int, write func(i int)) []byte {
+		if n == 0 {
+			return append(b, brackets...)
 		}
-		line(depth + 1)
+		b = append(b, brackets[0])
+		for i := range n {
+			switch {
+			case i == 0:
+			case indent >= 0:
+				b = append(b, ',')
+			default:
+				b = append(b, ", "...)
+			}
+			line(depth + 1)
+			write(i)
+		}
+		line(depth)
+		return append(b, brackets[1])
 	}
-	var err error
 	switch v := v.(type) {
 	case nil:
-		return append(b, "null"...), nil
+		return append(b, "null"...)
 	case bool:
-		return strconv.AppendBool(b, v), nil
+		return strconv.AppendBool(b, v)
 	case int64:
-		return strconv.AppendInt(b, v, 10), nil
+		return strconv.AppendInt(b, v, 10)
 	case float64:
-		return append(b, floatText(v)...), nil
+		return append(b, floatText(v)...)
 	case string:
-		return appendString(b, v), nil
+		return appendString(b, v)
 	case *List:
-		if len(v.Items) == 0 {
-			return append(b, "[]"...), nil
-		}
-		b = append(b, '[')
-		for i, item := range v.Items {
-			comma(i)
-			if b, err = toJSON(b, item, indent, depth+1); err != nil {
-				return nil, err
-			}
-		}
-		line(depth)
-		return append(b, ']'), nil
+		return list("[]", len(v.Items), func(i int) { b = toJSON(b, v.Items[i], indent, depth+1) })
 	case *Dict:
-		if len(v.keys) == 0 {
-			return append(b, "{}"...), nil
-		}
-		b = append(b, '{')
-		for i, k := range v.keys {
-			comma(i)
+		return list("{}", len(v.keys), func(i int) {
+			k := v.keys[i]
 			b = append(appendString(b, toText(k)), ": "...)
-			if b, err = toJSON(b, v.values[k], indent, depth+1); err != nil {
-				return nil, err
-			}
-		}
-		line(depth)
-		return append(b, '}'), nil
+			b = toJSON(b, v.values[k], indent, depth+1)
+		})
 	}
-	return nil, fmt.Errorf("%s is not JSON serializable", typeName(v))
+	fail("%s is not JSON serializable", typeName(v))
+	return nil
 }
 
 func appendString(b []byte, s string) []byte {
+	const escaped, letters = "\"\\\n\r\t\b\f", `"\nrtbf`
 	b = append(b, '"')
 	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b = append(b, '\\', byte(r))
-		case r == '\n':
-			b = append(b, `\n`...)
-		case r == '\r':
-			b = append(b, `\r`...)
-		case r == '\t':
-			b = append(b, `\t`...)
+		switch at := strings.IndexRune(escaped, r); {
+		case at >= 0:
+			b = append(b, '\\', letters[at])
 		case r < ' ':
 			b = fmt.Appendf(b, `\u%04x`, r)
 		default:
-			b = append(b, string(r)...)
+			b = utf8.AppendRune(b, r)
 		}
 	}
 	return append(b, '"')
@@ -384,158 +371,129 @@ func (c call) arg(at int, name string, otherwise any) any {
 }
 
 var (
-	filters map[string]func(r *runner, v any, c call) (any, error)
+	filters map[string]func(r *runner, v any, c call) any
 	tests   map[string]func(v any, args []any) bool
 )
 
 func init() {
-	text := func(change func(string) string) func(*runner, any, call) (any, error) {
-		return func(_ *runner, v any, _ call) (any, error) { return change(toText(v)), nil }
+	text := func(change func(string) string) func(*runner, any, call) any {
+		return func(_ *runner, v any, _ call) any { return change(toText(v)) }
 	}
-	items := func(do func(items []any, c call) (any, error)) func(*runner, any, call) (any, error) {
-		return func(_ *runner, v any, c call) (any, error) {
-			all, err := iterate(v)
-			if err != nil {
-				return nil, err
-			}
-			return do(all, c)
-		}
+	items := func(do func(items []any, c call) any) func(*runner, any, call) any {
+		return func(_ *runner, v any, c call) any { return do(itemsOf(v), c) }
 	}
-	filters = map[string]func(*runner, any, call) (any, error){
+	filters = map[string]func(*runner, any, call) any{
 		"upper": text(strings.ToUpper), "lower": text(strings.ToLower), "title": text(title), "capitalize": text(capitalize),
 		"string": text(func(s string) string { return s }), "safe": text(func(s string) string { return s }),
-		"trim": func(_ *runner, v any, c call) (any, error) { return stripped(toText(v), c.plain, true, true), nil },
-		"tojson": func(_ *runner, v any, c call) (any, error) {
+		"trim": func(_ *runner, v any, c call) any { return stripped(toText(v), c.plain, true, true) },
+		"tojson": func(_ *runner, v any, c call) any {
 			indent := -1
 			if n, ok := c.arg(0, "indent", nil).(int64); ok {
 				indent = int(min(max(n, 0), 16))
 			}
-			b, err := toJSON(nil, v, indent, 0)
-			return string(b), err
+			return string(toJSON(nil, v, indent, 0))
 		},
 		"length": length, "count": length,
 		"default": orDefault, "d": orDefault,
-		"join": items(func(all []any, c call) (any, error) {
-			all, err := mapped(all, c.arg(1, "attribute", nil))
-			return strings.Join(texts(all), toText(c.arg(0, "d", ""))), err
+		"join": items(func(all []any, c call) any {
+			return strings.Join(texts(mapped(all, c.arg(1, "attribute", nil))), toText(c.arg(0, "d", "")))
 		}),
-		"first": items(func(all []any, _ call) (any, error) {
+		"first": items(func(all []any, _ call) any {
 			if len(all) == 0 {
-				return undefined{"the first of nothing"}, nil
+				return undefined{"the first of nothing"}
 			}
-			return all[0], nil
+			return all[0]
 		}),
-		"last": items(func(all []any, _ call) (any, error) {
+		"last": items(func(all []any, _ call) any {
 			if len(all) == 0 {
-				return undefined{"the last of nothing"}, nil
+				return undefined{"the last of nothing"}
 			}
-			return all[len(all)-1], nil
+			return all[len(all)-1]
 		}),
-		"list": items(func(all []any, _ call) (any, error) { return &List{Items: slices.Clone(all)}, nil }),
-		"reverse": func(_ *runner, v any, _ call) (any, error) {
-			all, err := iterate(v)
-			all = slices.Clone(all)
+		"list": items(func(all []any, _ call) any { return &List{Items: slices.Clone(all)} }),
+		"reverse": func(_ *runner, v any, _ call) any {
+			all := slices.Clone(itemsOf(v))
 			slices.Reverse(all)
 			if _, ok := v.(string); ok {
-				return strings.Join(texts(all), ""), err
+				return strings.Join(texts(all), "")
 			}
-			return &List{Items: all}, err
+			return &List{Items: all}
 		},
-		"unique": items(func(all []any, _ call) (any, error) {
+		"unique": items(func(all []any, _ call) any {
 			l := &List{}
 			for _, v := range all {
 				if !slices.ContainsFunc(l.Items, func(w any) bool { return equal(v, w) }) {
 					l.Items = append(l.Items, v)
 				}
 			}
-			return l, nil
+			return l
 		}),
-		"sort": items(func(all []any, c call) (any, error) {
-			all = slices.Clone(all)
-			keys, err := mapped(all, c.arg(2, "attribute", nil))
-			if err != nil {
-				return nil, err
-			}
+		"sort": items(func(all []any, c call) any {
+			keys := mapped(all, c.arg(2, "attribute", nil))
 			places := make([]int, len(all))
 			for i := range places {
 				places[i] = i
 			}
-			slices.SortStableFunc(places, func(a, b int) int {
-				order, failed := ordered(keys[a], keys[b])
-				if failed != nil {
-					err = failed
-				}
-				if truth(c.arg(0, "reverse", false)) {
-					return -order
-				}
-				return order
-			})
+			sign := 1
+			if truth(c.arg(0, "reverse", false)) {
+				sign = -1
+			}
+			slices.SortStableFunc(places, func(a, b int) int { return sign * order(keys[a], keys[b]) })
 			l := &List{}
 			for _, at := range places {
 				l.Items = append(l.Items, all[at])
 			}
-			return l, err
+			return l
 		}),
-		"sum": items(func(all []any, c call) (any, error) {
-			all, err := mapped(all, c.arg(0, "attribute", nil))
+		"sum": items(func(all []any, c call) any {
 			total := any(int64(0))
-			for _, v := range all {
-				if err == nil {
-					total, err = operate("+", total, v)
-				}
+			for _, v := range mapped(all, c.arg(0, "attribute", nil)) {
+				total = operate("+", total, v)
 			}
-			return total, err
+			return total
 		}),
-		"max": items(func(all []any, _ call) (any, error) { return extreme(all, 1) }),
-		"min": items(func(all []any, _ call) (any, error) { return extreme(all, -1) }),
-		"map": func(r *runner, v any, c call) (any, error) {
-			all, err := iterate(v)
-			if err != nil {
-				return nil, err
-			}
+		"max": items(func(all []any, _ call) any { return extreme(all, 1) }),
+		"min": items(func(all []any, _ call) any { return extreme(all, -1) }),
+		"map": func(r *runner, v any, c call) any {
+			all := itemsOf(v)
 			if attribute, ok := c.named["attribute"]; ok {
-				all, err = mapped(all, attribute)
-				return &List{Items: all}, err
+				return &List{Items: mapped(all, attribute)}
 			}
 			name, _ := c.arg(0, "", "").(string)
 			f := filters[name]
 			if f == nil {
-				return nil, fmt.Errorf("the filter %q is not supported", name)
+				fail("the filter %q is not supported", name)
 			}
 			l := &List{}
 			for _, v := range all {
-				one, err := f(r, v, call{c.plain[1:], c.named})
-				if err != nil {
-					return nil, err
-				}
-				l.Items = append(l.Items, one)
+				l.Items = append(l.Items, f(r, v, call{c.plain[1:], c.named}))
 			}
-			return l, nil
+			return l
 		},
 		"select": selecting(false, true), "reject": selecting(false, false),
 		"selectattr": selecting(true, true), "rejectattr": selecting(true, false),
-		"items": func(_ *runner, v any, _ call) (any, error) {
+		"items": func(_ *runner, v any, _ call) any {
 			d, ok := v.(*Dict)
 			if !ok {
-				return &List{}, nil
+				return &List{}
 			}
-			return pairs(d), nil
+			return pairs(d)
 		},
-		"dictsort": func(_ *runner, v any, _ call) (any, error) {
+		"dictsort": func(_ *runner, v any, _ call) any {
 			d, ok := v.(*Dict)
 			if !ok {
-				return nil, fmt.Errorf("%s is no dict", typeName(v))
+				fail("%s is no dict", typeName(v))
 			}
 			l := pairs(d)
 			slices.SortStableFunc(l.Items, func(a, b any) int {
 				return cmp.Compare(strings.ToLower(toText(a.(*List).Items[0])), strings.ToLower(toText(b.(*List).Items[0])))
 			})
-			return l, nil
+			return l
 		},
-		"replace": func(_ *runner, v any, c call) (any, error) {
-			return strings.ReplaceAll(toText(v), toText(c.arg(0, "old", "")), toText(c.arg(1, "new", ""))), nil
+		"replace": func(_ *runner, v any, c call) any {
+			return strings.ReplaceAll(toText(v), toText(c.arg(0, "old", "")), toText(c.arg(1, "new", "")))
 		},
-		"indent": func(_ *runner, v any, c call) (any, error) {
+		"indent": func(_ *runner, v any, c call) any {
 			width := "    "
 			switch w := c.arg(0, "width", nil).(type) {
 			case int64:
@@ -549,35 +507,29 @@ func init() {
 					lines[i] = width + line
 				}
 			}
-			return strings.Join(lines, "\n"), nil
+			return strings.Join(lines, "\n")
 		},
-		"int": func(_ *runner, v any, c call) (any, error) {
-			if f, ok := number(v); ok {
-				return int64(f), nil
+		"int": func(_ *runner, v any, c call) any {
+			if f, ok := parsed(v); ok {
+				return int64(f)
 			}
-			if f, err := strconv.ParseFloat(strings.TrimSpace(toText(v)), 64); err == nil {
-				return int64(f), nil
-			}
-			return c.arg(0, "default", int64(0)), nil
+			return c.arg(0, "default", int64(0))
 		},
-		"float": func(_ *runner, v any, c call) (any, error) {
-			if f, ok := number(v); ok {
-				return f, nil
+		"float": func(_ *runner, v any, c call) any {
+			if f, ok := parsed(v); ok {
+				return f
 			}
-			if f, err := strconv.ParseFloat(strings.TrimSpace(toText(v)), 64); err == nil {
-				return f, nil
-			}
-			return c.arg(0, "default", 0.0), nil
+			return c.arg(0, "default", 0.0)
 		},
-		"abs": func(_ *runner, v any, _ call) (any, error) {
+		"abs": func(_ *runner, v any, _ call) any {
 			if n, ok := v.(int64); ok {
-				return max(n, -n), nil
+				return max(n, -n)
 			}
 			f, ok := number(v)
 			if !ok {
-				return nil, fmt.Errorf("%s is no number", typeName(v))
+				fail("%s is no number", typeName(v))
 			}
-			return math.Abs(f), nil
+			return math.Abs(f)
 		},
 	}
 	filters["escape"], filters["e"] = escaped, escaped
@@ -623,84 +575,79 @@ func init() {
 	}
 }
 
-func escaped(_ *runner, v any, _ call) (any, error) {
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;").Replace(toText(v)), nil
+func escaped(_ *runner, v any, _ call) any {
+	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;").Replace(toText(v))
 }
 
-func length(_ *runner, v any, _ call) (any, error) {
-	if d, ok := v.(*Dict); ok {
-		return int64(len(d.keys)), nil
+// parsed is a number, or that of a text.
+func parsed(v any) (float64, bool) {
+	if f, ok := number(v); ok {
+		return f, true
 	}
-	all, err := iterate(v)
-	return int64(len(all)), err
+	f, err := strconv.ParseFloat(strings.TrimSpace(toText(v)), 64)
+	return f, err == nil
 }
 
-func orDefault(_ *runner, v any, c call) (any, error) {
+func length(_ *runner, v any, _ call) any { return int64(len(itemsOf(v))) }
+
+func orDefault(_ *runner, v any, c call) any {
 	_, missing := v.(undefined)
 	if missing || truth(c.arg(1, "boolean", false)) && !truth(v) {
-		return c.arg(0, "default_value", ""), nil
+		return c.arg(0, "default_value", "")
 	}
-	return v, nil
+	return v
 }
 
-func extreme(all []any, sign int) (any, error) {
+// order is [ordered] of what has to have an order.
+func order(a, b any) int {
+	n, err := ordered(a, b)
+	check(err)
+	return n
+}
+
+func extreme(all []any, sign int) any {
 	if len(all) == 0 {
-		return undefined{"the extreme of nothing"}, nil
+		return undefined{"the extreme of nothing"}
 	}
 	best := all[0]
 	for _, v := range all[1:] {
-		order, err := ordered(v, best)
-		if err != nil {
-			return nil, err
-		}
-		if order*sign > 0 {
+		if order(v, best)*sign > 0 {
 			best = v
 		}
 	}
-	return best, nil
+	return best
 }
 
 // mapped are the attributes of this name, with dots for those of attributes; all themselves without a name.
-func mapped(all []any, attribute any) ([]any, error) {
+func mapped(all []any, attribute any) []any {
 	if attribute == nil {
-		return all, nil
+		return all
 	}
 	out := make([]any, 0, len(all))
 	for _, v := range all {
-		v, err := attributeOf(v, attribute)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, v)
+		out = append(out, attributeOf(v, attribute))
 	}
-	return out, nil
+	return out
 }
 
-func attributeOf(v, attribute any) (any, error) {
+func attributeOf(v, attribute any) any {
 	if n, ok := attribute.(int64); ok {
 		return lookUp(v, n, false)
 	}
-	var err error
 	for name := range strings.SplitSeq(toText(attribute), ".") {
-		if v, err = lookUp(v, name, false); err != nil {
-			return nil, err
-		}
+		v = lookUp(v, name, false)
 	}
-	return v, nil
+	return v
 }
 
 // selecting keeps the items, or those whose attribute, for which a test holds.
-func selecting(byAttribute, keep bool) func(*runner, any, call) (any, error) {
-	return func(_ *runner, v any, c call) (any, error) {
-		all, err := iterate(v)
-		if err != nil {
-			return nil, err
-		}
-		args := c.plain
+func selecting(byAttribute, keep bool) func(*runner, any, call) any {
+	return func(_ *runner, v any, c call) any {
+		all, args := itemsOf(v), c.plain
 		var attribute any
 		if byAttribute {
 			if len(args) == 0 {
-				return nil, errors.New("it wants the name of an attribute")
+				fail("it wants the name of an attribute")
 			}
 			attribute, args = args[0], args[1:]
 		}
@@ -711,23 +658,17 @@ func selecting(byAttribute, keep bool) func(*runner, any, call) (any, error) {
 				name = "eq"
 			}
 			if test = tests[name]; test == nil {
-				return nil, fmt.Errorf("the test %q is not supported", name)
+				fail("the test %q is not supported", name)
 			}
 			args = args[1:]
 		}
 		l := &List{}
-		for _, v := range all {
-			of := v
-			if byAttribute {
-				if of, err = attributeOf(v, attribute); err != nil {
-					return nil, err
-				}
-			}
+		for i, of := range mapped(all, attribute) {
 			if test(of, args) == keep {
-				l.Items = append(l.Items, v)
+				l.Items = append(l.Items, all[i])
 			}
 		}
-		return l, nil
+		return l
 	}
 }
 
@@ -780,202 +721,193 @@ func stripped(s string, args []any, left, right bool) string {
 
 // method is a method of a text, a list or a dict; nil if there is none of this name.
 func method(of any, name string) any {
-	var do func(args []any, named map[string]any) (any, error)
+	var do func(c call) any
 	switch of := of.(type) {
 	case string:
 		do = textMethod(of, name)
 	case *List:
-		switch name {
-		case "append":
-			do = func(args []any, _ map[string]any) (any, error) { of.Items = append(of.Items, args...); return nil, nil }
-		case "extend":
-			do = func(args []any, _ map[string]any) (any, error) {
-				for _, a := range args {
-					more, err := iterate(a)
-					if err != nil {
-						return nil, err
-					}
-					of.Items = append(of.Items, more...)
-				}
-				return nil, nil
-			}
-		case "pop":
-			do = func(args []any, _ map[string]any) (any, error) {
-				at := int64(len(of.Items) - 1)
-				if len(args) > 0 {
-					at, _ = args[0].(int64)
-				}
-				if at < 0 || at >= int64(len(of.Items)) {
-					return nil, errors.New("pop index out of range")
-				}
-				v := of.Items[at]
-				of.Items = slices.Delete(slices.Clone(of.Items), int(at), int(at)+1)
-				return v, nil
-			}
-		case "index":
-			do = func(args []any, _ map[string]any) (any, error) {
-				at := slices.IndexFunc(of.Items, func(v any) bool { return len(args) > 0 && equal(v, args[0]) })
-				if at < 0 {
-					return nil, errors.New("the value is not in the list")
-				}
-				return int64(at), nil
-			}
-		}
+		do = listMethod(of, name)
 	case *Dict:
 		do = dictMethod(of, name)
 	}
 	if do == nil {
 		return nil
 	}
-	return function(func(_ *runner, args []any, named map[string]any) (any, error) { return do(args, named) })
+	return function(func(_ *runner, args []any, named map[string]any) any { return do(call{args, named}) })
 }
 
-func dictMethod(of *Dict, name string) func(args []any, named map[string]any) (any, error) {
+func listMethod(of *List, name string) func(c call) any {
 	switch name {
-	case "items":
-		return func([]any, map[string]any) (any, error) { return pairs(of), nil }
-	case "keys":
-		return func([]any, map[string]any) (any, error) { return &List{Items: slices.Clone(of.keys)}, nil }
-	case "values":
-		return func([]any, map[string]any) (any, error) {
-			l := &List{}
-			for _, k := range of.keys {
-				l.Items = append(l.Items, of.values[k])
+	case "append":
+		return func(c call) any { of.Items = append(of.Items, c.plain...); return nil }
+	case "extend":
+		return func(c call) any {
+			for _, a := range c.plain {
+				of.Items = append(of.Items, itemsOf(a)...)
 			}
-			return l, nil
+			return nil
 		}
-	case "get":
-		return func(args []any, _ map[string]any) (any, error) {
-			c := call{plain: args}
-			if key := c.arg(0, "", nil); hashable(key) {
-				if v, ok := of.Get(key); ok {
-					return v, nil
-				}
+	case "pop":
+		return func(c call) any {
+			at, _ := c.arg(0, "", int64(len(of.Items)-1)).(int64)
+			if at < 0 || at >= int64(len(of.Items)) {
+				fail("pop index out of range")
 			}
-			return c.arg(1, "", nil), nil
+			v := of.Items[at]
+			of.Items = slices.Delete(slices.Clone(of.Items), int(at), int(at)+1)
+			return v
 		}
-	case "update":
-		return func(args []any, named map[string]any) (any, error) {
-			more, err := newDict(nil, args, named)
-			if err == nil {
-				for _, k := range more.(*Dict).keys {
-					of.Set(k, more.(*Dict).values[k])
-				}
+	case "index":
+		return func(c call) any {
+			at := slices.IndexFunc(of.Items, func(v any) bool { return len(c.plain) > 0 && equal(v, c.plain[0]) })
+			if at < 0 {
+				fail("the value is not in the list")
 			}
-			return nil, err
+			return int64(at)
 		}
 	}
 	return nil
 }
 
-func textMethod(s, name string) func(args []any, named map[string]any) (any, error) {
-	plain := func(do func(args []any) any) func([]any, map[string]any) (any, error) {
-		return func(args []any, _ map[string]any) (any, error) { return do(args), nil }
-	}
-	arg := func(args []any, at int) string { return toText(call{plain: args}.arg(at, "", "")) }
-	affix := func(has func(s, affix string) bool) func([]any, map[string]any) (any, error) {
-		return plain(func(args []any) any {
-			if l, ok := (call{plain: args}).arg(0, "", "").(*List); ok {
-				return slices.ContainsFunc(l.Items, func(v any) bool { return has(s, toText(v)) })
+func dictMethod(of *Dict, name string) func(c call) any {
+	switch name {
+	case "items":
+		return func(call) any { return pairs(of) }
+	case "keys":
+		return func(call) any { return &List{Items: slices.Clone(of.keys)} }
+	case "values":
+		return func(call) any {
+			l := &List{}
+			for _, k := range of.keys {
+				l.Items = append(l.Items, of.values[k])
 			}
-			return has(s, arg(args, 0))
-		})
+			return l
+		}
+	case "get":
+		return func(c call) any {
+			if key := c.arg(0, "", nil); hashable(key) {
+				if v, ok := of.Get(key); ok {
+					return v
+				}
+			}
+			return c.arg(1, "", nil)
+		}
+	case "update":
+		return func(c call) any {
+			more := newDict(nil, c.plain, c.named).(*Dict)
+			for _, k := range more.keys {
+				of.Set(k, more.values[k])
+			}
+			return nil
+		}
 	}
+	return nil
+}
+
+func textMethod(s, name string) func(c call) any {
 	switch name {
 	case "strip":
-		return plain(func(args []any) any { return stripped(s, args, true, true) })
+		return func(c call) any { return stripped(s, c.plain, true, true) }
 	case "lstrip":
-		return plain(func(args []any) any { return stripped(s, args, true, false) })
+		return func(c call) any { return stripped(s, c.plain, true, false) }
 	case "rstrip":
-		return plain(func(args []any) any { return stripped(s, args, false, true) })
+		return func(c call) any { return stripped(s, c.plain, false, true) }
 	case "startswith":
-		return affix(strings.HasPrefix)
+		return func(c call) any { return c.affix(s, strings.HasPrefix) }
 	case "endswith":
-		return affix(strings.HasSuffix)
+		return func(c call) any { return c.affix(s, strings.HasSuffix) }
 	case "upper":
-		return plain(func([]any) any { return strings.ToUpper(s) })
+		return func(call) any { return strings.ToUpper(s) }
 	case "lower":
-		return plain(func([]any) any { return strings.ToLower(s) })
+		return func(call) any { return strings.ToLower(s) }
 	case "title":
-		return plain(func([]any) any { return title(s) })
+		return func(call) any { return title(s) }
 	case "capitalize":
-		return plain(func([]any) any { return capitalize(s) })
+		return func(call) any { return capitalize(s) }
 	case "removeprefix":
-		return plain(func(args []any) any { return strings.TrimPrefix(s, arg(args, 0)) })
+		return func(c call) any { return strings.TrimPrefix(s, c.text(0)) }
 	case "removesuffix":
-		return plain(func(args []any) any { return strings.TrimSuffix(s, arg(args, 0)) })
+		return func(c call) any { return strings.TrimSuffix(s, c.text(0)) }
 	case "replace":
-		return plain(func(args []any) any {
-			most := -1
-			if n, ok := (call{plain: args}).arg(2, "", nil).(int64); ok {
-				most = int(n)
+		return func(c call) any {
+			most, limited := c.arg(2, "", nil).(int64)
+			if !limited {
+				most = -1
 			}
-			return strings.Replace(s, arg(args, 0), arg(args, 1), most)
-		})
+			return strings.Replace(s, c.text(0), c.text(1), int(most))
+		}
 	case "count":
-		return plain(func(args []any) any { return int64(strings.Count(s, arg(args, 0))) })
+		return func(c call) any { return int64(strings.Count(s, c.text(0))) }
 	case "find":
-		return plain(func(args []any) any {
-			at := strings.Index(s, arg(args, 0))
-			if at < 0 {
+		return func(c call) any {
+			before, _, found := strings.Cut(s, c.text(0))
+			if !found {
 				return int64(-1)
 			}
-			return int64(len([]rune(s[:at])))
-		})
-	case "isdigit":
-		return plain(func([]any) any {
-			return s != "" && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsDigit(r) }) < 0
-		})
-	case "join":
-		return func(args []any, _ map[string]any) (any, error) {
-			all, err := iterate(call{plain: args}.arg(0, "", undefined{}))
-			return strings.Join(texts(all), s), err
+			return int64(utf8.RuneCountInString(before))
 		}
+	case "isdigit":
+		return func(call) any {
+			return s != "" && strings.IndexFunc(s, func(r rune) bool { return !unicode.IsDigit(r) }) < 0
+		}
+	case "join":
+		return func(c call) any { return strings.Join(texts(itemsOf(c.arg(0, "", undefined{}))), s) }
 	case "splitlines":
-		return plain(func([]any) any {
+		return func(call) any {
 			l := &List{}
 			for line := range strings.Lines(s) {
 				l.Items = append(l.Items, strings.TrimRight(line, "\r\n"))
 			}
 			return l
-		})
-	case "split", "rsplit":
-		return func(args []any, named map[string]any) (any, error) {
-			c := call{args, named}
-			most := -1
-			if n, ok := c.arg(1, "maxsplit", nil).(int64); ok && n >= 0 {
-				most = int(n) + 1
-			}
-			separator := c.arg(0, "sep", nil)
-			l := &List{}
-			switch {
-			case separator == nil:
-				for _, word := range strings.Fields(s) {
-					l.Items = append(l.Items, word)
-				}
-			case toText(separator) == "":
-				return nil, errors.New("empty separator")
-			case name == "rsplit" && most > 0:
-				rest := s
-				for range most - 1 {
-					at := strings.LastIndex(rest, toText(separator))
-					if at < 0 {
-						break
-					}
-					l.Items = append(l.Items, rest[at+len(toText(separator)):])
-					rest = rest[:at]
-				}
-				l.Items = append(l.Items, rest)
-				slices.Reverse(l.Items)
-			default:
-				for _, part := range strings.SplitN(s, toText(separator), most) {
-					l.Items = append(l.Items, part)
-				}
-			}
-			return l, nil
 		}
+	case "split", "rsplit":
+		return func(c call) any { return split(s, c, name == "rsplit") }
 	}
 	return nil
+}
+
+// text is the argument at a place as a text, "" if there is none.
+func (c call) text(at int) string { return toText(c.arg(at, "", "")) }
+
+// affix reports whether a text has the affix that is the first argument, or one of those in a list.
+func (c call) affix(s string, has func(s, affix string) bool) bool {
+	if l, ok := c.arg(0, "", "").(*List); ok {
+		return slices.ContainsFunc(l.Items, func(v any) bool { return has(s, toText(v)) })
+	}
+	return has(s, c.text(0))
+}
+
+// split is that of Python, or rsplit.
+func split(s string, c call, fromRight bool) *List {
+	most := -1
+	if n, ok := c.arg(1, "maxsplit", nil).(int64); ok && n >= 0 {
+		most = int(n) + 1
+	}
+	var parts []string
+	separator := c.arg(0, "sep", nil)
+	switch mark := toText(separator); {
+	case separator == nil:
+		parts = strings.Fields(s)
+	case mark == "":
+		fail("empty separator")
+	case fromRight && most > 0:
+		for range most - 1 {
+			at := strings.LastIndex(s, mark)
+			if at < 0 {
+				break
+			}
+			parts, s = append(parts, s[at+len(mark):]), s[:at]
+		}
+		parts = append(parts, s)
+		slices.Reverse(parts)
+	default:
+		parts = strings.SplitN(s, mark, most)
+	}
+	l := &List{}
+	for _, part := range parts {
+		l.Items = append(l.Items, part)
+	}
+	return l
 }
 
 // strftime formats a time as Python does.

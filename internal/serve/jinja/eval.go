@@ -1,10 +1,9 @@
 package jinja
 
 import (
-	"errors"
-	"fmt"
 	"iter"
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -19,7 +18,7 @@ type (
 		values map[any]any
 	}
 	undefined struct{ name string }
-	function  func(r *runner, args []any, named map[string]any) (any, error)
+	function  func(r *runner, args []any, named map[string]any) any
 )
 
 // Get returns the value of a key.
@@ -51,11 +50,10 @@ type runner struct {
 // mostSteps bounds the work of one run: a loop in a loop over a long chat could take for ever.
 const mostSteps = 1_000_000
 
-func (r *runner) step() error {
+func (r *runner) step() {
 	if r.steps++; r.steps > mostSteps {
-		return errors.New("the chat template takes too long")
+		fail("the chat template takes too long")
 	}
-	return nil
 }
 
 // A scope holds variables. Those of the scopes around it can be read.
@@ -81,36 +79,36 @@ func (s *scope) set(name string, value any) {
 }
 
 // Run writes the text of the template with these variables. now is the time of strftime_now.
-func (t *Template) Run(vars map[string]any, now time.Time) (string, error) {
+func (t *Template) Run(vars map[string]any, now time.Time) (text string, err error) {
+	defer recovered(&err)
 	r := &runner{out: new(strings.Builder), scope: &scope{vars: globals()}, now: now}
 	r.scope = &scope{parent: r.scope}
 	for name, value := range vars {
 		r.scope.set(name, value)
 	}
-	if err := r.runAll(t.body); err != nil {
-		return "", err
-	}
+	r.runWhole(t.body)
 	return r.out.String(), nil
 }
 
 func globals() map[string]any {
 	return map[string]any{
-		"raise_exception": function(func(_ *runner, args []any, _ map[string]any) (any, error) {
-			return nil, errors.New(strings.Join(texts(args), " "))
+		"raise_exception": function(func(_ *runner, args []any, _ map[string]any) any {
+			fail("%s", strings.Join(texts(args), " "))
+			return nil
 		}),
-		"strftime_now": function(func(r *runner, args []any, _ map[string]any) (any, error) {
-			return strftime(r.now, strings.Join(texts(args), "")), nil
+		"strftime_now": function(func(r *runner, args []any, _ map[string]any) any {
+			return strftime(r.now, strings.Join(texts(args), ""))
 		}),
 		"namespace": function(newDict), "dict": function(newDict), "range": function(newRange),
 	}
 }
 
-func newDict(_ *runner, args []any, named map[string]any) (any, error) {
+func newDict(_ *runner, args []any, named map[string]any) any {
 	d := &Dict{}
 	for _, a := range args {
 		from, ok := a.(*Dict)
 		if !ok {
-			return nil, fmt.Errorf("dict of %s", typeName(a))
+			fail("dict of %s", typeName(a))
 		}
 		for _, k := range from.keys {
 			d.Set(k, from.values[k])
@@ -119,32 +117,32 @@ func newDict(_ *runner, args []any, named map[string]any) (any, error) {
 	for name, value := range named {
 		d.Set(name, value)
 	}
-	return d, nil
+	return d
 }
 
 // longestRange bounds range().
 const longestRange = 1 << 20
 
-func newRange(_ *runner, args []any, _ map[string]any) (any, error) {
+func newRange(_ *runner, args []any, _ map[string]any) any {
 	numbers := []int64{0, 0, 1}
 	for i, a := range args {
 		n, ok := a.(int64)
 		if !ok || i > 2 {
-			return nil, errors.New("range wants one to three numbers")
+			fail("range wants one to three numbers")
 		}
-		if numbers[min(i, 2)] = n; len(args) == 1 {
+		if numbers[i] = n; len(args) == 1 {
 			numbers[0], numbers[1] = 0, n
 		}
 	}
 	from, to, step := numbers[0], numbers[1], numbers[2]
 	l := &List{}
 	if step == 0 || (to-from)/step > longestRange {
-		return nil, fmt.Errorf("range from %d to %d in steps of %d", from, to, step)
+		fail("range from %d to %d in steps of %d", from, to, step)
 	}
 	for n := from; step > 0 && n < to || step < 0 && n > to; n += step {
 		l.Items = append(l.Items, n)
 	}
-	return l, nil
+	return l
 }
 
 func texts(args []any) (all []string) {
@@ -154,72 +152,68 @@ func texts(args []any) (all []string) {
 	return all
 }
 
-func (r *runner) runAll(body []node) error {
+// A jump is what ends a body early; "" is nothing. It is also the block that does so.
+type jump string
+
+const (
+	breaks    jump = "break"
+	continues jump = "continue"
+)
+
+func (j jump) run(*runner) jump { return j }
+
+func (r *runner) runAll(body []node) jump {
 	for _, n := range body {
-		if err := r.step(); err != nil {
-			return err
-		}
-		if err := n.run(r); err != nil {
-			return err
+		r.step()
+		if j := n.run(r); j != "" {
+			return j
 		}
 	}
-	return nil
+	return ""
+}
+
+// runWhole runs a body that is in no loop.
+func (r *runner) runWhole(body []node) {
+	if j := r.runAll(body); j != "" {
+		fail("%s outside of a loop", j)
+	}
 }
 
 // captured runs a body, and returns what it writes.
-func (r *runner) captured(body []node, in *scope) (string, error) {
+func (r *runner) captured(body []node, in *scope) string {
 	inner := *r
 	inner.out, inner.scope = new(strings.Builder), in
 	if inner.depth++; inner.depth > deepest {
-		return "", fmt.Errorf("macros call each other more than %d deep", deepest)
+		fail("macros call each other more than %d deep", deepest)
 	}
-	err := inner.runAll(body)
+	inner.runWhole(body)
 	r.steps = inner.steps
-	return inner.out.String(), err
+	return inner.out.String()
 }
 
 type textNode string
 
-func (n textNode) run(r *runner) error { r.out.WriteString(string(n)); return nil }
+func (n textNode) run(r *runner) jump { r.out.WriteString(string(n)); return "" }
 
 type group []node
 
-func (n group) run(r *runner) error { return r.runAll(n) }
+func (n group) run(r *runner) jump { return r.runAll(n) }
 
 type printNode struct{ value expr }
 
-func (n printNode) run(r *runner) error {
-	v, err := n.value.eval(r)
-	if err == nil {
-		r.out.WriteString(toText(v))
-	}
-	return err
-}
+func (n printNode) run(r *runner) jump { r.out.WriteString(toText(n.value.eval(r))); return "" }
 
 type ifNode struct {
 	test            expr
 	then, otherwise []node
 }
 
-func (n *ifNode) run(r *runner) error {
-	v, err := n.test.eval(r)
-	if err != nil {
-		return err
-	}
-	if truth(v) {
+func (n *ifNode) run(r *runner) jump {
+	if truth(n.test.eval(r)) {
 		return r.runAll(n.then)
 	}
 	return r.runAll(n.otherwise)
 }
-
-var (
-	errBreak    = errors.New("break outside of a loop")
-	errContinue = errors.New("continue outside of a loop")
-)
-
-type loopEnd struct{ err error }
-
-func (n loopEnd) run(*runner) error { return n.err }
 
 type forNode struct {
 	names           []string
@@ -227,72 +221,45 @@ type forNode struct {
 	body, otherwise []node
 }
 
-func (n *forNode) run(r *runner) error {
-	over, err := n.over.eval(r)
-	if err != nil {
-		return err
-	}
-	items, err := iterate(over)
-	if err != nil {
-		return err
-	}
+func (n *forNode) run(r *runner) jump {
+	items := itemsOf(n.over.eval(r))
 	outer := r.scope
 	defer func() { r.scope = outer }()
 	if n.filter != nil {
-		var kept []any
-		for _, item := range items {
+		items = slices.DeleteFunc(slices.Clone(items), func(item any) bool {
 			r.scope = &scope{parent: outer}
-			err := n.bind(r.scope, item)
-			var ok any
-			if err == nil {
-				ok, err = n.filter.eval(r)
-			}
-			if err != nil {
-				return err
-			}
-			if truth(ok) {
-				kept = append(kept, item)
-			}
-		}
-		items = kept
+			n.bind(r.scope, item)
+			return !truth(n.filter.eval(r))
+		})
 	}
 	if len(items) == 0 {
 		r.scope = outer
 		return r.runAll(n.otherwise)
 	}
 	for i, item := range items {
-		if err := r.step(); err != nil {
-			return err
-		}
+		r.step()
 		r.scope = &scope{parent: outer}
 		r.scope.set("loop", &loop{items, i})
-		err := n.bind(r.scope, item)
-		if err == nil {
-			err = r.runAll(n.body)
-		}
-		if err == errBreak {
+		n.bind(r.scope, item)
+		if r.runAll(n.body) == breaks {
 			break
 		}
-		if err != nil && err != errContinue {
-			return err
-		}
 	}
-	return nil
+	return ""
 }
 
-func (n *forNode) bind(s *scope, item any) error {
+func (n *forNode) bind(s *scope, item any) {
 	if len(n.names) == 1 {
 		s.set(n.names[0], item)
-		return nil
+		return
 	}
 	parts, err := iterate(item)
 	if err != nil || len(parts) != len(n.names) {
-		return fmt.Errorf("a loop over %d names gets %s", len(n.names), typeName(item))
+		fail("a loop over %d names gets %s", len(n.names), typeName(item))
 	}
 	for i, name := range n.names {
 		s.set(name, parts[i])
 	}
-	return nil
 }
 
 // loop is the variable of that name.
@@ -327,11 +294,11 @@ func (l *loop) attribute(name string) any {
 			return l.items[l.at+1]
 		}
 	case "cycle":
-		return function(func(_ *runner, args []any, _ map[string]any) (any, error) {
+		return function(func(_ *runner, args []any, _ map[string]any) any {
 			if len(args) == 0 {
-				return nil, errors.New("cycle of nothing")
+				fail("cycle of nothing")
 			}
-			return args[l.at%len(args)], nil
+			return args[l.at%len(args)]
 		})
 	}
 	return undefined{"loop." + name}
@@ -345,44 +312,38 @@ type setNode struct {
 	body    []node
 }
 
-func (n *setNode) run(r *runner) error {
+func (n *setNode) run(r *runner) jump {
 	var value any
-	var err error
 	if n.value != nil {
-		value, err = n.value.eval(r)
+		value = n.value.eval(r)
 	} else {
-		value, err = r.captured(n.body, &scope{parent: r.scope})
-	}
-	if err != nil {
-		return err
+		value = r.captured(n.body, &scope{parent: r.scope})
 	}
 	if len(n.targets) == 1 {
-		return n.targets[0].set(r, value)
+		n.targets[0].set(r, value)
+		return ""
 	}
 	parts, err := iterate(value)
 	if err != nil || len(parts) != len(n.targets) {
-		return fmt.Errorf("set of %d names gets %s", len(n.targets), typeName(value))
+		fail("set of %d names gets %s", len(n.targets), typeName(value))
 	}
 	for i, t := range n.targets {
-		if err := t.set(r, parts[i]); err != nil {
-			return err
-		}
+		t.set(r, parts[i])
 	}
-	return nil
+	return ""
 }
 
-func (t target) set(r *runner, value any) error {
+func (t target) set(r *runner, value any) {
 	if t.attribute == "" {
 		r.scope.set(t.name, value)
-		return nil
+		return
 	}
 	of, _ := r.scope.get(t.name)
 	d, ok := of.(*Dict)
 	if !ok {
-		return fmt.Errorf("%s is no namespace", t.name)
+		fail("%s is no namespace", t.name)
 	}
 	d.Set(t.attribute, value)
-	return nil
 }
 
 type macroNode struct {
@@ -392,11 +353,11 @@ type macroNode struct {
 	body       []node
 }
 
-func (n *macroNode) run(r *runner) error {
+func (n *macroNode) run(r *runner) jump {
 	around := r.scope
-	r.scope.set(n.name, function(func(r *runner, args []any, named map[string]any) (any, error) {
+	r.scope.set(n.name, function(func(r *runner, args []any, named map[string]any) any {
 		if len(args) > len(n.parameters) {
-			return nil, fmt.Errorf("the macro %s takes %d arguments, not %d", n.name, len(n.parameters), len(args))
+			fail("the macro %s takes %d arguments, not %d", n.name, len(n.parameters), len(args))
 		}
 		s := &scope{parent: around}
 		for i, p := range n.parameters {
@@ -408,10 +369,7 @@ func (n *macroNode) run(r *runner) error {
 			case n.defaults[i] != nil:
 				inner := *r
 				inner.scope = s
-				var err error
-				if value, err = n.defaults[i].eval(&inner); err != nil {
-					return nil, err
-				}
+				value = n.defaults[i].eval(&inner)
 			default:
 				value = undefined{p}
 			}
@@ -419,55 +377,46 @@ func (n *macroNode) run(r *runner) error {
 		}
 		return r.captured(n.body, s)
 	}))
-	return nil
+	return ""
 }
 
 type constExpr struct{ value any }
 
-func (e constExpr) eval(*runner) (any, error) { return e.value, nil }
+func (e constExpr) eval(*runner) any { return e.value }
 
 type nameExpr string
 
-func (e nameExpr) eval(r *runner) (any, error) {
+func (e nameExpr) eval(r *runner) any {
 	if v, ok := r.scope.get(string(e)); ok {
-		return v, nil
+		return v
 	}
-	return undefined{string(e)}, nil
+	return undefined{string(e)}
 }
 
 type listExpr []expr
 
-func (e listExpr) eval(r *runner) (any, error) {
-	l := &List{Items: make([]any, 0, len(e))}
-	for _, item := range e {
-		v, err := item.eval(r)
-		if err != nil {
-			return nil, err
-		}
-		l.Items = append(l.Items, v)
+func (e listExpr) eval(r *runner) any { return &List{Items: evalAll(r, e)} }
+
+func evalAll(r *runner, all []expr) []any {
+	values := make([]any, 0, len(all))
+	for _, one := range all {
+		values = append(values, one.eval(r))
 	}
-	return l, nil
+	return values
 }
 
 type dictExpr [][2]expr
 
-func (e dictExpr) eval(r *runner) (any, error) {
+func (e dictExpr) eval(r *runner) any {
 	d := &Dict{}
 	for _, pair := range e {
-		key, err := pair[0].eval(r)
-		if err != nil {
-			return nil, err
-		}
-		value, err := pair[1].eval(r)
-		if err != nil {
-			return nil, err
-		}
+		key, value := pair[0].eval(r), pair[1].eval(r)
 		if !hashable(key) {
-			return nil, fmt.Errorf("%s as a key", typeName(key))
+			fail("%s as a key", typeName(key))
 		}
 		d.Set(key, value)
 	}
-	return d, nil
+	return d
 }
 
 func hashable(v any) bool {
@@ -480,15 +429,12 @@ func hashable(v any) bool {
 
 type condExpr struct{ test, then, otherwise expr }
 
-func (e condExpr) eval(r *runner) (any, error) {
-	v, err := e.test.eval(r)
+func (e condExpr) eval(r *runner) any {
 	switch {
-	case err != nil:
-		return nil, err
-	case truth(v):
+	case truth(e.test.eval(r)):
 		return e.then.eval(r)
 	case e.otherwise == nil:
-		return undefined{"a condition without else"}, nil
+		return undefined{"a condition without else"}
 	}
 	return e.otherwise.eval(r)
 }
@@ -498,35 +444,29 @@ type logicExpr struct {
 	or          bool
 }
 
-func (e logicExpr) eval(r *runner) (any, error) {
-	v, err := e.left.eval(r)
-	if err != nil || truth(v) == e.or {
-		return v, err
+func (e logicExpr) eval(r *runner) any {
+	if v := e.left.eval(r); truth(v) == e.or {
+		return v
 	}
 	return e.right.eval(r)
 }
 
 type notExpr struct{ of expr }
 
-func (e notExpr) eval(r *runner) (any, error) {
-	v, err := e.of.eval(r)
-	return !truth(v), err
-}
+func (e notExpr) eval(r *runner) any { return !truth(e.of.eval(r)) }
 
 type negExpr struct{ of expr }
 
-func (e negExpr) eval(r *runner) (any, error) {
-	v, err := e.of.eval(r)
+func (e negExpr) eval(r *runner) any {
+	v := e.of.eval(r)
 	switch n := v.(type) {
 	case int64:
-		return -n, err
+		return -n
 	case float64:
-		return -n, err
+		return -n
 	}
-	if err == nil {
-		err = fmt.Errorf("minus %s", typeName(v))
-	}
-	return nil, err
+	fail("minus %s", typeName(v))
+	return nil
 }
 
 type compareExpr struct {
@@ -535,23 +475,17 @@ type compareExpr struct {
 	right []expr
 }
 
-func (e compareExpr) eval(r *runner) (any, error) {
-	left, err := e.left.eval(r)
-	if err != nil {
-		return nil, err
-	}
+func (e compareExpr) eval(r *runner) any {
+	left := e.left.eval(r)
 	for i, op := range e.ops {
-		right, err := e.right[i].eval(r)
-		if err != nil {
-			return nil, err
-		}
+		right := e.right[i].eval(r)
 		ok, err := compare(op, left, right)
-		if err != nil || !ok {
-			return false, err
+		if check(err); !ok {
+			return false
 		}
 		left = right
 	}
-	return true, nil
+	return true
 }
 
 type binaryExpr struct {
@@ -559,20 +493,9 @@ type binaryExpr struct {
 	left, right expr
 }
 
-func (e binaryExpr) eval(r *runner) (any, error) {
-	left, err := e.left.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	right, err := e.right.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	return operate(e.op, left, right)
-}
+func (e binaryExpr) eval(r *runner) any { return operate(e.op, e.left.eval(r), e.right.eval(r)) }
 
-func operate(op string, left, right any) (any, error) {
-	wrong := fmt.Errorf("%s %s %s", typeName(left), op, typeName(right))
+func operate(op string, left, right any) any {
 	switch l := left.(type) {
 	case string:
 		switch rt := right.(type) {
@@ -582,15 +505,15 @@ func operate(op string, left, right any) (any, error) {
 			}
 		case int64:
 			if op == "*" && rt*int64(len(l)) < 1<<20 {
-				return strings.Repeat(l, int(max(rt, 0))), nil
+				return strings.Repeat(l, int(max(rt, 0)))
 			}
 		}
 		if op == "%" {
-			return nil, errors.New("the operator % of texts is not supported")
+			fail("the operator %% of texts is not supported")
 		}
 	case *List:
 		if other, ok := right.(*List); ok && op == "+" {
-			return &List{Items: append(append([]any(nil), l.Items...), other.Items...)}, nil
+			return &List{Items: slices.Concat(l.Items, other.Items)}
 		}
 	}
 	if op == "~" {
@@ -601,61 +524,58 @@ func operate(op string, left, right any) (any, error) {
 	if isInt && bothInt {
 		switch op {
 		case "+":
-			return a + b, nil
+			return a + b
 		case "-":
-			return a - b, nil
+			return a - b
 		case "*":
-			return a * b, nil
+			return a * b
 		}
 		if (op == "//" || op == "%") && b != 0 {
 			quotient := int64(math.Floor(float64(a) / float64(b)))
 			if op == "//" {
-				return quotient, nil
+				return quotient
 			}
-			return a - quotient*b, nil
+			return a - quotient*b
 		}
 	}
 	x, okX := number(left)
 	y, okY := number(right)
 	if !okX || !okY {
-		return nil, wrong
+		fail("%s %s %s", typeName(left), op, typeName(right))
 	}
 	switch op {
 	case "+":
-		return x + y, nil
+		return x + y
 	case "-":
-		return x - y, nil
+		return x - y
 	case "*":
-		return x * y, nil
+		return x * y
 	case "**":
 		if p := math.Pow(x, y); isInt && bothInt && b >= 0 {
-			return int64(p), nil
+			return int64(p)
 		} else {
-			return p, nil
+			return p
 		}
-	case "/", "//", "%":
-		if y == 0 {
-			return nil, errors.New("division by zero")
-		}
-		switch op {
-		case "//":
-			return math.Floor(x / y), nil
-		case "%":
-			return x - math.Floor(x/y)*y, nil
-		}
-		return x / y, nil
 	}
-	return nil, wrong
+	switch {
+	case y == 0:
+		fail("division by zero")
+	case op == "//":
+		return math.Floor(x / y)
+	case op == "%":
+		return x - math.Floor(x/y)*y
+	}
+	return x / y
 }
 
 // longestText bounds a text that a template makes, in bytes.
 const longestText = 64 << 20
 
-func joined(a, b string) (any, error) {
+func joined(a, b string) string {
 	if len(a)+len(b) > longestText {
-		return nil, fmt.Errorf("the chat template makes a text of more than %d bytes", longestText)
+		fail("the chat template makes a text of more than %d bytes", longestText)
 	}
-	return a + b, nil
+	return a + b
 }
 
 type attrExpr struct {
@@ -663,107 +583,63 @@ type attrExpr struct {
 	dot     bool // and not in brackets
 }
 
-func (e attrExpr) eval(r *runner) (any, error) {
-	of, err := e.of.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	key, err := e.key.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	return lookUp(of, key, e.dot)
-}
+func (e attrExpr) eval(r *runner) any { return lookUp(e.of.eval(r), e.key.eval(r), e.dot) }
 
-func lookUp(of, key any, dot bool) (any, error) {
-	missing := undefined{toText(key)}
+func lookUp(of, key any, dot bool) any {
 	name, _ := key.(string)
+	var items []any
 	switch of := of.(type) {
 	case undefined:
-		return nil, fmt.Errorf("'%s' is undefined", of.name)
-	case *Dict:
-		if dot {
-			if m := method(of, name); m != nil {
-				return m, nil
-			}
-		}
-		if hashable(key) {
-			if v, ok := of.Get(key); ok {
-				return v, nil
-			}
-		}
-		if m := method(of, name); m != nil {
-			return m, nil
-		}
+		fail("'%s' is undefined", of.name)
 	case *loop:
-		return of.attribute(name), nil
+		return of.attribute(name)
+	case *Dict:
+		if hashable(key) && (!dot || method(of, name) == nil) {
+			if v, ok := of.Get(key); ok {
+				return v
+			}
+		}
 	case *List:
-		if i, ok := key.(int64); ok {
-			if i < 0 {
-				i += int64(len(of.Items))
-			}
-			if i >= 0 && i < int64(len(of.Items)) {
-				return of.Items[i], nil
-			}
-			return missing, nil
-		}
-		if m := method(of, name); m != nil {
-			return m, nil
-		}
+		items = of.Items
 	case string:
-		if i, ok := key.(int64); ok {
-			runes := []rune(of)
-			if i < 0 {
-				i += int64(len(runes))
-			}
-			if i >= 0 && i < int64(len(runes)) {
-				return string(runes[i]), nil
-			}
-			return missing, nil
-		}
-		if m := method(of, name); m != nil {
-			return m, nil
+		if _, ok := key.(int64); ok {
+			items, _ = iterate(of)
 		}
 	}
-	return missing, nil
+	if i, ok := key.(int64); ok {
+		if i < 0 {
+			i += int64(len(items))
+		}
+		if i >= 0 && i < int64(len(items)) {
+			return items[i]
+		}
+	} else if m := method(of, name); m != nil {
+		return m
+	}
+	return undefined{toText(key)}
 }
 
 type sliceExpr struct{ of, from, to, step expr }
 
-func (e sliceExpr) eval(r *runner) (any, error) {
-	of, err := e.of.eval(r)
-	if err != nil {
-		return nil, err
-	}
+func (e sliceExpr) eval(r *runner) any {
+	of := e.of.eval(r)
 	bounds := [3]*int64{}
 	for i, part := range []expr{e.from, e.to, e.step} {
 		if part == nil {
 			continue
 		}
-		v, err := part.eval(r)
-		if err != nil {
-			return nil, err
-		}
+		v := part.eval(r)
 		if n, ok := v.(int64); ok {
 			bounds[i] = &n
 		} else if v != nil {
-			return nil, fmt.Errorf("a slice from %s", typeName(v))
+			fail("a slice from %s", typeName(v))
 		}
 	}
-	var items []any
-	text, isText := of.(string)
-	if isText {
-		for _, c := range text {
-			items = append(items, string(c))
-		}
-	} else if items, err = iterate(of); err != nil {
-		return nil, err
+	cut := slice(itemsOf(of), bounds)
+	if _, isText := of.(string); isText {
+		return strings.Join(texts(cut), "")
 	}
-	cut := slice(items, bounds)
-	if isText {
-		return strings.Join(texts(cut), ""), nil
-	}
-	return &List{Items: cut}, nil
+	return &List{Items: cut}
 }
 
 // slice is that of Python.
@@ -797,25 +673,15 @@ func slice(items []any, bounds [3]*int64) (cut []any) {
 	return cut
 }
 
-func (a *arguments) eval(r *runner) (plain []any, named map[string]any, err error) {
-	for _, e := range a.plain {
-		v, err := e.eval(r)
-		if err != nil {
-			return nil, nil, err
-		}
-		plain = append(plain, v)
-	}
+func (a *arguments) eval(r *runner) (c call) {
+	c.plain = evalAll(r, a.plain)
 	for i, name := range a.names {
-		v, err := a.named[i].eval(r)
-		if err != nil {
-			return nil, nil, err
+		if c.named == nil {
+			c.named = map[string]any{}
 		}
-		if named == nil {
-			named = map[string]any{}
-		}
-		named[name] = v
+		c.named[name] = a.named[i].eval(r)
 	}
-	return plain, named, nil
+	return c
 }
 
 type callExpr struct {
@@ -824,27 +690,19 @@ type callExpr struct {
 	line int
 }
 
-func (e callExpr) eval(r *runner) (any, error) {
-	of, err := e.of.eval(r)
-	if err != nil {
-		return nil, err
-	}
+func (e callExpr) eval(r *runner) any {
+	of := e.of.eval(r)
 	f, ok := of.(function)
 	if !ok {
 		name := typeName(of)
 		if u, is := of.(undefined); is {
 			name = "'" + u.name + "'"
 		}
-		return nil, fmt.Errorf("line %d: %s is no function", e.line, name)
+		fail("line %d: %s is no function", e.line, name)
 	}
-	plain, named, err := e.args.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.step(); err != nil {
-		return nil, err
-	}
-	return f(r, plain, named)
+	c := e.args.eval(r)
+	r.step()
+	return f(r, c.plain, c.named)
 }
 
 type filterExpr struct {
@@ -854,20 +712,10 @@ type filterExpr struct {
 	line int
 }
 
-func (e filterExpr) eval(r *runner) (any, error) {
-	of, err := e.of.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	plain, named, err := e.args.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	v, err := filters[e.name](r, of, call{plain, named})
-	if err != nil {
-		return nil, fmt.Errorf("line %d: filter %s: %w", e.line, e.name, err)
-	}
-	return v, nil
+func (e filterExpr) eval(r *runner) any {
+	of, c := e.of.eval(r), e.args.eval(r)
+	defer explained("line %d: filter %s", e.line, e.name)
+	return filters[e.name](r, of, c)
 }
 
 type testExpr struct {
@@ -877,16 +725,8 @@ type testExpr struct {
 	not  bool
 }
 
-func (e testExpr) eval(r *runner) (any, error) {
-	of, err := e.of.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	plain, _, err := e.args.eval(r)
-	if err != nil {
-		return nil, err
-	}
-	return tests[e.name](of, plain) != e.not, nil
+func (e testExpr) eval(r *runner) any {
+	return tests[e.name](e.of.eval(r), e.args.eval(r).plain) != e.not
 }
 
 // All goes over the keys that are texts, and their values.

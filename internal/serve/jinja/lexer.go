@@ -34,7 +34,7 @@ var operators = []string{"**", "//", "==", "!=", "<=", ">=", "+", "-", "*", "/",
 
 // lex cuts a template into tokens. As transformers sets it, the first line end after a block is dropped (trim_blocks), and so is the
 // space before a block at the begin of a line (lstrip_blocks).
-func lex(source string) (tokens []token, err error) {
+func lex(source string) (tokens []token) {
 	source = strings.ReplaceAll(source, "\r\n", "\n")
 	source = strings.TrimSuffix(source, "\n") // keep_trailing_newline is off
 	line := 1
@@ -85,7 +85,7 @@ func lex(source string) (tokens []token, err error) {
 		if mark == "{#" {
 			end := strings.Index(source[body:], "#}")
 			if end < 0 {
-				return nil, fmt.Errorf("line %d: a comment has no end", line)
+				fail("line %d: a comment has no end", line)
 			}
 			line += strings.Count(source[body:body+end], "\n")
 			strip = end > 0 && source[body+end-1] == '-'
@@ -97,21 +97,18 @@ func lex(source string) (tokens []token, err error) {
 			closing, first, last = "}}", beginPrint, endPrint
 		}
 		tokens = append(tokens, token{first, mark, line})
-		inner, next, err := lexTag(source, body, closing, &line)
-		if err != nil {
-			return nil, err
-		}
+		inner, next := lexTag(source, body, closing, &line)
 		tokens = append(append(tokens, inner...), token{last, closing, line})
 		end := next - 2
 		strip = source[end-1] == '-'
 		trim = mark == "{%" && source[end-1] != '+'
 		at = next
 	}
-	return append(tokens, token{endOfFile, "", line}), nil
+	return append(tokens, token{endOfFile, "", line})
 }
 
 // lexTag returns the tokens of a tag, and where the text goes on behind it.
-func lexTag(source string, at int, closing string, line *int) (tokens []token, next int, err error) {
+func lexTag(source string, at int, closing string, line *int) (tokens []token, next int) {
 	depth := 0
 	for at < len(source) {
 		rest := source[at:]
@@ -125,14 +122,11 @@ func lexTag(source string, at int, closing string, line *int) (tokens []token, n
 			at++
 			continue
 		case depth == 0 && strings.HasPrefix(rest, closing):
-			return tokens, at + 2, nil
+			return tokens, at + 2
 		case depth == 0 && (c == '-' || c == '+') && strings.HasPrefix(rest[1:], closing):
-			return tokens, at + 3, nil
+			return tokens, at + 3
 		case c == '"' || c == '\'':
-			text, n, err := quoted(rest)
-			if err != nil {
-				return nil, 0, fmt.Errorf("line %d: %w", *line, err)
-			}
+			text, n := quoted(rest, *line)
 			*line += strings.Count(rest[:n], "\n")
 			tokens = append(tokens, token{stringToken, text, *line})
 			at += n
@@ -160,7 +154,7 @@ func lexTag(source string, at int, closing string, line *int) (tokens []token, n
 		}
 		switch found {
 		case "":
-			return nil, 0, fmt.Errorf("line %d: unexpected %q", *line, c)
+			fail("line %d: unexpected %q", *line, c)
 		case "(", "[", "{":
 			depth++
 		case ")", "]", "}":
@@ -169,7 +163,8 @@ func lexTag(source string, at int, closing string, line *int) (tokens []token, n
 		tokens = append(tokens, token{opToken, found, *line})
 		at += len(found)
 	}
-	return nil, 0, fmt.Errorf("line %d: a tag has no %s", *line, closing)
+	fail("line %d: a tag has no %s", *line, closing)
+	return nil, 0
 }
 
 func nameLength(text string) (n int) {
@@ -183,13 +178,13 @@ func nameLength(text string) (n int) {
 	return n
 }
 
-// quoted reads a string literal.
-func quoted(text string) (value string, n int, err error) {
+// quoted reads a string literal, which begins in this line.
+func quoted(text string, line int) (value string, n int) {
 	var b strings.Builder
 	for i := 1; i < len(text); i++ {
 		switch c := text[i]; {
 		case c == text[0]:
-			return b.String(), i + 1, nil
+			return b.String(), i + 1
 		case c == '\\' && i+1 < len(text):
 			i++
 			switch text[i] {
@@ -206,10 +201,10 @@ func quoted(text string) (value string, n int, err error) {
 				}
 				var r rune
 				if i+size >= len(text) {
-					return "", 0, fmt.Errorf("a string has no end")
+					fail("line %d: a string has no end", line)
 				}
 				if _, err := fmt.Sscanf(text[i+1:i+1+size], "%x", &r); err != nil {
-					return "", 0, fmt.Errorf("escape %q in a string", text[i-1:i+1+size])
+					fail("line %d: escape %q in a string", line, text[i-1:i+1+size])
 				}
 				b.WriteRune(r)
 				i += size
@@ -224,5 +219,6 @@ func quoted(text string) (value string, n int, err error) {
 			b.WriteByte(c)
 		}
 	}
-	return "", 0, fmt.Errorf("a string has no end")
+	fail("line %d: a string has no end", line)
+	return "", 0
 }

@@ -10,26 +10,53 @@ import (
 type Template struct{ body []node }
 
 // Parse reads a template.
-func Parse(source string) (*Template, error) {
-	tokens, err := lex(source)
-	if err != nil {
-		return nil, err
-	}
-	p := &parser{tokens: tokens}
-	body, err := p.nodes()
-	if err == nil && p.peek().kind != endOfFile {
-		err = p.failed("{%% %s %%} ends nothing", p.tokens[p.at+1].text)
-	}
-	if err != nil {
-		return nil, err
+func Parse(source string) (t *Template, err error) {
+	defer recovered(&err)
+	p := &parser{tokens: lex(source)}
+	body := p.nodes()
+	if p.peek().kind != endOfFile {
+		p.fail("{%% %s %%} ends nothing", p.tokens[p.at+1].text)
 	}
 	return &Template{body}, nil
 }
 
+// A failure is what ends the work at a template: it is panicked with, and [Parse] and [Template.Run] return its error.
+type failure struct{ err error }
+
+func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...)}) }
+
+func check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+// recovered makes an error of a failure. It is deferred.
+func recovered(err *error) {
+	switch reason := recover().(type) {
+	case nil:
+	case failure:
+		*err = reason.err
+	default:
+		panic(reason)
+	}
+}
+
+// explained says of a failure what has failed. It is deferred.
+func explained(format string, args ...any) {
+	switch reason := recover().(type) {
+	case nil:
+	case failure:
+		fail("%s: %w", fmt.Sprintf(format, args...), reason.err)
+	default:
+		panic(reason)
+	}
+}
+
 // A node writes a part of the text. An expr has a value.
 type (
-	node interface{ run(r *runner) error }
-	expr interface{ eval(r *runner) (any, error) }
+	node interface{ run(r *runner) jump }
+	expr interface{ eval(r *runner) any }
 )
 
 type parser struct {
@@ -51,8 +78,8 @@ func (p *parser) next() token {
 	return t
 }
 
-func (p *parser) failed(format string, args ...any) error {
-	return fmt.Errorf("line %d: %s", p.peek().line, fmt.Sprintf(format, args...))
+func (p *parser) fail(format string, args ...any) {
+	fail("line %d: %s", p.peek().line, fmt.Sprintf(format, args...))
 }
 
 // is reports whether the next token is this operator or name.
@@ -69,324 +96,228 @@ func (p *parser) accept(text string) bool {
 	return false
 }
 
-func (p *parser) expect(text string) error {
+func (p *parser) expect(text string) {
 	if !p.accept(text) {
-		return p.failed("want %q, not %q", text, p.peek().text)
+		p.fail("want %q, not %q", text, p.peek().text)
 	}
-	return nil
 }
 
-func (p *parser) name() (string, error) {
-	if p.peek().kind != nameToken {
-		return "", p.failed("want a name, not %q", p.peek().text)
+func (p *parser) expectKind(k kind, want string) token {
+	if p.peek().kind != k {
+		p.fail("want %s, not %q", want, p.peek().text)
 	}
-	return p.next().text, nil
+	return p.next()
 }
 
-func (p *parser) end() error {
-	if p.peek().kind != endBlock {
-		return p.failed("want %%}, not %q", p.peek().text)
+func (p *parser) name() string { return p.expectKind(nameToken, "a name").text }
+
+func (p *parser) end() { p.expectKind(endBlock, "%}") }
+
+// deeper counts how deep the parser is until the function that it returns is called.
+func (p *parser) deeper() func() {
+	if p.depth++; p.depth > deepest {
+		p.fail("nested more than %d deep", deepest)
 	}
-	p.at++
-	return nil
+	return func() { p.depth-- }
 }
 
 // nodes parses up to a block that begins none, such as endif, and leaves that.
-func (p *parser) nodes() (all []node, err error) {
-	if p.depth++; p.depth > deepest {
-		return nil, p.failed("nested more than %d deep", deepest)
-	}
-	defer func() { p.depth-- }()
+func (p *parser) nodes() (all []node) {
+	defer p.deeper()()
 	for {
 		switch t := p.peek(); t.kind {
 		case endOfFile:
-			return all, nil
+			return all
 		case textToken:
 			p.at++
 			all = append(all, textNode(t.text))
 		case beginPrint:
 			p.at++
-			e, err := p.tuple()
-			if err != nil {
-				return nil, err
-			}
-			if p.peek().kind != endPrint {
-				return nil, p.failed("want }}, not %q", p.peek().text)
-			}
-			p.at++
-			all = append(all, printNode{e})
+			all = append(all, printNode{p.tuple()})
+			p.expectKind(endPrint, "}}")
 		case beginBlock:
 			word := p.tokens[p.at+1]
 			parse := blocks[word.text]
 			if word.kind != nameToken || parse == nil {
 				if slices.Contains(enders, word.text) {
-					return all, nil
+					return all
 				}
-				return nil, p.failed("{%% %s %%} is not supported", word.text)
+				p.fail("{%% %s %%} is not supported", word.text)
 			}
 			p.at += 2
-			n, err := parse(p)
-			if err != nil {
-				return nil, err
-			}
-			if n != nil {
-				all = append(all, n)
-			}
+			all = append(all, parse(p))
 		default:
-			return nil, p.failed("unexpected %q", t.text)
+			p.fail("unexpected %q", t.text)
 		}
 	}
 }
 
 var enders = []string{"elif", "else", "endif", "endfor", "endset", "endmacro", "endgeneration", "endfilter", "endcall"}
 
-var blocks map[string]func(*parser) (node, error)
+var blocks map[string]func(*parser) node
 
 func init() {
-	blocks = map[string]func(*parser) (node, error){
+	blocks = map[string]func(*parser) node{
 		"if": (*parser).ifBlock, "for": (*parser).forBlock, "set": (*parser).setBlock, "macro": (*parser).macroBlock,
-		"break":    func(p *parser) (node, error) { return loopEnd{errBreak}, p.end() },
-		"continue": func(p *parser) (node, error) { return loopEnd{errContinue}, p.end() },
+		"break":    func(p *parser) node { p.end(); return breaks },
+		"continue": func(p *parser) node { p.end(); return continues },
 		// What the model is trained to say is marked, and nothing else.
-		"generation": func(p *parser) (node, error) {
-			if err := p.end(); err != nil {
-				return nil, err
-			}
-			body, err := p.until("endgeneration")
-			return group(body), err
-		},
+		"generation": func(p *parser) node { p.end(); return group(p.until("endgeneration")) },
 	}
+}
+
+// body parses the body of a block whose end has this name, up to the name of the block that follows it.
+func (p *parser) body(end string) []node {
+	body := p.nodes()
+	if p.peek().kind == endOfFile {
+		p.fail("{%% %s %%} is missing", end)
+	}
+	p.at++
+	return body
 }
 
 // until parses the body of a block up to its end, which has this name.
-func (p *parser) until(name string) ([]node, error) {
-	body, err := p.nodes()
-	if err != nil {
-		return nil, err
-	}
-	if p.peek().kind == endOfFile {
-		return nil, p.failed("{%% %s %%} is missing", name)
-	}
-	p.at++
-	if err := p.expect(name); err != nil {
-		return nil, err
-	}
-	return body, p.end()
+func (p *parser) until(end string) []node {
+	body := p.body(end)
+	p.expect(end)
+	p.end()
+	return body
 }
 
-func (p *parser) ifBlock() (node, error) {
-	test, err := p.tuple()
-	if err == nil {
-		err = p.end()
-	}
-	if err != nil {
-		return nil, err
-	}
-	n := &ifNode{test: test}
-	if n.then, err = p.nodes(); err != nil {
-		return nil, err
-	}
-	if p.peek().kind == endOfFile {
-		return nil, p.failed("{%% endif %%} is missing")
-	}
-	p.at++
+func (p *parser) ifBlock() node {
+	n := &ifNode{test: p.tuple()}
+	p.end()
+	n.then = p.body("endif")
 	switch {
 	case p.accept("elif"):
-		other, err := p.ifBlock()
-		n.otherwise = []node{other}
-		return n, err
+		n.otherwise = []node{p.ifBlock()}
 	case p.accept("else"):
-		if err := p.end(); err != nil {
-			return nil, err
-		}
-		n.otherwise, err = p.until("endif")
-		return n, err
+		p.end()
+		n.otherwise = p.until("endif")
 	case p.accept("endif"):
-		return n, p.end()
+		p.end()
+	default:
+		p.fail("want {%% endif %%}, not %q", p.peek().text)
 	}
-	return nil, p.failed("want {%% endif %%}, not %q", p.peek().text)
+	return n
 }
 
-func (p *parser) forBlock() (node, error) {
+func (p *parser) forBlock() node {
 	n := &forNode{}
-	for {
+	for more := true; more; more = p.accept(",") {
 		p.accept("(")
-		name, err := p.name()
-		if err != nil {
-			return nil, err
-		}
-		n.names = append(n.names, name)
+		n.names = append(n.names, p.name())
 		p.accept(")")
-		if !p.accept(",") {
-			break
-		}
 	}
-	err := p.expect("in")
-	if err != nil {
-		return nil, err
-	}
-	if n.over, err = p.or(); err != nil { // not a conditional: "if" is a filter of the loop
-		return nil, err
-	}
+	p.expect("in")
+	n.over = p.or() // not a conditional: "if" is a filter of the loop
 	if p.accept("if") {
-		if n.filter, err = p.expression(); err != nil {
-			return nil, err
-		}
+		n.filter = p.expression()
 	}
-	if err = p.end(); err != nil {
-		return nil, err
+	p.end()
+	if n.body = p.body("endfor"); p.accept("else") {
+		p.end()
+		n.otherwise = p.until("endfor")
+		return n
 	}
-	if n.body, err = p.nodes(); err != nil {
-		return nil, err
-	}
-	if p.peek().kind == endOfFile {
-		return nil, p.failed("{%% endfor %%} is missing")
-	}
-	p.at++
-	if p.accept("else") {
-		if err := p.end(); err != nil {
-			return nil, err
-		}
-		n.otherwise, err = p.until("endfor")
-		return n, err
-	}
-	if err := p.expect("endfor"); err != nil {
-		return nil, err
-	}
-	return n, p.end()
+	p.expect("endfor")
+	p.end()
+	return n
 }
 
-func (p *parser) setBlock() (node, error) {
+func (p *parser) setBlock() node {
 	n := &setNode{}
-	for {
-		name, err := p.name()
-		if err != nil {
-			return nil, err
-		}
-		t := target{name: name}
+	for more := true; more; more = p.accept(",") {
+		t := target{name: p.name()}
 		if p.accept(".") {
-			if t.attribute, err = p.name(); err != nil {
-				return nil, err
-			}
+			t.attribute = p.name()
 		}
 		n.targets = append(n.targets, t)
-		if !p.accept(",") {
-			break
-		}
 	}
-	var err error
-	if !p.accept("=") {
-		if err = p.end(); err == nil {
-			n.body, err = p.until("endset")
-		}
-		return n, err
+	if p.accept("=") {
+		n.value = p.tuple()
+		p.end()
+	} else {
+		p.end()
+		n.body = p.until("endset")
 	}
-	if n.value, err = p.tuple(); err != nil {
-		return nil, err
-	}
-	return n, p.end()
+	return n
 }
 
-func (p *parser) macroBlock() (node, error) {
-	n := &macroNode{}
-	var err error
-	if n.name, err = p.name(); err != nil {
-		return nil, err
-	}
-	if err = p.expect("("); err != nil {
-		return nil, err
-	}
+func (p *parser) macroBlock() node {
+	n := &macroNode{name: p.name()}
+	p.expect("(")
 	for !p.accept(")") {
-		name, err := p.name()
-		if err != nil {
-			return nil, err
-		}
-		var value expr
+		name, value := p.name(), expr(nil)
 		if p.accept("=") {
-			if value, err = p.expression(); err != nil {
-				return nil, err
-			}
+			value = p.expression()
 		}
 		n.parameters, n.defaults = append(n.parameters, name), append(n.defaults, value)
-		if !p.accept(",") && !p.is(")") {
-			return nil, p.failed("want a comma, not %q", p.peek().text)
-		}
+		p.comma(")", "a comma")
 	}
-	if err = p.end(); err != nil {
-		return nil, err
+	p.end()
+	n.body = p.until("endmacro")
+	return n
+}
+
+// comma takes a comma, which may be absent before the end of a list. It reports whether there is one.
+func (p *parser) comma(end, want string) bool {
+	has := p.accept(",")
+	if !has && !p.is(end) {
+		p.fail("want %s, not %q", want, p.peek().text)
 	}
-	n.body, err = p.until("endmacro")
-	return n, err
+	return has
 }
 
 // tuple parses expressions with commas between them.
-func (p *parser) tuple() (expr, error) {
-	first, err := p.expression()
-	if err != nil || !p.is(",") {
-		return first, err
+func (p *parser) tuple() expr {
+	first := p.expression()
+	if !p.is(",") {
+		return first
 	}
 	all := listExpr{first}
 	for p.accept(",") {
 		if k := p.peek().kind; k == endBlock || k == endPrint {
 			break
 		}
-		e, err := p.expression()
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, e)
+		all = append(all, p.expression())
 	}
-	return all, nil
+	return all
 }
 
-func (p *parser) expression() (expr, error) {
-	if p.depth++; p.depth > deepest {
-		return nil, p.failed("nested more than %d deep", deepest)
-	}
-	defer func() { p.depth-- }()
-	e, err := p.or()
-	for err == nil && p.accept("if") {
-		c := condExpr{then: e}
-		if c.test, err = p.or(); err != nil {
-			return nil, err
-		}
+func (p *parser) expression() expr {
+	defer p.deeper()()
+	e := p.or()
+	for p.accept("if") {
+		c := condExpr{then: e, test: p.or()}
 		if p.accept("else") {
-			if c.otherwise, err = p.expression(); err != nil {
-				return nil, err
-			}
+			c.otherwise = p.expression()
 		}
 		e = c
 	}
-	return e, err
+	return e
 }
 
-func (p *parser) or() (expr, error)  { return p.logical("or", (*parser).and) }
-func (p *parser) and() (expr, error) { return p.logical("and", (*parser).not) }
+func (p *parser) or() expr  { return p.logical("or", (*parser).and) }
+func (p *parser) and() expr { return p.logical("and", (*parser).not) }
 
-func (p *parser) logical(word string, parse func(*parser) (expr, error)) (expr, error) {
-	left, err := parse(p)
-	for err == nil && p.accept(word) {
-		var right expr
-		right, err = parse(p)
-		left = logicExpr{left, right, word == "or"}
+func (p *parser) logical(word string, parse func(*parser) expr) expr {
+	left := parse(p)
+	for p.accept(word) {
+		left = logicExpr{left, parse(p), word == "or"}
 	}
-	return left, err
+	return left
 }
 
-func (p *parser) not() (expr, error) {
+func (p *parser) not() expr {
 	if p.accept("not") {
-		e, err := p.not()
-		return notExpr{e}, err
+		return notExpr{p.not()}
 	}
 	return p.compare()
 }
 
-func (p *parser) compare() (expr, error) {
-	left, err := p.binary(0)
-	if err != nil {
-		return nil, err
-	}
-	var all compareExpr
+func (p *parser) compare() expr {
+	all := compareExpr{left: p.binary(0)}
 	for {
 		op := ""
 		switch t := p.peek(); {
@@ -401,55 +332,45 @@ func (p *parser) compare() (expr, error) {
 		if op == "" {
 			break
 		}
-		right, err := p.binary(0)
-		if err != nil {
-			return nil, err
-		}
-		all.ops, all.right = append(all.ops, op), append(all.right, right)
+		all.ops, all.right = append(all.ops, op), append(all.right, p.binary(0))
 	}
 	if all.ops == nil {
-		return left, nil
+		return all.left
 	}
-	all.left = left
-	return all, nil
+	return all
 }
 
 // levels are the operators of two values, the weakest first.
 var levels = [][]string{{"+", "-"}, {"~"}, {"*", "/", "//", "%"}, {"**"}}
 
-func (p *parser) binary(level int) (expr, error) {
+func (p *parser) binary(level int) expr {
 	if level == len(levels) {
 		return p.unary(true)
 	}
-	left, err := p.binary(level + 1)
-	for err == nil && p.peek().kind == opToken && slices.Contains(levels[level], p.peek().text) {
+	left := p.binary(level + 1)
+	for p.peek().kind == opToken && slices.Contains(levels[level], p.peek().text) {
 		op := p.next().text
-		var right expr
-		right, err = p.binary(level + 1)
-		left = binaryExpr{op, left, right}
+		left = binaryExpr{op, left, p.binary(level + 1)}
 	}
-	return left, err
+	return left
 }
 
-func (p *parser) unary(filters bool) (e expr, err error) {
+func (p *parser) unary(filters bool) (e expr) {
 	switch {
 	case p.accept("-"):
-		e, err = p.unary(false)
-		e = negExpr{e}
+		e = negExpr{p.unary(false)}
 	case p.accept("+"):
-		e, err = p.unary(false)
+		e = p.unary(false)
 	default:
-		if e, err = p.primary(); err == nil {
-			e, err = p.postfix(e)
-		}
+		e = p.postfix(p.primary())
 	}
-	if err == nil && filters {
-		e, err = p.filters(e)
+	if filters {
+		e = p.filters(e)
 	}
-	return e, err
+	return e
 }
 
-func (p *parser) primary() (expr, error) {
+func (p *parser) primary() expr {
 	t := p.next()
 	switch t.kind {
 	case stringToken:
@@ -457,96 +378,72 @@ func (p *parser) primary() (expr, error) {
 		for p.peek().kind == stringToken {
 			text += p.next().text
 		}
-		return constExpr{text}, nil
+		return constExpr{text}
 	case numberToken:
 		if n, err := strconv.ParseInt(t.text, 10, 64); err == nil {
-			return constExpr{n}, nil
+			return constExpr{n}
 		}
 		f, err := strconv.ParseFloat(t.text, 64)
 		if err != nil {
-			return nil, p.failed("number %q", t.text)
+			p.fail("number %q", t.text)
 		}
-		return constExpr{f}, nil
+		return constExpr{f}
 	case nameToken:
 		switch t.text {
 		case "true", "True":
-			return constExpr{true}, nil
+			return constExpr{true}
 		case "false", "False":
-			return constExpr{false}, nil
+			return constExpr{false}
 		case "none", "None":
-			return constExpr{nil}, nil
+			return constExpr{nil}
 		}
-		return nameExpr(t.text), nil
+		return nameExpr(t.text)
 	}
 	switch t.text {
 	case "(":
 		var all listExpr
 		comma := false
 		for !p.accept(")") {
-			e, err := p.expression()
-			if err != nil {
-				return nil, err
-			}
-			if all = append(all, e); p.accept(",") {
-				comma = true
-			} else if !p.is(")") {
-				return nil, p.failed("want ), not %q", p.peek().text)
-			}
+			all = append(all, p.expression())
+			comma = p.comma(")", ")") || comma
 		}
 		if len(all) == 1 && !comma {
-			return all[0], nil
+			return all[0]
 		}
-		return all, nil
+		return all
 	case "[":
 		all := listExpr{}
 		for !p.accept("]") {
-			e, err := p.expression()
-			if err != nil {
-				return nil, err
-			}
-			if all = append(all, e); !p.accept(",") && !p.is("]") {
-				return nil, p.failed("want ], not %q", p.peek().text)
-			}
+			all = append(all, p.expression())
+			p.comma("]", "]")
 		}
-		return all, nil
+		return all
 	case "{":
 		var all dictExpr
 		for !p.accept("}") {
-			key, err := p.expression()
-			if err == nil {
-				err = p.expect(":")
-			}
-			var value expr
-			if err == nil {
-				value, err = p.expression()
-			}
-			if err != nil {
-				return nil, err
-			}
-			if all = append(all, [2]expr{key, value}); !p.accept(",") && !p.is("}") {
-				return nil, p.failed("want }, not %q", p.peek().text)
-			}
+			key := p.expression()
+			p.expect(":")
+			all = append(all, [2]expr{key, p.expression()})
+			p.comma("}", "}")
 		}
-		return all, nil
+		return all
 	}
 	p.at--
-	return nil, p.failed("unexpected %q", t.text)
+	p.fail("unexpected %q", t.text)
+	return nil
 }
 
-func (p *parser) postfix(e expr) (expr, error) {
+func (p *parser) postfix(e expr) expr {
 	for {
 		switch {
 		case p.accept("."):
 			t := p.next()
 			if t.kind != nameToken && t.kind != numberToken {
-				return nil, p.failed("want a name behind the dot, not %q", t.text)
+				p.fail("want a name behind the dot, not %q", t.text)
 			}
 			e = attrExpr{e, constExpr{t.text}, true}
 		case p.accept("["):
-			index, err := p.subscript()
-			if err != nil {
-				return nil, err
-			}
+			index := p.subscript()
 			if s, ok := index.(sliceExpr); ok {
 				s.of = e
 				e = s
@@ -554,42 +451,34 @@ func (p *parser) postfix(e expr) (expr, error) {
 				e = attrExpr{e, index, false}
 			}
 		case p.is("("):
-			args, err := p.arguments()
-			if err != nil {
-				return nil, err
-			}
-			e = callExpr{e, args, p.peek().line}
+			e = callExpr{e, p.arguments(), p.peek().line}
 		default:
-			return e, nil
+			return e
 		}
 	}
 }
 
 // subscript parses what stands in brackets behind a value.
-func (p *parser) subscript() (expr, error) {
+func (p *parser) subscript() expr {
 	var parts [3]expr
 	n, slice := 0, false
 	for !p.accept("]") {
 		if p.accept(":") {
 			slice = true
 			if n++; n > 2 {
-				return nil, p.failed("a slice has at most three parts")
+				p.fail("a slice has at most three parts")
 			}
 			continue
 		}
-		e, err := p.expression()
-		if err != nil {
-			return nil, err
-		}
-		parts[n] = e
+		parts[n] = p.expression()
 	}
-	if !slice {
-		if parts[0] == nil {
-			return nil, p.failed("nothing stands in the brackets")
-		}
-		return parts[0], nil
+	switch {
+	case slice:
+		return sliceExpr{from: parts[0], to: parts[1], step: parts[2]}
+	case parts[0] == nil:
+		p.fail("nothing stands in the brackets")
 	}
-	return sliceExpr{from: parts[0], to: parts[1], step: parts[2]}, nil
+	return parts[0]
 }
 
 // arguments are those of a call, in parentheses.
@@ -599,83 +488,51 @@ type arguments struct {
 	named []expr
 }
 
-func (p *parser) arguments() (a arguments, err error) {
+func (p *parser) arguments() (a arguments) {
 	p.at++ // (
 	for !p.accept(")") {
 		if p.peek().kind == nameToken && p.tokens[p.at+1].text == "=" && p.tokens[p.at+1].kind == opToken {
 			a.names = append(a.names, p.next().text)
 			p.at++
-			e, err := p.expression()
-			if err != nil {
-				return a, err
-			}
-			a.named = append(a.named, e)
+			a.named = append(a.named, p.expression())
 		} else {
-			e, err := p.expression()
-			if err != nil {
-				return a, err
-			}
-			a.plain = append(a.plain, e)
+			a.plain = append(a.plain, p.expression())
 		}
-		if !p.accept(",") && !p.is(")") {
-			return a, p.failed("want ), not %q", p.peek().text)
-		}
+		p.comma(")", ")")
 	}
-	return a, nil
+	return a
 }
 
 // filters parses filters and tests behind a value.
-func (p *parser) filters(e expr) (expr, error) {
+func (p *parser) filters(e expr) expr {
 	for {
 		switch {
 		case p.accept("|"):
-			name, err := p.name()
-			if err != nil {
-				return nil, err
-			}
+			name := p.name()
 			f := filterExpr{of: e, name: name, line: p.peek().line}
 			if filters[name] == nil {
-				return nil, p.failed("the filter %s is not supported", name)
+				p.fail("the filter %s is not supported", name)
 			}
 			if p.is("(") {
-				if f.args, err = p.arguments(); err != nil {
-					return nil, err
-				}
+				f.args = p.arguments()
 			}
 			e = f
 		case p.accept("is"):
-			t := testExpr{of: e, not: p.accept("not")}
-			var err error
-			if t.name, err = p.name(); err != nil {
-				return nil, err
-			}
+			t := testExpr{of: e, not: p.accept("not"), name: p.name()}
 			if tests[t.name] == nil {
-				return nil, p.failed("the test %s is not supported", t.name)
+				p.fail("the test %s is not supported", t.name)
 			}
 			switch k := p.peek(); {
 			case p.is("("):
-				if t.args, err = p.arguments(); err != nil {
-					return nil, err
-				}
+				t.args = p.arguments()
 			case k.kind == stringToken || k.kind == numberToken || k.kind == nameToken && !slices.Contains([]string{"and", "or", "not", "if", "else", "is", "in"}, k.text):
-				arg, err := p.primary()
-				if err == nil {
-					arg, err = p.postfix(arg)
-				}
-				if err != nil {
-					return nil, err
-				}
-				t.args.plain = []expr{arg}
+				t.args.plain = []expr{p.postfix(p.primary())}
 			}
 			e = t
 		case p.is("("):
-			args, err := p.arguments()
-			if err != nil {
-				return nil, err
-			}
-			e = callExpr{e, args, p.peek().line}
+			e = callExpr{e, p.arguments(), p.peek().line}
 		default:
-			return e, nil
+			return e
 		}
 	}
 }

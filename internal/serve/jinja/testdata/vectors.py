@@ -228,6 +228,7 @@ CASES = [
     ("parts", PARTS, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]}),
     ("parts as text", PARTS, {"messages": USER, "add_generation_prompt": False}),
     ("macros and the rest", MACROS, {"messages": TURNS, "tools": TOOLS}),
+    ("control characters as JSON", "{{ text | tojson }}", {"text": "a\b\f\n\r\t\x01\"\\\x7f"}),
     ("an exception", "{{ raise_exception('no ' + messages[0].role) }}", {"messages": USER}),
     ("an undefined attribute", "{{ nothing.at.all }}", {"messages": USER}),
 ]

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -88,8 +89,9 @@ func (o *Options) scenarios(fit *latency.Fit, bandFrom float64) ([]Scenario, err
 				return nil, err
 			}
 			what.Engine.apply(&engine)
-			if what.Rate != 0 {
-				w.hurry(what.Rate)
+			for i := range w.asks {
+				// Requests that wait for no answer come at earlier times, the others after shorter pauses.
+				w.asks[i].at /= cmp.Or(what.Rate, 1)
 			}
 			records, err := o.answers(fit, w, engine)
 			if err != nil {
@@ -100,13 +102,6 @@ func (o *Options) scenarios(fit *latency.Fit, bandFrom float64) ([]Scenario, err
 		all = append(all, Scenario{what.Name, outcomeOf(predicted, bandFrom)})
 	}
 	return all, nil
-}
-
-// hurry lets requests come faster by a factor: those that wait for no answer at earlier times, the others after shorter pauses.
-func (w *Workload) hurry(rate float64) {
-	for i := range w.asks {
-		w.asks[i].at /= rate
-	}
 }
 
 // subject is what a recording asked, and of which engine.

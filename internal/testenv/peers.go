@@ -56,7 +56,7 @@ var releasePattern = regexp.MustCompile(`^\d+\.\d+\.\d+(\.post\d+)?$`)
 func Python(t testing.TB) string {
 	t.Helper()
 	dir := PeersDir(t)
-	path, err := findPython(dir)
+	path, err := found(filepath.Join(dir, "python", "bin", "python"), "Python with pyzmq and msgspec", "python")
 	settle(t, err)
 	return path
 }
@@ -165,10 +165,10 @@ func PeersDir(t testing.TB) string {
 	return filepath.Join(cache, "vllm-vcr", "peers")
 }
 
-func findPython(dir string) (string, error) {
-	path := filepath.Join(dir, "python", "bin", "python")
+// found returns the path of a peer that is there.
+func found(path, what, install string) (string, error) {
 	if !executable(path) {
-		return "", &absentError{what: "Python with pyzmq and msgspec", where: path, install: "python"}
+		return "", &absentError{what, path, install}
 	}
 	return path, nil
 }
@@ -177,11 +177,7 @@ func findFrontend(dir, version string) (string, error) {
 	if !releasePattern.MatchString(version) {
 		return "", fmt.Errorf("frontend version %q: want a vLLM release such as 0.33.0", version)
 	}
-	path := filepath.Join(dir, "frontends", version, "vllm-rs")
-	if !executable(path) {
-		return "", &absentError{what: "frontend vllm-rs " + version, where: path, install: "frontend " + version}
-	}
-	return path, nil
+	return found(filepath.Join(dir, "frontends", version, "vllm-rs"), "frontend vllm-rs "+version, "frontend "+version)
 }
 
 func listFrontends(dir string) ([]string, error) {
@@ -199,15 +195,11 @@ func listFrontends(dir string) ([]string, error) {
 	if len(versions) == 0 {
 		return nil, &absentError{what: "frontend vllm-rs", where: root, install: "frontend"}
 	}
-	slices.SortFunc(versions, newestFirst)
+	slices.SortFunc(versions, func(a, b string) int { return slices.Compare(releaseNumbers(b), releaseNumbers(a)) })
 	return versions, nil
 }
 
 var numberPattern = regexp.MustCompile(`\d+`)
-
-func newestFirst(a, b string) int {
-	return slices.Compare(releaseNumbers(b), releaseNumbers(a))
-}
 
 func releaseNumbers(version string) []int {
 	var numbers []int

@@ -19,6 +19,10 @@ func TestAbsentPeerPolicy(t *testing.T) {
 	python := func(tb testing.TB) { Python(tb) }
 	frontend := func(tb testing.TB) { Frontend(tb, "0.33.0") }
 	frontends := func(tb testing.TB) { Frontends(tb) }
+	s3 := func(tb testing.TB) { S3(tb) }
+	act := func(tb testing.TB) { Act(tb) }
+	tool := func(tb testing.TB) { ImageTool(tb, "no-such-program") }
+	root := func(tb testing.TB) { Absent(tb, "no root") }
 	tests := []struct {
 		name       string
 		ask        func(testing.TB)
@@ -38,7 +42,16 @@ func TestAbsentPeerPolicy(t *testing.T) {
 		{name: "CI=1", ask: frontend, ci: "1", wantFatal: true},
 		{name: "CI names the service", ask: frontend, ci: "woodpecker", wantFatal: true},
 		{name: "peers required", ask: frontends, must: "1", wantFatal: true, wantInText: []string{".ci/peers frontend"}},
+		{name: "S3 server", ask: s3, wantInText: []string{"bin/versitygw: install it with: .ci/peers s3"}},
+		{name: "S3 server in CI", ask: s3, ci: "true", wantFatal: true, wantInText: []string{".ci/peers s3"}},
+		{name: "act", ask: act, wantInText: []string{"bin/act: install it with: .ci/peers act"}},
+		{name: "act in CI", ask: act, ci: "true", wantFatal: true, wantInText: []string{".ci/peers act"}},
+		{name: "a tool of images", ask: tool, wantInText: []string{"bin/no-such-program: install it with: .ci/peers image"}},
+		{name: "a tool of images in CI", ask: tool, ci: "true", wantFatal: true, wantInText: []string{".ci/peers image"}},
+		{name: "what cannot be installed", ask: root, wantInText: []string{"no root"}},
+		{name: "what cannot be installed, in CI", ask: root, ci: "true", wantFatal: true, wantInText: []string{"no root"}},
 	}
+	t.Setenv(envSlow, "1")
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv(envCI, test.ci)
@@ -55,6 +68,19 @@ func TestAbsentPeerPolicy(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What is marked as slow runs for whoever asks, and is skipped elsewhere even where peers are required.
+func TestSlow(t *testing.T) {
+	t.Setenv(envCI, "true")
+	for value, skips := range map[string]bool{"": true, "0": true, "1": false, "yes": false} {
+		t.Setenv(envSlow, value)
+		fake := newFakeTB(t)
+		fake.run(func(tb testing.TB) { Slow(tb, "compiles releases") })
+		if skipped := strings.Contains(fake.skipped, "compiles releases: make test-slow"); skipped != skips || fake.fatal != "" {
+			t.Errorf("%s=%s: skipped %q, fatal %q", envSlow, value, fake.skipped, fake.fatal)
+		}
 	}
 }
 
@@ -100,6 +126,7 @@ func TestPeersAreFoundWhereTheScriptPutsThem(t *testing.T) {
 			dir := filepath.Join(root, test.want)
 			python := install(t, dir, "python/bin/python", 0o755)
 			frontend := install(t, dir, "frontends/0.9.2/vllm-rs", 0o755)
+			act, tool := install(t, dir, "bin/act", 0o755), install(t, dir, "bin/no-such-program", 0o755)
 			install(t, dir, "frontends/0.27.1/vllm-rs", 0o755)
 			install(t, dir, "frontends/0.27.1.post1/vllm-rs", 0o755)
 			install(t, dir, "frontends/0.33.0/vllm-rs", 0o644) // no program
@@ -111,6 +138,13 @@ func TestPeersAreFoundWhereTheScriptPutsThem(t *testing.T) {
 			}
 			if got := Frontend(t, "0.9.2"); got != frontend {
 				t.Errorf("Frontend = %s, want %s", got, frontend)
+			}
+			t.Setenv(envSlow, "1")
+			if got := Act(t); got != act {
+				t.Errorf("Act = %s, want %s", got, act)
+			}
+			if got := ImageTool(t, "no-such-program"); got != tool {
+				t.Errorf("ImageTool = %s, want %s", got, tool)
 			}
 			if got, want := Frontends(t), []string{"0.27.1.post1", "0.27.1", "0.9.2"}; !slices.Equal(got, want) {
 				t.Errorf("Frontends = %v, want %v", got, want)

@@ -92,11 +92,7 @@ func Absent(t testing.TB, why string) {
 
 // findInstalled finds a program that .ci/peers puts into the folder of peers.
 func findInstalled(dir, name, kind string) (string, error) {
-	path := filepath.Join(dir, "bin", name)
-	if !executable(path) {
-		return "", &absentError{what: name, where: path, install: kind}
-	}
-	return path, nil
+	return found(filepath.Join(dir, "bin", name), name, kind)
 }
 
 // A builtProgram is one that goes when this process does.

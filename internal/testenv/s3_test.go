@@ -11,24 +11,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
-func TestAbsentS3Server(t *testing.T) {
-	t.Setenv(envPeers, t.TempDir())
-	for _, required := range []string{"", "true"} {
-		t.Setenv(envCI, required)
-		t.Setenv(envRequire, "")
-		fake := newFakeTB(t)
-		fake.run(func(tb testing.TB) { S3(tb) })
-		if fatal := fake.fatal != ""; fatal != (required != "") {
-			t.Errorf("CI=%s: fatal %q, skipped %q", required, fake.fatal, fake.skipped)
-		}
-		for _, want := range []string{"versitygw", "bin/versitygw", ".ci/peers s3"} {
-			if text := fake.fatal + fake.skipped; !strings.Contains(text, want) {
-				t.Errorf("message lacks %q: %s", want, text)
-			}
-		}
-	}
-}
-
 func TestS3ServerThatDies(t *testing.T) {
 	dir := t.TempDir()
 	path := install(t, dir, "bin/versitygw", 0o755)

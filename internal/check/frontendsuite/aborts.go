@@ -66,10 +66,11 @@ func (k *frontendCase) hangUpWaiting() {
 // aborted checks that a request is aborted, by its own id.
 func (k *frontendCase) aborted(what string, mark int, request *heard) {
 	k.Asserted++
-	if k.await(mark, abortOf(request.request.ID)) == nil {
+	id := request.request.ID
+	if k.await(mark, func(h *heard) bool { return slices.Contains(h.aborted, id) }) == nil {
 		others := len(k.ledger.since(mark, func(h *heard) bool { return h.aborted != nil }))
-		k.fail(check.Failed(CodeNoAbort, "%s: the engine got no ABORT of %q within %v (%d of other requests)", what, request.request.ID, k.limit, others).
-			Within(request.number, "EngineCoreRequest.request_id").Compared(request.request.ID, "no abort"))
+		k.fail(check.Failed(CodeNoAbort, "%s: the engine got no ABORT of %q within %v (%d of other requests)", what, id, k.limit, others).
+			Within(request.number, "EngineCoreRequest.request_id").Compared(id, "no abort"))
 	}
 }
 
@@ -146,8 +147,4 @@ func (k *frontendCase) refuses(name string, body any) {
 	if n := len(k.ledger.since(mark, isAdd)); n > 0 {
 		k.fail(check.Failed(CodeAccepted, "a bad request (%s) reached the engine", name).Compared(0, n))
 	}
-}
-
-func abortOf(id string) func(*heard) bool {
-	return func(h *heard) bool { return slices.Contains(h.aborted, id) }
 }

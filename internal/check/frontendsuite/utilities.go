@@ -140,7 +140,10 @@ func (k *frontendCase) lora() {
 		k.fail(check.Failed(CodeHTTP, "POST /v1/load_lora_adapter: status %d: %s", a.Status, excerpt(string(a.Body))).Compared(http.StatusOK, a.Status))
 		return
 	}
-	k.called("load an adapter", mark, "add_lora")
+	k.Asserted++
+	if k.await(mark, calls("add_lora")) == nil {
+		k.fail(check.Failed(CodeNoCall, "load an adapter: the frontend did not call add_lora of the engine").Within(-1, "UtilityCall.method").Compared("add_lora", "no call"))
+	}
 	mark = k.ledger.mark()
 	prompt, body := k.says(plainly(k.words(3)))
 	r := k.attempt("a request with an adapter", completionsRoute, body.with(object{"model": name}))
@@ -159,11 +162,4 @@ func (k *frontendCase) lora() {
 		}
 	}
 	k.ask("unload an adapter", http.MethodPost, "/v1/unload_lora_adapter", object{"lora_name": name})
-}
-
-func (k *frontendCase) called(what string, mark int, method string) {
-	k.Asserted++
-	if k.await(mark, calls(method)) == nil {
-		k.fail(check.Failed(CodeNoCall, "%s: the frontend did not call %s of the engine", what, method).Within(-1, "UtilityCall.method").Compared(method, "no call"))
-	}
 }

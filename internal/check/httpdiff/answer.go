@@ -64,12 +64,11 @@ type answer struct {
 
 type event struct{ name, data string }
 
-func (a *answer) ok() bool     { return a.status >= 200 && a.status < 300 && a.broken == "" }
-func (a *answer) stream() bool { return a.mediaType() == "text/event-stream" }
+func (a *answer) ok() bool { return a.status >= 200 && a.status < 300 && a.broken == "" }
 
-func (a *answer) mediaType() string {
+func (a *answer) stream() bool {
 	media, _, _ := mime.ParseMediaType(a.header.Get("Content-Type"))
-	return media
+	return media == "text/event-stream"
 }
 
 func (s *server) send(ctx context.Context, r *Request) *answer {

@@ -52,12 +52,10 @@ func Titles() map[check.Code]string {
 // Options say what is known of an engine besides its messages.
 type Options struct {
 	// Scripted engines answer as they were recorded: when a request ends, and for what
-	// reason, follows from the recording and not from the request.
+	// reason, follows from the recording and not from the request. Which index messages name is checked beside.
 	Scripted bool
 	// Logits: the engine has numbers above 0 in place of log-probabilities (--logprobs-mode raw_logits, processed_logits).
 	Logits bool
-	// AnyIndex: somebody else checks the index that messages name.
-	AnyIndex bool
 	// Late: the engine was asked before, so its totals are not those of what is followed.
 	Late bool
 }
@@ -471,7 +469,7 @@ func Add(f *check.Outcome, wrong check.Failure) {
 func (e *Engine) judgeEnvelope(client int) {
 	before := e.clients[client]
 	e.clients[client] = before
-	if index, ok := e.envelope.int("engine_index"); ok && !e.opt.AnyIndex && e.ready.known && int(index) != e.ready.index {
+	if index, ok := e.envelope.int("engine_index"); ok && !e.opt.Scripted && e.ready.known && int(index) != e.ready.index {
 		e.fail(CodeEnvelope, ".engine_index", e.ready.index, index, "the engine registered with another index")
 	}
 	if t, ok := e.envelope.float("timestamp"); ok {

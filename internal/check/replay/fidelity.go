@@ -54,7 +54,11 @@ func throughPlayer(ctx context.Context, e *sut.Env, g *check.Golden, c check.Cas
 	faults.explain(streams)
 	reportStrays(&f, s.strays)
 	if err != nil {
-		compareEnded(&f, streams)
+		for _, s := range streams { // what those show that came to their end is not lost with the others
+			if s.ended() {
+				s.compare(&f, true)
+			}
+		}
 		var wrong check.MessageError
 		if errors.As(err, &wrong) {
 			f.Fail(check.FailureOf(err))
@@ -148,16 +152,6 @@ func compareStreams(f *check.Outcome, g *check.Golden, streams []*Stream, framed
 	}
 }
 
-// compareEnded compares the streams that came to their end before the replay
-// broke off: what they show is not lost with the others.
-func compareEnded(f *check.Outcome, streams []*Stream) {
-	for _, s := range streams {
-		if s.ended() {
-			s.compare(f, true)
-		}
-	}
-}
-
 // strays reports outputs for requests that were never sent.
 func reportStrays(f *check.Outcome, ids []string) {
 	for _, id := range ids {
@@ -217,7 +211,7 @@ func Boot(ctx context.Context, e *sut.Env, codec *protocol.Codec, opt player.Opt
 
 // impossibilities begins to follow the engine, by what it registered with.
 func (s *Replaying) impossibilities(codec *protocol.Codec, registration []byte) (*invariant.Engine, []check.Failure) {
-	e := invariant.New(codec, invariant.Options{Scripted: true, AnyIndex: true, Late: s.Shared != nil, Logits: s.logits})
+	e := invariant.New(codec, invariant.Options{Scripted: true, Late: s.Shared != nil, Logits: s.logits})
 	return e, e.Registered(s.Engine.Index, registration)
 }
 

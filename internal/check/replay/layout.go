@@ -36,20 +36,14 @@ const MaxLayoutKinds = maxStrays
 // failures are about, by the id that an output names.
 func (l *LayoutCheck) Outputs(number int, frames [][]byte, request func(id string) int) {
 	for _, m := range message.OutputsLayout(l.Codec, frames) {
-		if m.Unknown {
-			l.passOver(m)
+		if m.Unknown { // frontends skip such keys, so an engine may write them; but a misspelt one looks the same
+			if at := message.Place(m.Path); len(l.spare) < MaxLayoutKinds && !slices.Contains(l.spare, at) {
+				l.spare = append(l.spare, at)
+			}
 			continue
 		}
 		wrong := message.LayoutProblem(fmt.Sprintf("message %d", number), m).Within(number, m.Path)
 		l.Add(m, ofOutput(wrong, frames, request))
-	}
-}
-
-// passOver notes a key that the line does not know. Frontends skip such keys, so an
-// engine may write them; but a misspelt one looks the same.
-func (l *LayoutCheck) passOver(m protocol.Mismatch) {
-	if at := message.Place(m.Path); len(l.spare) < MaxLayoutKinds && !slices.Contains(l.spare, at) {
-		l.spare = append(l.spare, at)
 	}
 }
 

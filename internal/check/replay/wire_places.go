@@ -39,21 +39,16 @@ func (w *WireSession) arrange() error {
 func (w *WireSession) latest(s *wireSend) int {
 	switch {
 	case s.request != nil && len(s.request.steps) > 0:
-		return w.firstSign(s.request.steps[0], s.passed)
+		// The first sign of a prompt longer than a step takes, or of one whose grammar is compiled, is a step without outputs.
+		first := s.request.steps[0]
+		for first > s.passed && w.Said[first-1].class == wireIdle && w.unfinished(first-1) > 0 {
+			first--
+		}
+		return first
 	case s.answer >= 0:
 		return s.answer
 	}
 	return max(s.passed, w.earliest(s))
-}
-
-// firstSign goes back from a request's first output to the first step without
-// outputs that was made for it: of a prompt longer than a step takes, or while a
-// grammar is compiled.
-func (w *WireSession) firstSign(first, passed int) int {
-	for first > passed && w.Said[first-1].class == wireIdle && w.unfinished(first-1) > 0 {
-		first--
-	}
-	return first
 }
 
 // earliest is the index in said before which a message must not be sent: its

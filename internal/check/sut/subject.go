@@ -242,7 +242,8 @@ func (e StartError) Unwrap() error { return e.error }
 // reason is known.
 func (s *Session) Explain(err error) error {
 	gone := errors.Is(err, coreclient.ErrEngineGone) || errors.Is(err, protocol.ErrEngineDead) || errors.Is(err, zmq.ErrNoPeer)
-	if gone && s.outlives(err) {
+	// No reason is still to come where nobody is there to tell it, nor when it was we who hung up.
+	if gone && !s.Owner().Remote && !errors.Is(err, zmq.ErrTooLarge) {
 		select {
 		case <-s.Context.Done():
 		case <-time.After(s.Limits.Idle):
@@ -261,12 +262,6 @@ func (s *Session) Explain(err error) error {
 		s.Lose(err)
 	}
 	return err
-}
-
-// outlives reports whether a reason is still to come: not where nobody is there to
-// tell it, nor when it was we who hung up.
-func (s *Session) outlives(err error) bool {
-	return !s.Owner().Remote && !errors.Is(err, zmq.ErrTooLarge)
 }
 
 // Owner is the session that a case's view is of.

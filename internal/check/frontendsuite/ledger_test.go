@@ -38,9 +38,7 @@ func TestNothingIsUnheard(t *testing.T) {
 // Whatever a request is, looking for what it carries comes to an end.
 func FuzzCarried(f *testing.F) {
 	codec, err := protocol.CodecFor(protocol.Newest())
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	paths := []string{"prompt_token_ids", "sampling_params.temperature", "sampling_params.logit_bias", "priority", "cache_salt", "no_such_field"}
 	sound := codec.AppendRequest(nil, &protocol.Request{ID: "a", PromptTokenIDs: []uint32{1, 2}, HasSampling: true})
 	f.Add(sound)

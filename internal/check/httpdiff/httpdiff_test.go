@@ -177,13 +177,11 @@ func TestRun(t *testing.T) {
 			`a/metrics metrics vllm:request_success: missing | counter {finished_reason}`,
 		}},
 	}
-	corpus, err := ParseCorpus("fake", fakeCorpus)
-	require.NoError(t, err)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			a, b := newFake(t), newFake(t)
 			test.change(a)
-			report, err := Run(t.Context(), Options{A: Side{URL: a.URL}, B: Side{URL: b.URL}, Requests: corpus, Settle: time.Millisecond})
+			report, err := run(t, a, b, "")
 			require.NoError(t, err)
 			var got []string
 			for _, d := range report.Differences {
@@ -191,10 +189,8 @@ func TestRun(t *testing.T) {
 			}
 			require.NoDiff(t, cmp.Diff(test.want, got), "differences (-want +got)")
 			// The same the other way round, and expected by patterns.
-			known := []Known{{Request: "a/*", What: "*", Reason: "a test"}}
-			if report, err = Run(t.Context(), Options{A: Side{URL: b.URL}, B: Side{URL: a.URL}, Requests: corpus, Known: known, Settle: time.Millisecond}); err != nil {
-				t.Fatal(err)
-			}
+			report, err = run(t, b, a, "", Known{Request: "a/*", What: "*", Reason: "a test"})
+			require.NoError(t, err)
 			if len(report.Differences) != len(test.want) || len(report.Unknown()) != 0 || (len(report.Unused) == 0) != (len(test.want) > 0) {
 				t.Errorf("the other way round: %d differences, %d unknown, %d unused: want %d, 0, and unused if there are none",
 					len(report.Differences), len(report.Unknown()), len(report.Unused), len(test.want))
@@ -205,40 +201,44 @@ func TestRun(t *testing.T) {
 
 // TestRunKnownEverywhere: a header that every answer has more of makes none of them another one, and only that.
 func TestRunKnownEverywhere(t *testing.T) {
-	corpus, _ := ParseCorpus("fake", fakeCorpus)
 	a, b := newFake(t), newFake(t)
 	a.headers["X-Request-Id"] = "7"
-	run := func() *Report {
-		t.Helper()
-		known := []Known{{Request: "*", What: "header x-request-id", B: "missing", Reason: "a test"}, {Request: "*", What: "body *", Reason: "a test"}}
-		report, err := Run(t.Context(), Options{A: Side{URL: a.URL}, B: Side{URL: b.URL}, Requests: corpus, Known: known, Settle: time.Millisecond})
-		require.NoError(t, err)
-		return report
-	}
-	if r := run(); r.Same != r.Requests || len(r.Differences) != r.Requests {
+	known := []Known{{Request: "*", What: "header x-request-id", B: "missing", Reason: "a test"}, {Request: "*", What: "body *", Reason: "a test"}}
+	r, err := run(t, a, b, "", known...)
+	require.NoError(t, err)
+	if r.Same != r.Requests || len(r.Differences) != r.Requests {
 		t.Errorf("%d requests, %d the same, %d differences: want the same in all, with one difference each", r.Requests, r.Same, len(r.Differences))
 	}
 	a.replace["/v1/completions"] = strings.Replace(fakeText, `"stop"`, `"length"`, 1)
-	if r := run(); r.Same != r.Requests-1 || r.Expected != 1 {
+	r, err = run(t, a, b, "", known...)
+	require.NoError(t, err)
+	if r.Same != r.Requests-1 || r.Expected != 1 {
 		t.Errorf("%d requests, %d the same, %d expected: want one expected", r.Requests, r.Same, r.Expected)
 	}
 }
 
+// run sends the corpus of fakes to two servers.
+func run(t *testing.T, a, b *fake, model string, known ...Known) (*Report, error) {
+	t.Helper()
+	corpus, err := ParseCorpus("fake", fakeCorpus)
+	require.NoError(t, err)
+	return Run(t.Context(), Options{A: Side{URL: a.URL}, B: Side{URL: b.URL}, Model: model, Requests: corpus, Known: known, Settle: time.Millisecond})
+}
+
 // TestRunEnds: a server that is gone, and a model that nobody has.
 func TestRunEnds(t *testing.T) {
-	corpus, _ := ParseCorpus("fake", fakeCorpus)
 	a, b := newFake(t), newFake(t)
 	a.replace["/v1/completions"], a.replace["/health"] = "", ""
-	_, err := Run(t.Context(), Options{A: Side{URL: a.URL}, B: Side{URL: b.URL}, Requests: corpus, Settle: time.Millisecond})
+	_, err := run(t, a, b, "")
 	var ended *EndedError
 	if !errors.As(err, &ended) || !ended.Tested || ended.Request != "a/text" {
 		t.Errorf("a server that died: %v", err)
 	}
-	if _, err = Run(t.Context(), Options{A: Side{URL: b.URL}, B: Side{URL: b.URL}, Model: "other", Requests: corpus}); !errors.Is(err, ErrModel) {
+	if _, err = run(t, b, b, "other"); !errors.Is(err, ErrModel) {
 		t.Errorf("a model that is not there: %v", err)
 	}
 	b.Close()
-	if _, err = Run(t.Context(), Options{A: Side{URL: a.URL}, B: Side{URL: b.URL}, Requests: corpus}); !errors.As(err, &ended) || ended.Tested {
+	if _, err = run(t, a, b, ""); !errors.As(err, &ended) || ended.Tested {
 		t.Errorf("a reference that is not there: %v", err)
 	}
 }

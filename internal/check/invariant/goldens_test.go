@@ -12,6 +12,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
@@ -30,9 +31,7 @@ func sessions(tb testing.TB) (all []session) {
 	var files []string
 	for _, pattern := range []string{"goldens/conformance/v*/*/*/*.jsonl.gz", "captures/*.jsonl.gz"} {
 		some, err := filepath.Glob(filepath.Join("../../../testdata", pattern))
-		if err != nil {
-			tb.Fatal(err)
-		}
+		require.NoError(tb, err)
 		files = append(files, some...)
 	}
 	for _, file := range files {
@@ -45,9 +44,7 @@ func sessions(tb testing.TB) (all []session) {
 			tb.Fatal(file, err)
 		}
 		reader, err := trace.OpenFrames(file, trace.Options{})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		require.NoError(tb, err)
 		defer reader.Close()
 		s := session{name: file, codec: codec}
 		for {

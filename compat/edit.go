@@ -179,10 +179,13 @@ func (e editor) set(index int, l Line, saysUnvalidated bool) error {
 			return err
 		}
 	}
-	if old.Default != l.Default {
-		return e.setDefault(index, l.Default)
+	switch {
+	case old.Default == l.Default:
+		return nil
+	case !l.Default && !e.HasRemark(array, index, "default"): // nothing is left but what somebody has written behind it
+		return e.Unset(array, index, "default")
 	}
-	return nil
+	return e.Set(array, index, "default", l.Default, keys())
 }
 
 // setText gives a key a text, of which none means that there is no such key.
@@ -194,13 +197,4 @@ func (e editor) setText(index int, key, old, value string) error {
 		return e.Unset(array, index, key)
 	}
 	return e.Set(array, index, key, value, keys())
-}
-
-// setDefault moves the flag. Where it goes, nothing is left but what somebody has
-// written behind it.
-func (e editor) setDefault(index int, on bool) error {
-	if !on && !e.HasRemark(array, index, "default") {
-		return e.Unset(array, index, "default")
-	}
-	return e.Set(array, index, "default", on, keys())
 }

@@ -253,17 +253,13 @@ func (e *entry) checkOrigin() {
 		e.fail(codeMalformed, "engine_image", fmt.Sprintf("engine_image %q does not end in @sha256: and a digest", clip(e.EngineImage)),
 			"a tag can be moved, a digest cannot")
 	}
-	if e.CaptureRun != "" && !isWebURL(e.CaptureRun) {
+	run, err := url.Parse(e.CaptureRun)
+	if e.CaptureRun != "" && (err != nil || run.Host == "" || run.Scheme != "https" && run.Scheme != "http") {
 		e.fail(codeMalformed, "capture_run", fmt.Sprintf("capture_run %q is not an http or https URL", clip(e.CaptureRun)), "")
 	}
 	if v := e.Visibility; v != "" && v != Public && v != Private {
 		e.fail(codeMalformed, "visibility", fmt.Sprintf("visibility %q is neither public nor private", clip(string(v))), "")
 	}
-}
-
-func isWebURL(s string) bool {
-	u, err := url.Parse(s)
-	return err == nil && u.Host != "" && (u.Scheme == "https" || u.Scheme == "http")
 }
 
 // checkDuplicates checks that names and contents stand for each other.

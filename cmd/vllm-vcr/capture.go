@@ -177,14 +177,10 @@ func choosePattern(text string, targets []target.Target, chosen []bool) error {
 		names = append(names, t.Name(), t.ID)
 	}
 	if !found {
-		return fmt.Errorf("there is no target %q%s", text, nearText(text, names))
+		meant := cmp.Or(tomlfile.DidYouMean(text, names, ""), "; `vllm-vcr capture list` prints all targets")
+		return fmt.Errorf("there is no target %q%s", text, meant)
 	}
 	return nil
-}
-
-// nearText suggests the name that was meant, or says where all names are.
-func nearText(word string, known []string) string {
-	return cmp.Or(tomlfile.DidYouMean(word, known, ""), "; `vllm-vcr capture list` prints all targets")
 }
 
 // oneLine puts errors of several on a line: a command has one for its error.

@@ -324,15 +324,11 @@ func newCapturePodCommand(env *environment) *cobra.Command {
 		RunE:  func(*cobra.Command, []string) error { return infra(dir.Release()) },
 	}
 	for _, cmd := range []*cobra.Command{ready, send, release} {
-		addPodFlags(cmd.Flags(), &dir)
+		cmd.Flags().StringVar(&dir.Path, "dir", deploy.TraceDir, "`FOLDER` that load generator and recorder share")
 	}
 	return group(&cobra.Command{
 		Use:    "pod",
 		Short:  "Commands that run in the pod of a capture",
 		Hidden: true,
 	}, ready, send, release)
-}
-
-func addPodFlags(flags *pflag.FlagSet, dir *pod.Dir) {
-	flags.StringVar(&dir.Path, "dir", deploy.TraceDir, "`FOLDER` that load generator and recorder share")
 }

@@ -16,8 +16,6 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
-	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -34,12 +32,6 @@ func (opts *jobOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.run.TokenSecret, "hub-token-secret", "", "`NAME[/KEY]` of the Secret in the cluster with the token of the Hugging Face Hub (default no token)")
 	flags.StringToStringVar(&opts.run.NodeSelector, "node-selector", nil, "label that nodes must have, `KEY=VALUE`; may be repeated")
 	grouped(flags, "Jobs")
-}
-
-// jobs renders what is submitted for the targets in a namespace.
-func (opts *jobOptions) jobs(targets []target.Target, id, namespace string) ([]*kube.Job, error) {
-	opts.run.ID, opts.run.Namespace = id, namespace
-	return deploy.Jobs(targets, opts.run)
 }
 
 // quota is that of the file of a cluster queue. A cluster that is there is asked for its own.
@@ -142,7 +134,8 @@ func renderObjects(env *environment, opts renderOptions, args []string) ([]any, 
 	if err != nil {
 		return nil, err
 	}
-	jobs, err := opts.jobs.jobs(targets, opts.runID, opts.namespace)
+	opts.jobs.run.ID, opts.jobs.run.Namespace = opts.runID, opts.namespace
+	jobs, err := deploy.Jobs(targets, opts.jobs.run)
 	if err != nil {
 		return nil, err
 	}

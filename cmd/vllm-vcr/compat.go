@@ -161,7 +161,9 @@ func runCompatMatrix(env *environment, opts compatMatrixOptions) error {
 	case matrixCI:
 		rows = compat.CIRows(lines, goldens)
 	case matrixDocker:
-		rows, err = dockerRows(lines, goldens, opts.version)
+		if opts.version, err = releaseVersion(opts.version); err == nil {
+			rows = compat.DockerRows(lines, goldens, opts.version)
+		}
 	case matrixRelease:
 		rows, err = releaseRows(opts)
 	case matrixCapture:
@@ -196,14 +198,6 @@ func countGoldens(mf *manifest.Manifest) map[string]int {
 		count[g.Line]++
 	}
 	return count
-}
-
-func dockerRows(lines []compat.Line, goldens map[string]int, version string) ([]compat.DockerRow, error) {
-	version, err := releaseVersion(version)
-	if err != nil {
-		return nil, err
-	}
-	return compat.DockerRows(lines, goldens, version), nil
 }
 
 func captureRows(lines []compat.Line, goldens map[string]int, pending bool) ([]compat.CaptureRow, error) {

@@ -130,7 +130,12 @@ func runCompatWatch(ctx context.Context, env *environment, axis string, opts com
 	if err != nil {
 		return err
 	}
-	decision, err := decide(matrix, axis, list, opts.maxStable)
+	var decision *compat.Decision
+	if axis == watchRC {
+		decision, err = matrix.WatchRC(list.releases)
+	} else {
+		decision, err = matrix.WatchStable(list.releases, opts.maxStable)
+	}
 	if err != nil {
 		return exitError{list.failure, fmt.Errorf("%s: %w", list.where, err)}
 	}
@@ -155,13 +160,6 @@ func watchedMatrix(env *environment, path string) (*compat.Matrix, []byte, error
 	}
 	data, matrix, err := compat.LoadText(matrix.File)
 	return matrix, data, err
-}
-
-func decide(matrix *compat.Matrix, axis string, list releaseList, maxStable int) (*compat.Decision, error) {
-	if axis == watchRC {
-		return matrix.WatchRC(list.releases)
-	}
-	return matrix.WatchStable(list.releases, maxStable)
 }
 
 func listReleases(ctx context.Context, env *environment, opts compatWatchOptions) (releaseList, error) {

@@ -227,7 +227,9 @@ func (d *describer) body() string {
 		fmt.Fprintf(&b, ", %d as they were", d.same)
 	}
 	b.WriteString(". Times and verdicts are of the files in this change, replayed when this text was made.\n")
-	d.writeElsewhere(&b)
+	if len(d.result.Elsewhere) > 0 {
+		fmt.Fprintf(&b, "\n**Other lines differ too, which a capture never does:** %s\n", quoteAll(d.result.Elsewhere))
+	}
 	if len(d.gone) > 0 {
 		fmt.Fprintf(&b, "\n**Gone from the line:** %s\n", quoteAll(d.gone))
 	}
@@ -261,12 +263,6 @@ func (d *describer) writeVerdict(b *strings.Builder) {
 		fmt.Fprintf(b, " **%d of %d answers are as they were**, prompt by prompt.", same, of)
 	}
 	b.WriteString("\n\n")
-}
-
-func (d *describer) writeElsewhere(b *strings.Builder) {
-	if len(d.result.Elsewhere) > 0 {
-		fmt.Fprintf(b, "\n**Other lines differ too, which a capture never does:** %s\n", quoteAll(d.result.Elsewhere))
-	}
 }
 
 // tableBudget and warningBudget are parts of MaxDescription, so that neither crowds out the other.

@@ -79,8 +79,9 @@ func (m *measurer) add(rec *trace.Record) {
 	m.ttft = append(m.ttft, rec.TTFTMs)
 	m.itl = append(m.itl, rec.ITLMs...)
 	m.Ends = max(m.Ends, rec.EndMs(trace.Or(rec.ArrivalMs, 0)))
-	prompt := promptOf(rec)
-	m.Said[prompt] = append(m.Said[prompt], answerOf(rec))
+	// The digest of what was answered, however it was cut into chunks.
+	prompt, answer := promptOf(rec), sha256.Sum256(fmt.Appendf(nil, "%d %d", rec.OutputTokenIDs, rec.FinishReason))
+	m.Said[prompt] = append(m.Said[prompt], answer)
 }
 
 // promptOf is the digest of what was asked: its tokens, or the hashes of its blocks where those are not recorded, and the
@@ -91,11 +92,6 @@ func promptOf(rec *trace.Record) fingerprint {
 		return sha256.Sum256(fmt.Append(b, rec.PromptTokenIDs))
 	}
 	return sha256.Sum256(fmt.Append(b, rec.BlockHashes))
-}
-
-// answerOf is the digest of what was answered, however it was cut into chunks.
-func answerOf(rec *trace.Record) fingerprint {
-	return sha256.Sum256(fmt.Appendf(nil, "%d %d", rec.OutputTokenIDs, rec.FinishReason))
 }
 
 // sameAnswers counts the answers that both captures have to the same prompts. Neither when nor in which order they came

@@ -53,11 +53,18 @@ func Job(t target.Target, r Run) (*kube.Job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("target %s: %w", t.Name(), err)
 	}
-	labels, annotations := labelsOf(t, r), annotationsOf(t, pod)
+	labels := map[string]string{
+		labelName: "vllm-vcr", labelPart: "capture", labelManagedBy: managedBy,
+		LabelLine: t.Line, LabelTarget: t.ID, LabelRun: r.ID,
+	}
+	annotations := annotationsOf(t, pod)
+	// That of the queue is not on its pod, which is not queued by itself.
+	ofJob := maps.Clone(labels)
+	ofJob[labelQueue] = r.Queue
 	return &kube.Job{
 		TypeMeta: kube.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
 		ObjectMeta: kube.ObjectMeta{
-			Name: name, Namespace: r.Namespace, Labels: withQueue(labels, r.Queue), Annotations: annotations,
+			Name: name, Namespace: r.Namespace, Labels: ofJob, Annotations: annotations,
 		},
 		Spec: kube.JobSpec{
 			Suspend:                 true, // until the queue admits it
@@ -111,20 +118,6 @@ func jobName(t target.Target, run string) (string, error) {
 
 // dashed is a name in the characters that names in a cluster have.
 func dashed(name string) string { return notInNames().ReplaceAllString(strings.ToLower(name), "-") }
-
-func labelsOf(t target.Target, r Run) map[string]string {
-	return map[string]string{
-		labelName: "vllm-vcr", labelPart: "capture", labelManagedBy: managedBy,
-		LabelLine: t.Line, LabelTarget: t.ID, LabelRun: r.ID,
-	}
-}
-
-// withQueue are the labels of the Job: that of the queue is not on its pod, which is not queued by itself.
-func withQueue(labels map[string]string, queue string) map[string]string {
-	labels = maps.Clone(labels)
-	labels[labelQueue] = queue
-	return labels
-}
 
 func annotationsOf(t target.Target, pod kube.PodSpec) map[string]string {
 	annotations := map[string]string{AnnotationTarget: t.Name(), AnnotationConfigHash: t.ConfigHash()}

@@ -44,7 +44,7 @@ const (
 // completion asks for a completion, as a stream.
 func completion(name string, body object) request { return streamed(name, completionsPath, body) }
 
-// chat asks for an answer to one message, as a stream. Its content is text, or parts, see [withImages].
+// chat asks for an answer to one message, as a stream. Its content is text, or parts.
 func chat(name string, content any, body object) request {
 	body = maps.Clone(body)
 	body["messages"] = []object{{"role": "user", "content": content}}
@@ -54,7 +54,11 @@ func chat(name string, content any, body object) request {
 // ask asks for a completion of a prompt. If there are images beside it, as data URLs, it asks for an answer to both.
 func ask(name string, prompt any, images []string, body object) request {
 	if len(images) > 0 {
-		return chat(name, withImages(images, prompt), body)
+		var parts []object
+		for _, url := range images {
+			parts = append(parts, object{"type": "image_url", "image_url": object{"url": url}})
+		}
+		return chat(name, append(parts, object{"type": "text", "text": prompt}), body)
 	}
 	body = maps.Clone(body)
 	body["prompt"] = prompt
@@ -154,13 +158,4 @@ func dataURL(img image.Image) string {
 	encoder := png.Encoder{CompressionLevel: png.NoCompression}
 	_ = encoder.Encode(&file, img) // a buffer takes all, and the image has a size that PNGs can have
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(file.Bytes())
-}
-
-// withImages is the content of a chat's message: images, and then text.
-func withImages(urls []string, text any) []object {
-	var parts []object
-	for _, url := range urls {
-		parts = append(parts, object{"type": "image_url", "image_url": object{"url": url}})
-	}
-	return append(parts, object{"type": "text", "text": text})
 }

@@ -85,7 +85,7 @@ func flagsOf(options map[string]string) []string {
 			flags = append(flags, "--speculative-config", `{"method":"ngram","num_speculative_tokens":`+value+
 				`,"prompt_lookup_max":4,"prompt_lookup_min":2}`)
 		case optImages:
-			flags = append(flags, "--limit-mm-per-prompt", imageLimit(value))
+			flags = append(flags, "--limit-mm-per-prompt", `{"image":`+value+`}`)
 		case optGrammar:
 			flags = append(flags, "--structured-outputs-config", grammar(value))
 		default:
@@ -94,8 +94,6 @@ func flagsOf(options map[string]string) []string {
 	}
 	return flags
 }
-
-func imageLimit(images string) string { return `{"image":` + images + `}` }
 
 func grammar(backend string) string { return `{"backend":"` + backend + `"}` }
 

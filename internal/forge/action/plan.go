@@ -44,7 +44,7 @@ func (in Inputs) Plan(defaults Defaults) (Plan, error) {
 	if p.Dir, err = in.dir(); err != nil {
 		return p, err
 	}
-	annotations, err := in.annotations()
+	annotations, err := oneOf("annotations", cmp.Or(in["annotations"], "auto"), "auto", "on", "off")
 	if err != nil {
 		return p, err
 	}
@@ -144,7 +144,8 @@ func (in Inputs) Key(defaults Defaults) ([]string, error) {
 	}
 	key := []string{"golden", "pull", "--cache-key"}
 	for _, name := range selecting {
-		flags, err := find(name).flags(in[name])
+		at := slices.IndexFunc(everyInput, func(i input) bool { return i.name == name })
+		flags, err := everyInput[at].flags(in[name])
 		if err != nil {
 			return nil, err
 		}
@@ -186,10 +187,6 @@ func (in Inputs) checkUse(mode string) error {
 		}
 	}
 	return nil
-}
-
-func (in Inputs) annotations() (string, error) {
-	return oneOf("annotations", cmp.Or(in["annotations"], "auto"), "auto", "on", "off")
 }
 
 // dir is the working directory. It lies below the workspace, as annotations are of files there.
@@ -253,8 +250,4 @@ func (in Inputs) captureArgs(defaults Defaults) ([]string, error) {
 		}
 	}
 	return args, nil
-}
-
-func find(name string) input {
-	return everyInput[slices.IndexFunc(everyInput, func(i input) bool { return i.name == name })]
 }

@@ -160,20 +160,14 @@ func findProduct(ctx context.Context, log io.Writer) (*product, error) {
 	return &product{root: root, tools: filepath.Join(root, "tools"), name: "vllm-vcr", helpers: []string{"vllm-vcr-cluster", "vllm-vcr-dataset", "vllm-vcr-python"}, manual: "docs/cli.md", log: log}, nil
 }
 
-// versionOr returns the version that was asked for, else the one that the repository holds.
-func (p *product) versionOr(asked string) (string, error) {
-	if asked != "" {
-		return asked, nil
-	}
-	return p.committedVersion()
-}
-
 func (p *product) buildCommand(ctx context.Context, o options) error {
-	version, err := p.versionOr(o.version)
-	if err != nil {
-		return err
+	if o.version == "" {
+		var err error
+		if o.version, err = p.committedVersion(); err != nil {
+			return err
+		}
 	}
-	return p.build(ctx, version, o.targets, p.path(o.out), nil)
+	return p.build(ctx, o.version, o.targets, p.path(o.out), nil)
 }
 
 // path puts the root before a path that is not absolute.
@@ -314,7 +308,7 @@ func (p *product) imageVersionCommand(ctx context.Context, o options) error {
 			return err
 		}
 		kind, of = "release", released
-		if v, _ := parseVersion(released); isNewest(v, strings.Fields(string(tags))) {
+		if v, _ := parseVersion(released); v.suffix == "" && len(newerReleases(v, strings.Fields(string(tags)))) == 0 {
 			kind = "newest"
 		}
 	} else if ref != "refs/heads/main" {
@@ -397,11 +391,6 @@ func movingTags(released version, tags []string) []string {
 		moving = append(moving, fmt.Sprintf("v%d.%d", released.numbers[0], released.numbers[1]))
 	}
 	return moving
-}
-
-// isNewest reports whether a release is the newest of all. A pre-release is none.
-func isNewest(released version, tags []string) bool {
-	return released.suffix == "" && len(newerReleases(released, tags)) == 0
 }
 
 // newerReleases returns the versions of the tags that are newer, without pre-releases and tags of another form.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	gh "github.com/google/go-github/v62/github"
+
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
@@ -93,7 +94,8 @@ func (c *Client) OpenKeys(ctx context.Context, prefix string) ([]string, error) 
 	}
 	var keys []string
 	for _, issue := range all {
-		key := keyOf(issue.GetBody())
+		_, last := splitLast(issue.GetBody())
+		key := within(last, "<!-- vllm-vcr: ", " -->")
 		if issue.GetState() == "open" && issueKey().MatchString(key) && strings.HasPrefix(key, prefix) {
 			keys = append(keys, key)
 		}
@@ -165,7 +167,8 @@ func (c *Client) openIssue(ctx context.Context, want Issue) (Outcome, error) {
 
 func (c *Client) updateIssue(ctx context.Context, have *gh.Issue, want Issue) (Outcome, error) {
 	done := issueOutcome(Unchanged, have)
-	isOpen, was := have.GetState() == "open", stateOf(have.GetBody(), want.Key)
+	isOpen := have.GetState() == "open"
+	_, was := parts(have.GetBody(), want.Key)
 	if edit, differs := editOf(have, want); differs {
 		done.Action = Updated
 		if err := c.editIssue(ctx, have.GetNumber(), "update the issue", edit); err != nil {
@@ -277,12 +280,6 @@ func hasMarker(body, key string) bool {
 	return last == marker(key)
 }
 
-// keyOf is the key of the marker that is the last line of a body, or "".
-func keyOf(body string) string {
-	_, last := splitLast(body)
-	return within(last, "<!-- vllm-vcr: ", " -->")
-}
-
 // withState is a text with the state and the key behind it, in hidden lines.
 func withState(text, state, key string) string {
 	text = strings.TrimSpace(text) + "\n\n"
@@ -293,12 +290,6 @@ func withState(text, state, key string) string {
 }
 
 const stateBegin = "<!-- vllm-vcr state: "
-
-// stateOf is the state that a body of the key has, or "".
-func stateOf(body, key string) string {
-	_, state := parts(body, key)
-	return state
-}
 
 // parts are the text of a body of the key and its state, without the hidden lines.
 func parts(body, key string) (text, state string) {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	gh "github.com/google/go-github/v62/github"
+
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
@@ -87,7 +88,7 @@ func (c *Client) EnsurePullRequest(ctx context.Context, want PullRequest) (Outco
 	if state.foreign != "" {
 		return leave(want, state)
 	}
-	if state.changes.empty() {
+	if len(state.changes.Additions)+len(state.changes.Deletions) == 0 {
 		return c.withdraw(ctx, want, state)
 	}
 	if err := c.checkBase(ctx, want, state); err != nil {
@@ -140,7 +141,8 @@ func (c *Client) look(ctx context.Context, want PullRequest) (state pullState, e
 // branchHead returns the commit of a branch, or none.
 func (c *Client) branchHead(ctx context.Context, branch string) (string, error) {
 	ref, _, err := c.rest.Git.GetRef(ctx, c.owner, c.name, "heads/"+branch)
-	if isStatus(err, http.StatusNotFound) {
+	var answer *gh.ErrorResponse
+	if errors.As(err, &answer) && answer.Response.StatusCode == http.StatusNotFound {
 		return none, nil
 	}
 	if err != nil {
@@ -346,12 +348,6 @@ func pullOutcome(action Action, pull *gh.PullRequest) Outcome {
 	return Outcome{Action: action, Number: pull.GetNumber(), URL: pull.GetHTMLURL()}
 }
 
-// isStatus reports whether GitHub answered with a status.
-func isStatus(err error, status int) bool {
-	var answer *gh.ErrorResponse
-	return errors.As(err, &answer) && answer.Response.StatusCode == status
-}
-
 // createCommit returns the id of the new commit.
 func (c *Client) createCommit(ctx context.Context, input commitInput) (string, error) {
 	var data struct {
@@ -394,8 +390,6 @@ func (f Files) onto(base map[string]treeEntry) (tree map[string]treeEntry, chang
 	slices.SortFunc(changes.Deletions, func(a, b fileDeletion) int { return strings.Compare(a.Path, b.Path) })
 	return tree, changes, nil
 }
-
-func (c fileChanges) empty() bool { return len(c.Additions)+len(c.Deletions) == 0 }
 
 // blobSHA is git's name of a file's content.
 func blobSHA(data []byte) string {

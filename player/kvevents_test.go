@@ -1,7 +1,6 @@
 package player
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
-	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/engine/kvevents"
@@ -68,27 +66,17 @@ func nextBatch(t *testing.T, c *zmq.Conn) batch {
 	if len(m) != 3 || len(m[1]) != 8 {
 		t.Fatalf("frames %q: want a topic, a number of 8 bytes and a batch", m)
 	}
-	said := loose(t, m[2]).([]any)
+	said := decoded(t, m[2]).([]any)
 	if ts, ok := said[0].(float64); !ok || len(said) != 3 || time.Since(time.Unix(int64(ts), 0)).Abs() > time.Hour {
 		t.Errorf("batch %v: want the time, events and a rank", said)
 	}
 	return batch{Topic: string(m[0]), Number: binary.BigEndian.Uint64(m[1]), Events: said[1].([]any), Rank: said[2]}
 }
 
-// loose decodes a value without types: its integers are 64 bits wide.
-func loose(t *testing.T, b []byte) any {
-	t.Helper()
-	d := msgpack.NewDecoder(bytes.NewReader(b))
-	d.UseLooseInterfaceDecoding(true)
-	v, err := d.DecodeInterface()
-	must(t, err)
-	return v
-}
-
 // registered is where the engine's registration says that its events are.
 func registered(t *testing.T, s *session) string {
 	t.Helper()
-	config, _ := loose(t, s.engine.RawReady).(map[string]any)["kv_events_config"].(map[string]any)
+	config, _ := decoded(t, s.engine.RawReady).(map[string]any)["kv_events_config"].(map[string]any)
 	if config["enable_kv_cache_events"] != true || config["publisher"] != "zmq" || config["topic"] != "kv@pod@tiny" {
 		t.Fatalf("registered with %v", config)
 	}

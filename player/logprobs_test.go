@@ -1,19 +1,18 @@
 package player
 
 import (
-	"encoding/binary"
-	"math"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // table is a decoded table of log-probabilities.
 type table struct {
 	types  [3]string // of ids, values and ranks
-	ids    [][]uint32
-	values [][]float32
-	ranks  []uint32
+	ids    [][]int64
+	values [][]float64
+	ranks  []int64
 }
 
 // readTable decodes what a frontend gets: three tensors, small ones inline and
@@ -27,72 +26,33 @@ func readTable(t *testing.T, raw []byte, aux [][]byte) *table {
 	if n, err := cur.ArrayLen(); err != nil || n < 4 {
 		t.Fatalf("%s: %d tables (%v), want 3 and the nil that ends them", pack.Format(raw), n, err)
 	}
+	var tensors [3]protocol.Array
 	got := new(table)
-	var data [3][]byte
-	var shapes [3][]int
-	for i := range data {
-		got.types[i], shapes[i], data[i] = readTensor(t, &cur, aux)
+	for i := range tensors {
+		var err error
+		tensors[i], err = protocol.ReadTensor(&cur, aux)
+		must(t, err)
+		got.types[i] = tensors[i].Dtype
 	}
-	for row := range shapes[0][0] {
-		width := shapes[0][1]
-		var ids []uint32
-		var values []float32
-		for k := range width {
-			at := 4 * (row*width + k)
-			ids = append(ids, binary.LittleEndian.Uint32(data[0][at:]))
-			values = append(values, math.Float32frombits(binary.LittleEndian.Uint32(data[1][at:])))
-		}
-		got.ids, got.values = append(got.ids, ids), append(got.values, values)
-		size := len(data[2]) / shapes[2][0]
-		got.ranks = append(got.ranks, binary.LittleEndian.Uint32(data[2][row*size:]))
+	ids, values, width := tensors[0].Integers(), tensors[1].Floats(), tensors[0].Shape[1]
+	for row, rank := range tensors[2].Integers() {
+		got.ids = append(got.ids, ids[row*width:(row+1)*width])
+		got.values = append(got.values, values[row*width:(row+1)*width])
+		got.ranks = append(got.ranks, rank)
 	}
 	return got
 }
 
-func readTensor(t *testing.T, cur *pack.Cursor, aux [][]byte) (dtype string, shape []int, data []byte) {
-	t.Helper()
-	n, err := cur.ArrayLen()
-	if err != nil || n != 3 {
-		t.Fatalf("a tensor of %d values (%v)", n, err)
-	}
-	if dtype, err = cur.StrString(); err != nil {
-		t.Fatal(err)
-	}
-	dims, err := cur.ArrayLen()
-	must(t, err)
-	for range dims {
-		d, err := cur.Int()
-		must(t, err)
-		shape = append(shape, int(d))
-	}
-	if cur.Kind() == pack.Int {
-		i, err := cur.Int()
-		if err != nil || i < 1 || int(i) > len(aux) {
-			t.Fatalf("auxiliary frame %d of %d (%v)", i, len(aux), err)
-		}
-		return dtype, shape, aux[i-1]
-	}
-	if _, data, err = cur.Ext(); err != nil {
-		t.Fatal(err)
-	}
-	return dtype, shape, data
-}
-
 // floats reads a tensor of float32.
-func floats(t *testing.T, raw []byte, aux [][]byte) (shape []int, values []float32) {
+func floats(t *testing.T, raw []byte, aux [][]byte) (shape []int, values []float64) {
 	t.Helper()
-	if raw == nil {
-		t.Fatal("there is no tensor")
-	}
 	cur := pack.NewCursor(raw)
-	dtype, shape, data := readTensor(t, &cur, aux)
-	if dtype != "float32" {
-		t.Fatalf("a tensor of %s", dtype)
+	tensor, err := protocol.ReadTensor(&cur, aux)
+	must(t, err)
+	if tensor.Dtype != "float32" {
+		t.Fatalf("a tensor of %s", tensor.Dtype)
 	}
-	for i := 0; i < len(data); i += 4 {
-		values = append(values, math.Float32frombits(binary.LittleEndian.Uint32(data[i:])))
-	}
-	return shape, values
+	return tensor.Shape, tensor.Floats()
 }
 
 // Most tokens of a prompt are not among the few most likely ones, and some are.

@@ -1,6 +1,7 @@
 package player
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -221,57 +223,11 @@ func text(raw []byte) string {
 // or map[string]any.
 func decoded(t *testing.T, raw []byte) any {
 	t.Helper()
-	cur := pack.NewCursor(raw)
-	v, err := value(&cur)
-	if err != nil {
-		t.Fatalf("%s: %v", pack.Format(raw), err)
-	}
+	d := msgpack.NewDecoder(bytes.NewReader(raw))
+	d.UseLooseInterfaceDecoding(true)
+	v, err := d.DecodeInterface()
+	must(t, err)
 	return v
-}
-
-func value(cur *pack.Cursor) (any, error) {
-	switch cur.Kind() {
-	case pack.Bool:
-		return cur.Bool()
-	case pack.Int:
-		return cur.Int()
-	case pack.Float:
-		return cur.Float()
-	case pack.String:
-		return cur.StrString()
-	case pack.Array:
-		return values(cur)
-	case pack.Map:
-		return members(cur)
-	}
-	_, err := cur.Raw()
-	return nil, err
-}
-
-func values(cur *pack.Cursor) (any, error) {
-	n, err := cur.ArrayLen()
-	all := make([]any, n)
-	for i := range all {
-		if all[i], err = value(cur); err != nil {
-			break
-		}
-	}
-	return all, err
-}
-
-func members(cur *pack.Cursor) (any, error) {
-	n, err := cur.MapLen()
-	all := make(map[string]any, n)
-	for range n {
-		key, keyErr := cur.StrString()
-		if keyErr != nil {
-			return nil, keyErr
-		}
-		if all[key], err = value(cur); err != nil {
-			break
-		}
-	}
-	return all, err
 }
 
 // pack1 formats an id as a stop reason.

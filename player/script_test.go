@@ -770,7 +770,7 @@ func (s *script) output(e *envelope, out protocol.RequestOutput) string {
 }
 
 // tensorText is a tensor: its shape, and of each row the length, the sum and the first value.
-func tensorText(shape []int, values []float32) string {
+func tensorText(shape []int, values []float64) string {
 	text := fmt.Sprint(shape)
 	size := 1
 	if len(shape) > 0 {
@@ -779,7 +779,7 @@ func tensorText(shape []int, values []float32) string {
 	for row := range slices.Chunk(values, size) {
 		square, sum := 0.0, 0.0
 		for _, v := range row {
-			square, sum = square+float64(v)*float64(v), sum+float64(v)
+			square, sum = square+v*v, sum+v
 		}
 		text += fmt.Sprintf(" length=%.3f,sum=%.3f,first=%.3f", math.Sqrt(square), sum, row[0])
 		if len(values) > 100 {

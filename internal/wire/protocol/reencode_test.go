@@ -1,8 +1,6 @@
 package protocol
 
 import (
-	"encoding/binary"
-	"math"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
@@ -102,27 +100,11 @@ func engineOutput(t *testing.T, o *RequestOutput, frames [][]byte) *Output {
 		}
 	}
 	if o.Error != nil {
-		out.Error = readError(t, o.Error)
+		e, err := DecodeRequestError(o.Error)
+		require.NoError(t, err)
+		out.Error = &e
 	}
 	return out
-}
-
-func readError(t *testing.T, raw []byte) *RequestError {
-	t.Helper()
-	e := new(RequestError)
-	err := eachKey(raw, func(key string, cur *pack.Cursor) (err error) {
-		switch key {
-		case "code":
-			e.Code, err = cur.StrString()
-		case "message":
-			e.Message, err = cur.StrString()
-		case "retryable":
-			e.Retryable, err = cur.Bool()
-		}
-		return err
-	})
-	require.NoError(t, err)
-	return e
 }
 
 func readEvents(t *testing.T, raw []byte) []Event {
@@ -250,53 +232,19 @@ func readLogprobs(t *testing.T, raw []byte, frames [][]byte) *Logprobs {
 		return nil
 	}
 	cur := pack.NewCursor(raw)
-	if _, err := cur.ArrayLen(); err != nil {
-		t.Fatal(err)
+	_, err := cur.ArrayLen()
+	require.NoError(t, err)
+	var tensors [3]Array
+	for i := range tensors {
+		tensors[i], err = ReadTensor(&cur, frames[1:])
+		require.NoError(t, err)
 	}
-	_, shape, ids := readTensor(t, &cur, frames)
-	_, _, values := readTensor(t, &cur, frames)
-	dtype, _, ranks := readTensor(t, &cur, frames)
-	l := &Logprobs{Width: shape[1]}
-	for i := 0; i < len(ids); i += 4 {
-		l.TokenIDs = append(l.TokenIDs, binary.LittleEndian.Uint32(ids[i:]))
-		l.Values = append(l.Values, math.Float32frombits(binary.LittleEndian.Uint32(values[i:])))
+	l := &Logprobs{Width: tensors[0].Shape[1], Ranks: tensors[2].Integers()}
+	for _, id := range tensors[0].Integers() {
+		l.TokenIDs = append(l.TokenIDs, uint32(id))
 	}
-	size := 4
-	if dtype == "<i8" {
-		size = 8
-	}
-	for i := 0; i < len(ranks); i += size {
-		if size == 8 {
-			l.Ranks = append(l.Ranks, int64(binary.LittleEndian.Uint64(ranks[i:])))
-		} else {
-			l.Ranks = append(l.Ranks, int64(binary.LittleEndian.Uint32(ranks[i:])))
-		}
+	for _, v := range tensors[1].Floats() {
+		l.Values = append(l.Values, float32(v))
 	}
 	return l
-}
-
-func readTensor(t *testing.T, cur *pack.Cursor, frames [][]byte) (dtype string, shape []int, data []byte) {
-	t.Helper()
-	if _, err := cur.ArrayLen(); err != nil {
-		t.Fatal(err)
-	}
-	dtype, err := cur.StrString()
-	require.NoError(t, err)
-	dims, err := cur.Uint32s(nil)
-	require.NoError(t, err)
-	for _, d := range dims {
-		shape = append(shape, int(d))
-	}
-	if cur.Kind() == pack.Int {
-		i, err := cur.Int()
-		if err != nil || int(i) >= len(frames) {
-			t.Fatalf("auxiliary frame %d of %d: %v", i, len(frames), err)
-		}
-		return dtype, shape, frames[i]
-	}
-	code, data, err := cur.Ext()
-	if err != nil || code != ExtRawView {
-		t.Fatalf("ext %d: %v", code, err)
-	}
-	return dtype, shape, data
 }

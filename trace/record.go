@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"slices"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -287,21 +288,15 @@ const (
 	FinishAbsent FinishReason = 255
 )
 
+var finishNames = [...]string{"stop", "length", "abort", "error", "repetition"}
+
 // String returns the reason as a trace spells it, lower case, and "absent" for
 // FinishAbsent.
 func (f FinishReason) String() string {
-	switch f {
-	case FinishStop:
-		return "stop"
-	case FinishLength:
-		return "length"
-	case FinishAbort:
-		return "abort"
-	case FinishError:
-		return "error"
-	case FinishRepetition:
-		return "repetition"
-	case FinishAbsent:
+	switch {
+	case int(f) < len(finishNames):
+		return finishNames[f]
+	case f == FinishAbsent:
 		return "absent"
 	}
 	return fmt.Sprintf("finish_reason(%d)", uint8(f))
@@ -320,10 +315,8 @@ func (f FinishReason) Wire() uint8 {
 // ParseFinishReason is the reverse of String for the five reasons of the wire.
 // The spelling is exact.
 func ParseFinishReason(s string) (FinishReason, bool) {
-	for f := FinishStop; f <= FinishRepetition; f++ {
-		if f.String() == s {
-			return f, true
-		}
+	if i := slices.Index(finishNames[:], s); i >= 0 {
+		return FinishReason(i), true
 	}
 	return FinishAbsent, false
 }

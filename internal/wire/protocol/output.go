@@ -33,20 +33,11 @@ func FinishFromWire(code int64) (FinishReason, error) {
 	return FinishReason(code + 1), nil
 }
 
+var finishNames = [...]string{"unfinished", "stop", "length", "abort", "error", "repetition"}
+
 func (f FinishReason) String() string {
-	switch f {
-	case Unfinished:
-		return "unfinished"
-	case FinishStop:
-		return "stop"
-	case FinishLength:
-		return "length"
-	case FinishAbort:
-		return "abort"
-	case FinishError:
-		return "error"
-	case FinishRepetition:
-		return "repetition"
+	if int(f) < len(finishNames) {
+		return finishNames[f]
 	}
 	return fmt.Sprintf("finish_reason(%d)", uint8(f))
 }

@@ -20,46 +20,25 @@ func parseBuiltin(text string) (p *Profile, err error) {
 		Utilities: map[string]Utility{}, Structs: map[string]Struct{},
 	}
 	r := &profileReader{text: text}
-	r.object(func(key string) {
-		switch key {
-		case "line":
-			p.Line = r.str()
-		case "version":
-			p.Version = r.str()
-		case "commit":
-			p.Commit = r.str()
-		case "messages":
-			r.object(func(name string) { p.Messages[name] = r.message() })
-		case "enums":
-			r.object(func(name string) { p.Enums[name] = r.enum() })
-		case "constants":
-			r.object(func(name string) {
-				var c Constant
-				r.object(func(key string) {
-					if key == "value" {
-						c.Value = r.raw()
-					} else {
-						r.place(&c.Place, key)
-					}
-				})
-				p.Constants[name] = c
-			})
-		case "utilities":
-			r.object(func(name string) { p.Utilities[name] = r.utility() })
-		case "structs":
-			r.object(func(name string) { p.Structs[name] = r.structure() })
-		case "metrics":
+	group := func(read func(name string)) func() { return func() { r.object(read) } }
+	r.members(
+		entry{"line", &p.Line}, entry{"version", &p.Version}, entry{"commit", &p.Commit},
+		entry{"messages", group(func(name string) { p.Messages[name] = r.message() })},
+		entry{"enums", group(func(name string) { p.Enums[name] = r.enum() })},
+		entry{"constants", group(func(name string) { p.Constants[name] = r.constant() })},
+		entry{"utilities", group(func(name string) { p.Utilities[name] = r.utility() })},
+		entry{"structs", group(func(name string) { p.Structs[name] = r.structure() })},
+		entry{"metrics", func() {
 			// Each metric has a line of text, so the group ends with the first line that begins with a brace.
-			if length := strings.Index(r.text[r.at:], "\n}"); length < 0 {
+			length := strings.Index(r.text[r.at:], "\n}")
+			if length < 0 {
 				r.fail("the end of the metrics")
-			} else {
-				p.MetricText = json.RawMessage(strings.TrimSpace(r.text[r.at : r.at+length+2]))
-				r.at += length + 2
+				return
 			}
-		default:
-			r.fail("an unknown key " + key)
-		}
-	})
+			p.MetricText = json.RawMessage(strings.TrimSpace(r.text[r.at : r.at+length+2]))
+			r.at += length + 2
+		}},
+	)
 	if r.space(); !r.failed && r.at < len(text) {
 		r.fail("the end")
 	}
@@ -77,131 +56,92 @@ type profileReader struct {
 	want   string
 }
 
-func (r *profileReader) message() (m Message) {
+// entry is a key of an object, and where its value goes: a pointer, or a func that reads it.
+type entry struct {
+	key string
+	to  any
+}
+
+// members reads an object that has these keys and no others.
+func (r *profileReader) members(all ...entry) {
 	r.object(func(key string) {
-		switch key {
-		case "encoding":
-			m.Encoding = r.str()
-		case "keys":
-			m.Keys = []Key{}
-			r.array(func() {
-				var k Key
-				r.object(func(key string) {
-					switch key {
-					case "name":
-						k.Name = r.str()
-					case "optional":
-						k.Optional = r.boolean()
-					case "at":
-						k.At = r.number()
-					default:
-						r.fail("an unknown key " + key)
-					}
-				})
-				m.Keys = append(m.Keys, k)
-			})
-		default:
-			r.place(&m.Place, key)
+		for i := range all {
+			if all[i].key == key {
+				r.value(all[i].to)
+				return
+			}
 		}
+		r.fail("an unknown key " + key)
 	})
+}
+
+func (r *profileReader) value(to any) {
+	switch to := to.(type) {
+	case *string:
+		*to = r.str()
+	case *bool:
+		*to = r.boolean()
+	case *int:
+		*to = r.number()
+	case *json.RawMessage:
+		*to = r.raw()
+	case func():
+		to()
+	}
+}
+
+func (r *profileReader) message() (m Message) {
+	keys := func() {
+		m.Keys = []Key{}
+		r.array(func() {
+			var k Key
+			r.members(entry{"name", &k.Name}, entry{"optional", &k.Optional}, entry{"at", &k.At})
+			m.Keys = append(m.Keys, k)
+		})
+	}
+	r.members(entry{"encoding", &m.Encoding}, entry{"keys", keys}, entry{"module", &m.Module}, entry{"at", &m.At})
 	return m
 }
 
 func (r *profileReader) enum() (e Enum) {
-	r.object(func(key string) {
-		if key != "members" {
-			r.place(&e.Place, key)
-			return
-		}
+	members := func() {
 		e.Members = []Member{}
 		r.array(func() {
 			var m Member
-			r.object(func(key string) {
-				switch key {
-				case "name":
-					m.Name = r.str()
-				case "value":
-					m.Value = r.raw()
-				case "at":
-					m.At = r.number()
-				default:
-					r.fail("an unknown key " + key)
-				}
-			})
+			r.members(entry{"name", &m.Name}, entry{"value", &m.Value}, entry{"at", &m.At})
 			e.Members = append(e.Members, m)
 		})
-	})
+	}
+	r.members(entry{"members", members}, entry{"module", &e.Module}, entry{"at", &e.At})
 	return e
 }
 
+func (r *profileReader) constant() (c Constant) {
+	r.members(entry{"value", &c.Value}, entry{"module", &c.Module}, entry{"at", &c.At})
+	return c
+}
+
 func (r *profileReader) utility() (u Utility) {
-	r.object(func(key string) {
-		switch key {
-		case "signature":
-			u.Signature = r.str()
-		case "result":
-			u.Result = ResultKind(r.str())
-		case "calls":
-			r.array(func() { u.Calls = append(u.Calls, r.str()) })
-		default:
-			r.place(&u.Place, key)
-		}
-	})
+	calls := func() { r.array(func() { u.Calls = append(u.Calls, r.str()) }) }
+	r.members(entry{"signature", &u.Signature}, entry{"result", (*string)(&u.Result)}, entry{"calls", calls},
+		entry{"module", &u.Module}, entry{"at", &u.At})
 	return u
 }
 
 func (r *profileReader) structure() (s Struct) {
-	r.object(func(key string) {
-		switch key {
-		case "encoding":
-			s.Encoding = r.str()
-		case "omit_defaults":
-			s.OmitDefaults = r.boolean()
-		case "exact":
-			s.Exact = r.boolean()
-		case "tag":
-			s.Tag = r.str()
-		case "fields":
-			s.Fields = []Field{}
-			r.array(func() { s.Fields = append(s.Fields, r.field()) })
-		default:
-			r.place(&s.Place, key)
-		}
-	})
+	fields := func() {
+		s.Fields = []Field{}
+		r.array(func() { s.Fields = append(s.Fields, r.field()) })
+	}
+	r.members(entry{"encoding", &s.Encoding}, entry{"omit_defaults", &s.OmitDefaults}, entry{"exact", &s.Exact}, entry{"tag", &s.Tag},
+		entry{"fields", fields}, entry{"module", &s.Module}, entry{"at", &s.At})
 	return s
 }
 
 func (r *profileReader) field() (f Field) {
-	r.object(func(key string) {
-		switch key {
-		case "name":
-			f.Name = r.str()
-		case "type":
-			f.Type = r.str()
-		case "required":
-			f.Required = r.boolean()
-		case "default":
-			f.Default = r.raw()
-		case "at":
-			f.At = r.number()
-		case "module":
-			f.Module = r.str()
-		default:
-			r.fail("an unknown key " + key)
-		}
-	})
+	r.members(entry{"name", &f.Name}, entry{"type", &f.Type}, entry{"required", &f.Required}, entry{"default", &f.Default},
+		entry{"at", &f.At}, entry{"module", &f.Module})
 	return f
-}
-
-func (r *profileReader) place(p *Place, key string) {
-	switch key {
-	case "module":
-		p.Module = r.str()
-	case "at":
-		p.At = r.number()
-	default:
-		r.fail("an unknown key " + key)
-	}
 }
 
 func (r *profileReader) fail(want string) {

@@ -98,6 +98,39 @@ func (r *running) stop() {
 	require.NoError(r.t, r.end())
 }
 
+// fails waits for the tap to end by an error with all these words.
+func (r *running) fails(words ...string) {
+	r.t.Helper()
+	err := r.end()
+	for _, word := range words {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			r.t.Errorf("error %v, want %q in it", err, word)
+		}
+	}
+}
+
+// recorded checks how many records the trace has.
+func (r *running) recorded(want int) {
+	r.t.Helper()
+	if n := countRecords(r.t, r.path("run.jsonl.gz")); n != want {
+		r.t.Errorf("%d records, want %d", n, want)
+	}
+}
+
+// noted checks that the frames file has one note, with this text.
+func (r *running) noted(text string) {
+	r.t.Helper()
+	var notes []string
+	for _, m := range readFrames(r.t, r.path("frames.jsonl.gz")) {
+		if m.Note != "" {
+			notes = append(notes, m.Note)
+		}
+	}
+	if len(notes) != 1 || !strings.Contains(notes[0], text) {
+		r.t.Errorf("notes %q, want one with %q", notes, text)
+	}
+}
+
 func patient(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), tapPatience)
@@ -136,6 +169,22 @@ func listenFrontend(t *testing.T, clients int) *coreclient.Frontend {
 	require.NoError(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
+}
+
+func accept(t *testing.T, f *coreclient.Frontend) {
+	t.Helper()
+	_, err := f.Accept(patient(t))
+	require.NoError(t, err)
+}
+
+// startPlayed is a tap between a frontend and the player.
+func startPlayed(t *testing.T, clients int, change func(*Config)) (*coreclient.Frontend, *running) {
+	t.Helper()
+	f := listenFrontend(t, clients)
+	tap := startTap(t, f.Handshake(), change)
+	startPlayer(t, player.Options{Handshake: tap.engine})
+	accept(t, f)
+	return f, tap
 }
 
 func tapRequest(client int, id string, prompt []uint32, n int) *protocol.Request {
@@ -183,12 +232,7 @@ func TestTapBetweenFrontendAndPlayer(t *testing.T) {
 	noLeaks(t)
 	for _, clients := range []int{1, 3} {
 		t.Run(fmt.Sprintf("clients=%d", clients), func(t *testing.T) {
-			f := listenFrontend(t, clients)
-			tap := startTap(t, f.Handshake(), func(c *Config) { c.Observe.VLLMVersion = "v0.33.0" })
-			startPlayer(t, player.Options{Handshake: tap.engine})
-			if _, err := f.Accept(patient(t)); err != nil {
-				t.Fatal(err)
-			}
+			f, tap := startPlayed(t, clients, func(c *Config) { c.Observe.VLLMVersion = "v0.33.0" })
 			want := map[string][]uint32{}
 			for i := range 9 {
 				id := fmt.Sprintf("r-%d", i)
@@ -230,6 +274,18 @@ func newRawFrontend(t *testing.T) *rawFrontend {
 	return &rawFrontend{shake: listen(zmq.Router), in: listen(zmq.Router), out: listen(zmq.Pull)}
 }
 
+// startRaw is a tap between such a frontend and such an engine.
+func startRaw(t *testing.T, change func(*Config)) (*rawFrontend, *running, *rawEngine) {
+	t.Helper()
+	f := newRawFrontend(t)
+	tap := startTap(t, f.shake.Endpoint(), change)
+	return f, tap, f.dialRaw(t, tap.engine, 0)
+}
+
+func (f *rawFrontend) addresses() protocol.Addresses {
+	return protocol.Addresses{Inputs: []string{f.in.Endpoint()}, Outputs: []string{f.out.Endpoint()}}
+}
+
 // next is the next message on l.
 func next(t *testing.T, l *zmq.Listener) zmq.Delivery {
 	t.Helper()
@@ -256,8 +312,9 @@ func (e *rawEngine) hangUp() {
 
 // dialRaw shakes hands through the tap at endpoint with everything that is optional or
 // unknown in it, and returns what the frontend saw.
-func (f *rawFrontend) dialRaw(t *testing.T, endpoint string, index int, registration []byte) *rawEngine {
+func (f *rawFrontend) dialRaw(t *testing.T, endpoint string, index int) *rawEngine {
 	t.Helper()
+	registration := codec(t).AppendReady(nil, ptr(protocol.DefaultReady("0.33.0")))
 	ctx := patient(t)
 	id := protocol.Identity(index)
 	dial := func(endpoint string, typ zmq.Type) *zmq.Conn {
@@ -308,11 +365,6 @@ func mustSend(t *testing.T, c *zmq.Conn, frames ...[]byte) {
 
 func ptr[T any](v T) *T { return &v }
 
-func registration(t *testing.T, version string) []byte {
-	t.Helper()
-	return codec(t).AppendReady(nil, ptr(protocol.DefaultReady(version)))
-}
-
 func TestTapForwardsVerbatim(t *testing.T) {
 	noLeaks(t)
 	size := 10 << 20
@@ -329,9 +381,7 @@ func TestTapForwardsVerbatim(t *testing.T) {
 		{[]byte("one frame")},
 		{[]byte(protocol.EngineDead)},
 	}
-	f := newRawFrontend(t)
-	tap := startTap(t, f.shake.Endpoint(), nil)
-	e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
+	f, tap, e := startRaw(t, nil)
 	for i, msg := range messages {
 		// A large message fills what lies between: it is sent while it is received.
 		sent := make(chan error, 2)
@@ -412,7 +462,7 @@ func TestTapGuardsTheLine(t *testing.T) {
 			}
 			if d.Kind == zmq.Received {
 				_ = f.shake.Send(d.Peer.Identity, protocol.AppendInit(nil,
-					protocol.Addresses{Inputs: []string{f.in.Endpoint()}, Outputs: []string{f.out.Endpoint()}}))
+					f.addresses()))
 			}
 		}
 	}()
@@ -447,16 +497,12 @@ func TestTapWithoutPeers(t *testing.T) {
 	short := func(c *Config) { c.HandshakeTimeout = 100 * time.Millisecond }
 	t.Run("no engine", func(t *testing.T) {
 		tap := startTap(t, freeEndpoint(t), short)
-		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "no engine sent HELLO to "+tap.engine) {
-			t.Errorf("error %v", err)
-		}
+		tap.fails("no engine sent HELLO to " + tap.engine)
 	})
 	t.Run("no frontend", func(t *testing.T) {
 		tap := startTap(t, freeEndpoint(t), short)
 		startPlayer(t, player.Options{Handshake: tap.engine, HandshakeTimeout: tapPatience})
-		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "engine 0: the frontend's handshake: connect to tcp://") {
-			t.Errorf("error %v", err)
-		}
+		tap.fails("engine 0: the frontend's handshake: connect to tcp://")
 	})
 	t.Run("an engine that never registers", func(t *testing.T) {
 		f := newRawFrontend(t)
@@ -466,12 +512,9 @@ func TestTapWithoutPeers(t *testing.T) {
 		defer e.Close()
 		mustSend(t, e, protocol.EngineHandshake{}.Hello())
 		next(t, f.shake)
-		init := protocol.AppendInit(nil, protocol.Addresses{Inputs: []string{f.in.Endpoint()}, Outputs: []string{f.out.Endpoint()}})
+		init := protocol.AppendInit(nil, f.addresses())
 		require.NoError(t, f.shake.Send(protocol.Identity(0), init))
-		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "the engine did not connect its") ||
-			!strings.Contains(err.Error(), "the handshake took more than 500ms") {
-			t.Errorf("error %v", err)
-		}
+		tap.fails("the engine did not connect its", "the handshake took more than 500ms")
 	})
 	t.Run("an engine that leaves before it registers", func(t *testing.T) {
 		f := newRawFrontend(t)
@@ -481,7 +524,7 @@ func TestTapWithoutPeers(t *testing.T) {
 		require.NoError(t, err)
 		mustSend(t, e, protocol.EngineHandshake{}.Hello())
 		next(t, f.shake)
-		init := protocol.AppendInit(nil, protocol.Addresses{Inputs: []string{f.in.Endpoint()}, Outputs: []string{f.out.Endpoint()}})
+		init := protocol.AppendInit(nil, f.addresses())
 		require.NoError(t, f.shake.Send(protocol.Identity(0), init))
 		_, err = e.Recv()
 		require.NoError(t, err)
@@ -507,23 +550,14 @@ func TestTapWithoutPeers(t *testing.T) {
 func TestTapSeesHangUps(t *testing.T) {
 	noLeaks(t)
 	t.Run("frontend, idle", func(t *testing.T) {
-		f := listenFrontend(t, 1)
-		tap := startTap(t, f.Handshake(), nil)
-		startPlayer(t, player.Options{Handshake: tap.engine})
-		if _, err := f.Accept(patient(t)); err != nil {
-			t.Fatal(err)
-		}
+		f, tap := startPlayed(t, 1, nil)
 		ask(t, f, 0, "a", []uint32{1}, 3)
 		f.Close()
 		if err := tap.end(); err != nil {
 			t.Errorf("error %v, want none: nothing was lost", err)
 		}
-		if n := countRecords(t, tap.path("run.jsonl.gz")); n != 1 {
-			t.Errorf("%d records, want 1", n)
-		}
-		if notes := notesOf(t, tap); len(notes) != 1 || !strings.Contains(notes[0], "the frontend hung up") {
-			t.Errorf("notes %q", notes)
-		}
+		tap.recorded(1)
+		tap.noted("the frontend hung up")
 	})
 	t.Run("frontend, without reading all", func(t *testing.T) {
 		f := newRawFrontend(t)
@@ -532,7 +566,7 @@ func TestTapSeesHangUps(t *testing.T) {
 		defer out.Close()
 		f.outAt = out.Endpoint()
 		tap := startTap(t, f.shake.Endpoint(), nil)
-		e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
+		e := f.dialRaw(t, tap.engine, 0)
 		pull, err := out.Accept(patient(t))
 		require.NoError(t, err)
 		mustSend(t, e.out, oneToken(t, 0, "read"), []byte("unread"))
@@ -544,25 +578,16 @@ func TestTapSeesHangUps(t *testing.T) {
 		if err := tap.end(); err != nil {
 			t.Errorf("error %v, want none: no request was in flight", err)
 		}
-		if notes := notesOf(t, tap); len(notes) != 1 || !strings.Contains(notes[0], "the frontend hung up") {
-			t.Errorf("notes %q", notes)
-		}
+		tap.noted("the frontend hung up")
 	})
 	t.Run("engine, with a request in flight", func(t *testing.T) {
-		f := newRawFrontend(t)
-		tap := startTap(t, f.shake.Endpoint(), nil)
-		e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
+		f, tap, e := startRaw(t, nil)
 		require.NoError(t, f.in.Send(f.identity, []byte{protocol.TypeAdd}, codec(t).AppendRequest(nil, tapRequest(0, "a", []uint32{1}, 5))))
-		if _, err := e.in.Recv(); err != nil {
-			t.Fatal(err)
-		}
+		_, err := e.in.Recv()
+		require.NoError(t, err)
 		e.hangUp()
-		if err := tap.end(); err == nil || !strings.Contains(err.Error(), "requests in flight at the end, which are not in the recording: 1") {
-			t.Errorf("error %v", err)
-		}
-		if notes := notesOf(t, tap); len(notes) != 1 || !strings.Contains(notes[0], "the engine hung up") {
-			t.Errorf("notes %q", notes)
-		}
+		tap.fails("requests in flight at the end, which are not in the recording: 1")
+		tap.noted("the engine hung up")
 	})
 }
 
@@ -582,23 +607,8 @@ func TestTapWhenTheEngineOfARealFrontendLeaves(t *testing.T) {
 	if err := tap.end(); err != nil && !strings.Contains(err.Error(), "ENGINE_CORE_DEAD") {
 		t.Error(err)
 	}
-	if n := countRecords(t, tap.path("run.jsonl.gz")); n != 1 {
-		t.Errorf("%d records, want 1", n)
-	}
-	if notes := notesOf(t, tap); len(notes) != 1 || !strings.Contains(notes[0], "the engine hung up") {
-		t.Errorf("notes %q", notes)
-	}
-}
-
-func notesOf(t *testing.T, tap *running) []string {
-	t.Helper()
-	var notes []string
-	for _, m := range readFrames(t, tap.path("frames.jsonl.gz")) {
-		if m.Note != "" {
-			notes = append(notes, m.Note)
-		}
-	}
-	return notes
+	tap.recorded(1)
+	tap.noted("the engine hung up")
 }
 
 func countRecords(t *testing.T, path string) int {
@@ -613,8 +623,8 @@ func TestTapKeepsEnginesApart(t *testing.T) {
 	f := newRawFrontend(t)
 	tap := startTap(t, f.shake.Endpoint(), nil)
 	engines := []*rawEngine{
-		f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0")),
-		f.dialRaw(t, tap.engine, 3, registration(t, "0.33.0")),
+		f.dialRaw(t, tap.engine, 0),
+		f.dialRaw(t, tap.engine, 3),
 	}
 	for i, rank := range []int{0, 3} {
 		for k := range i + 1 { // one request to engine 0, two to engine 3
@@ -640,19 +650,12 @@ func TestTapKeepsEnginesApart(t *testing.T) {
 
 func TestTapRecordsNothingButForwards(t *testing.T) {
 	noLeaks(t)
-	f := listenFrontend(t, 1)
-	tap := startTap(t, f.Handshake(), func(c *Config) { c.Trace.Path = "/dev/full" })
-	startPlayer(t, player.Options{Handshake: tap.engine})
-	if _, err := f.Accept(patient(t)); err != nil {
-		t.Fatal(err)
-	}
+	f, tap := startPlayed(t, 1, func(c *Config) { c.Trace.Path = "/dev/full" })
 	if got := ask(t, f, 0, "a", []uint32{1}, 20); len(got) != 20 {
 		t.Errorf("%d tokens came through, want 20", len(got))
 	}
 	tap.cancel()
-	if err := tap.end(); err == nil || !strings.Contains(err.Error(), "no space left on device") {
-		t.Errorf("error %v", err)
-	}
+	tap.fails("no space left on device")
 	if tap.sum.Stats.Done != 1 {
 		t.Errorf("%d requests seen, want 1", tap.sum.Stats.Done)
 	}
@@ -673,7 +676,7 @@ func TestTapRelaysTheCoordinator(t *testing.T) {
 	tap := startTap(t, f.shake.Endpoint(), nil)
 	var told []protocol.Addresses
 	for rank := range 2 {
-		e := f.dialRaw(t, tap.engine, rank, registration(t, "0.33.0"))
+		e := f.dialRaw(t, tap.engine, rank)
 		told = append(told, e.told)
 		sub, err := zmq.DialAs(patient(t), *e.told.CoordinatorInput, zmq.Peer{Type: zmq.XSub}, zmq.Options{})
 		require.NoError(t, err)
@@ -739,9 +742,7 @@ func TestRankPath(t *testing.T) {
 
 func TestTapForwardsWhatIsTooLargeToObserve(t *testing.T) {
 	noLeaks(t)
-	f := newRawFrontend(t)
-	tap := startTap(t, f.shake.Endpoint(), func(c *Config) { c.MaxObserved = 1000 })
-	e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
+	f, tap, e := startRaw(t, func(c *Config) { c.MaxObserved = 1000 })
 	prompts := map[string][]uint32{"small": {1, 2, 3}, "large": make([]uint32, 2000)}
 	for _, id := range []string{"large", "small"} {
 		want := codec(t).AppendRequest(nil, tapRequest(0, id, prompts[id], 1))
@@ -766,9 +767,7 @@ func TestTapWhenTheFrontendRestarts(t *testing.T) {
 	f := listenFrontend(t, 1)
 	tap := startTap(t, f.Handshake(), nil)
 	ended, _ := startPlayer(t, player.Options{Handshake: tap.engine})
-	if _, err := f.Accept(patient(t)); err != nil {
-		t.Fatal(err)
-	}
+	accept(t, f)
 	ask(t, f, 0, "a", []uint32{1}, 3)
 	f.Close()
 	if err := <-ended; !errors.Is(err, player.ErrFrontendGone) {
@@ -784,17 +783,13 @@ func TestTapWhenTheFrontendRestarts(t *testing.T) {
 	ask(t, again, 0, "b", []uint32{1}, 3)
 	second.stop()
 	for _, r := range []*running{tap, second} {
-		if n := countRecords(t, r.path("run.jsonl.gz")); n != 1 {
-			t.Errorf("%d records, want 1", n)
-		}
+		r.recorded(1)
 	}
 }
 
 func TestTapRefusesAnEngineTwice(t *testing.T) {
 	noLeaks(t)
-	f := newRawFrontend(t)
-	tap := startTap(t, f.shake.Endpoint(), nil)
-	e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
+	f, tap, e := startRaw(t, nil)
 	e.shake.Close() // as an engine that has shaken hands does
 	twin, err := zmq.Dial(patient(t), tap.engine, zmq.Dealer, zmq.Options{Identity: protocol.Identity(0)})
 	require.NoError(t, err)
@@ -862,7 +857,7 @@ func TestTapAmongStrangers(t *testing.T) {
 		_ = c.Send(make([]byte, protocol.MaxStatus+1))
 		refused(c, "a large registration")
 	}
-	e := f.dialRaw(t, tap.engine, 0, registration(t, "0.33.0"))
+	e := f.dialRaw(t, tap.engine, 0)
 	mustSend(t, e.out, oneToken(t, 0, "a"))
 	next(t, f.out)
 	tap.stop()
@@ -891,7 +886,7 @@ func TestTapTakesTheEnginesThatAreAnnounced(t *testing.T) {
 		mustSend(t, c, protocol.EngineHandshake{}.Hello())
 		return c
 	}
-	init := protocol.AppendInit(nil, protocol.Addresses{Inputs: []string{f.in.Endpoint()}, Outputs: []string{f.out.Endpoint()}})
+	init := protocol.AppendInit(nil, f.addresses())
 	init = pack.AppendMapHeader(init[:len(init)-1], 1)
 	init = pack.AppendInt(pack.AppendString(init, "data_parallel_size"), 2)
 	first := dial(1)
@@ -930,7 +925,7 @@ func TestTapAddresses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newRawFrontend(t)
 			tap := startTap(t, f.shake.Endpoint(), func(c *Config) { c.Listen, c.Data = tt.listen, tt.data })
-			e := f.dialRaw(t, tt.dial, 0, registration(t, "0.33.0"))
+			e := f.dialRaw(t, tt.dial, 0)
 			if !strings.HasPrefix(e.told.Inputs[0], tt.wantInput) {
 				t.Errorf("the engine was told %v, want an input at %s", e.told.Inputs, tt.wantInput)
 			}

@@ -42,6 +42,14 @@ func startUntil(t *testing.T, f *rawFrontend, change func(*Config)) *untilTap {
 	return u
 }
 
+// startRawUntil is one between a frontend and an engine of which the test writes every frame.
+func startRawUntil(t *testing.T, change func(*Config)) (*rawFrontend, *untilTap, *rawEngine) {
+	t.Helper()
+	f := newRawFrontend(t)
+	u := startUntil(t, f, change)
+	return f, u, f.dialRaw(t, u.engine, 0)
+}
+
 func (u *untilTap) await(event <-chan struct{}) {
 	u.t.Helper()
 	select {
@@ -67,9 +75,8 @@ func (f *rawFrontend) submit(t *testing.T, e *rawEngine, id string) {
 	t.Helper()
 	request := codec(t).AppendRequest(nil, tapRequest(0, id, []uint32{7}, 1))
 	require.NoError(t, f.in.Send(f.identity, []byte{protocol.TypeAdd}, request))
-	if _, err := e.in.Recv(); err != nil {
-		t.Fatal(err)
-	}
+	_, err := e.in.Recv()
+	require.NoError(t, err)
 }
 
 // answer sends an answer as far as the frontend.
@@ -85,9 +92,7 @@ func (f *rawFrontend) answer(t *testing.T, e *rawEngine, id string) {
 // The files are whole while everything goes on, with what was in flight at the end and nothing that came later.
 func TestRecordingEndsBeforeTheTap(t *testing.T) {
 	noLeaks(t)
-	f := newRawFrontend(t)
-	u := startUntil(t, f, nil)
-	e := f.dialRaw(t, u.engine, 0, registration(t, "0.33.0"))
+	f, u, e := startRawUntil(t, nil)
 	f.submit(t, e, "before")
 	f.answer(t, e, "before")
 	f.submit(t, e, "in flight")
@@ -104,9 +109,7 @@ func TestRecordingEndsBeforeTheTap(t *testing.T) {
 	f.submit(t, e, "after")
 	f.answer(t, e, "after")
 	u.stop()
-	if n := countRecords(t, u.path("run.jsonl.gz")); n != 2 {
-		t.Errorf("%d records at the end, want 2", n)
-	}
+	u.recorded(2)
 	if n := len(readFrames(t, u.path("frames.jsonl.gz"))); n != messages {
 		t.Errorf("%d messages at the end, want %d", n, messages)
 	}
@@ -118,9 +121,7 @@ func TestRecordingEndsBeforeTheTap(t *testing.T) {
 // A request that never ends keeps the recording for a while only, and is missed.
 func TestRecordingEndsWithARequestInFlight(t *testing.T) {
 	noLeaks(t)
-	f := newRawFrontend(t)
-	u := startUntil(t, f, func(c *Config) { c.UntilWait = time.Millisecond })
-	e := f.dialRaw(t, u.engine, 0, registration(t, "0.33.0"))
+	f, u, e := startRawUntil(t, func(c *Config) { c.UntilWait = time.Millisecond })
 	f.submit(t, e, "a")
 	f.answer(t, e, "a")
 	f.submit(t, e, "endless")
@@ -129,9 +130,7 @@ func TestRecordingEndsWithARequestInFlight(t *testing.T) {
 	if err := u.awaitEnd(); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	if n := countRecords(t, u.path("run.jsonl.gz")); n != 1 {
-		t.Errorf("%d records, want 1", n)
-	}
+	u.recorded(1)
 	f.answer(t, e, "endless") // passes all the same
 	u.cancel()
 	if err := u.end(); err == nil || err.Error() != want {
@@ -146,7 +145,7 @@ func TestRecordingEndsBeforeTheEngine(t *testing.T) {
 	u := startUntil(t, f, nil)
 	close(u.until)
 	require.NoError(t, u.awaitEnd())
-	e := f.dialRaw(t, u.engine, 0, registration(t, "0.33.0"))
+	e := f.dialRaw(t, u.engine, 0)
 	f.submit(t, e, "a")
 	f.answer(t, e, "a")
 	u.stop()
@@ -158,9 +157,7 @@ func TestRecordingEndsBeforeTheEngine(t *testing.T) {
 // A tap that is told to end while it waits for a request ends.
 func TestTapEndsWhileItsRecordingEnds(t *testing.T) {
 	noLeaks(t)
-	f := newRawFrontend(t)
-	u := startUntil(t, f, nil)
-	e := f.dialRaw(t, u.engine, 0, registration(t, "0.33.0"))
+	f, u, e := startRawUntil(t, nil)
 	f.submit(t, e, "endless")
 	close(u.until)
 	u.await(u.asked)
@@ -173,9 +170,7 @@ func TestTapEndsWhileItsRecordingEnds(t *testing.T) {
 // A disk that is full ends the recording as an error, once.
 func TestRecordingEndsOnFullDisk(t *testing.T) {
 	noLeaks(t)
-	f := newRawFrontend(t)
-	u := startUntil(t, f, func(c *Config) { c.Trace.Path = "/dev/full" })
-	e := f.dialRaw(t, u.engine, 0, registration(t, "0.33.0"))
+	f, u, e := startRawUntil(t, func(c *Config) { c.Trace.Path = "/dev/full" })
 	f.submit(t, e, "a")
 	f.answer(t, e, "a")
 	close(u.until)

@@ -5,12 +5,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // faulty asks to complete a prompt, with a fault of its own.
@@ -69,9 +69,7 @@ func stalls(t *testing.T, f *played) {
 // frontend, and its client waits.
 func kills(t *testing.T, f *played) {
 	defer f.stream(faulty("kill:2", 4), 2)()
-	if err := <-f.ended; !errors.Is(err, ErrKilled) {
-		t.Errorf("Run returned %v, want ErrKilled", err)
-	}
+	require.ErrorIs(t, <-f.ended, ErrKilled)
 }
 
 // stream asks for a completion and reads so many tokens of it.

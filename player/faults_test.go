@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -210,9 +211,7 @@ func TestKill(t *testing.T) {
 			if tokens != tt.want {
 				t.Errorf("%d tokens came before the end, want %d", tokens, tt.want)
 			}
-			if err := <-s.ended; !errors.Is(err, ErrKilled) {
-				t.Errorf("Run returned %v, want ErrKilled", err)
-			}
+			require.ErrorIs(t, <-s.ended, ErrKilled)
 		})
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -364,9 +365,7 @@ func TestAGroupEndsTogether(t *testing.T) {
 	all[1].Handshake = "nowhere"
 	g, err := NewGroup(all)
 	must(t, err)
-	if err := g.Run(s.ctx); err == nil || !strings.Contains(err.Error(), "engine 1: handshake: ") {
-		t.Errorf("Run: %v, want what became of engine 1", err)
-	}
+	require.ErrorContains(t, g.Run(s.ctx), "engine 1: handshake: ")
 	select {
 	case <-g.Ready():
 		t.Error("ready")

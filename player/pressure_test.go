@@ -2,7 +2,6 @@ package player
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -337,9 +337,7 @@ func TestAClientThatLeavesMakesRoom(t *testing.T) {
 		t.Errorf("the other client got %v, want [7]", got)
 	}
 	front.inputs[1].Close()
-	if err := <-front.ended; !errors.Is(err, ErrFrontendGone) {
-		t.Errorf("Run: %v, want %v when nobody is left", err, ErrFrontendGone)
-	}
+	require.ErrorIs(t, <-front.ended, ErrFrontendGone)
 }
 
 func TestRegistrationRepeatsWhereStatisticsArePublished(t *testing.T) {

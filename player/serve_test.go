@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -292,9 +293,7 @@ func TestAFrontendThatIsGoneEndsTheRun(t *testing.T) {
 			s := connect(t, tt.opt, 2)
 			tt.open(s)
 			s.front.Close()
-			if err := s.wait(); !errors.Is(err, ErrFrontendGone) {
-				t.Errorf("Run: %v, want %v", err, ErrFrontendGone)
-			}
+			require.ErrorIs(t, s.wait(), ErrFrontendGone)
 		})
 	}
 }

@@ -237,9 +237,7 @@ func TestDeriveFaults(t *testing.T) {
 				}
 				return
 			}
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("error %v, want %q in it", err, test.want)
-			}
+			require.ErrorContains(t, err, test.want)
 			if _, err := os.Stat(filepath.Join(dir, "out.jsonl")); err == nil {
 				t.Error("the trace is in its place after a fault")
 			}

@@ -21,12 +21,8 @@ func TestDevFull(t *testing.T) {
 	s.register("0.33.0")
 	s.add(obsRequest("a", 4))
 	s.out(1, obsEnd("a", protocol.FinishStop, 1))
-	if err := s.o.Err(); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "the 0 records before it are safe") {
-		t.Errorf("Err %v", err)
-	}
-	if err := s.o.Close(); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("Close %v", err)
-	}
+	require.ErrorIs(t, s.o.Err(), syscall.ENOSPC, "the 0 records before it are safe")
+	require.ErrorIs(t, s.o.Close(), syscall.ENOSPC)
 }
 
 // TestRealFullDisk fills a file system of 64 KiB, where it may be mounted.

@@ -109,9 +109,7 @@ func TestCommitDoesNotClobber(t *testing.T) {
 	obsWrite(t, f, "mine")
 	require.NoError(t, os.WriteFile(path, []byte("theirs"), 0o600))
 	_, err := f.Commit(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "exists already") || !strings.Contains(err.Error(), f.Name()) {
-		t.Errorf("error %v", err)
-	}
+	require.ErrorContains(t, err, "exists already", f.Name())
 	if obsRead(t, path) != "theirs" || obsRead(t, f.Name()) != "mine" {
 		t.Error("a file was lost")
 	}
@@ -222,16 +220,12 @@ func TestFullDisk(t *testing.T) {
 			if stats.Done != 40 || stats.InFlight != 0 || stats.Stopped != 1 || (stats.Records < 40) != test.trace {
 				t.Errorf("counts %+v", stats)
 			}
-			if err := s.o.Err(); !errors.Is(err, errObsFull) {
-				t.Errorf("Err %v", err)
-			}
+			require.ErrorIs(t, s.o.Err(), errObsFull)
 			if !strings.Contains(s.log.String(), "level=ERROR") || !strings.Contains(s.log.String(), "recording has stopped") {
 				t.Errorf("log:\n%s", s.log.String())
 			}
 			err := s.o.Close()
-			if !errors.Is(err, errObsFull) || !strings.Contains(err.Error(), "are safe") || !strings.Contains(err.Error(), broken.Name()) {
-				t.Errorf("Close %v", err)
-			}
+			require.ErrorIs(t, err, errObsFull, "are safe", broken.Name())
 			if again := s.o.Close(); again == nil {
 				t.Error("a second Close forgets the failure")
 			}
@@ -288,9 +282,7 @@ func TestStop(t *testing.T) {
 	s.o.Stop(cause)
 	s.add(obsRequest("b", 4))
 	s.out(1, obsEnd("b", protocol.FinishStop, 1))
-	if err := s.o.Err(); !errors.Is(err, cause) {
-		t.Errorf("Err %v", err)
-	}
+	require.ErrorIs(t, s.o.Err(), cause)
 	if err := s.o.Close(); !errors.Is(err, cause) || len(s.o.Files()) != 0 {
 		t.Errorf("Close %v, files %q", err, s.o.Files())
 	}
@@ -313,9 +305,7 @@ func TestFailedUploadKeepsTheTrace(t *testing.T) {
 	s := obsUnregistered(t, Options{}, "0.33")
 	s.o = NewObserver(Options{}, Sinks{Trace: f}, nil, s.o.log)
 	err = s.o.Close()
-	if !errors.Is(err, refused) || !strings.Contains(err.Error(), f.Name()) {
-		t.Errorf("Close %v", err)
-	}
+	require.ErrorIs(t, err, refused, f.Name())
 	if _, err := trace.Read(f.Name(), trace.Options{Strict: true}); err != nil {
 		t.Error(err)
 	}

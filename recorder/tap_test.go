@@ -101,12 +101,7 @@ func (r *running) stop() {
 // fails waits for the tap to end by an error with all these words.
 func (r *running) fails(words ...string) {
 	r.t.Helper()
-	err := r.end()
-	for _, word := range words {
-		if err == nil || !strings.Contains(err.Error(), word) {
-			r.t.Errorf("error %v, want %q in it", err, word)
-		}
-	}
+	require.ErrorContains(r.t, r.end(), words...)
 }
 
 // recorded checks how many records the trace has.
@@ -395,9 +390,7 @@ func TestTapForwardsVerbatim(t *testing.T) {
 	}
 	e.hangUp()
 	err := tap.end()
-	if err == nil || !strings.Contains(err.Error(), "ENGINE_CORE_DEAD") {
-		t.Errorf("error %v, want that the engine died", err)
-	}
+	require.ErrorContains(t, err, "ENGINE_CORE_DEAD")
 	if got := tap.sum.Stats.Undecodable; got < 8 {
 		t.Errorf("%d messages reported as undecodable, of about 10", got)
 	}
@@ -770,9 +763,7 @@ func TestTapWhenTheFrontendRestarts(t *testing.T) {
 	accept(t, f)
 	ask(t, f, 0, "a", []uint32{1}, 3)
 	f.Close()
-	if err := <-ended; !errors.Is(err, player.ErrFrontendGone) {
-		t.Errorf("the engine ended with %v, want that its frontend is gone", err)
-	}
+	require.ErrorIs(t, <-ended, player.ErrFrontendGone)
 	require.NoError(t, tap.end())
 	again := listenFrontend(t, 1)
 	second := startTap(t, again.Handshake(), func(c *Config) { c.Listen = tap.engine })

@@ -162,9 +162,7 @@ func TestTapEndsWhileItsRecordingEnds(t *testing.T) {
 	close(u.until)
 	u.await(u.asked)
 	u.cancel()
-	if err := u.end(); err == nil || !strings.Contains(err.Error(), "in flight at the end, which are not in the recording: 1") {
-		t.Errorf("got %v", err)
-	}
+	require.ErrorContains(t, u.end(), "in flight at the end, which are not in the recording: 1")
 }
 
 // A disk that is full ends the recording as an error, once.
@@ -174,9 +172,7 @@ func TestRecordingEndsOnFullDisk(t *testing.T) {
 	f.submit(t, e, "a")
 	f.answer(t, e, "a")
 	close(u.until)
-	if err := u.awaitEnd(); err == nil || !strings.Contains(err.Error(), "no space left on device") {
-		t.Errorf("got %v", err)
-	}
+	require.ErrorContains(t, u.awaitEnd(), "no space left on device")
 	f.submit(t, e, "b")
 	f.answer(t, e, "b")
 	u.cancel()

@@ -59,9 +59,7 @@ func TestArchiveRefuses(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			err := Archive(io.Discard, bytes.NewReader(test.data), true)
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
+			require.ErrorContains(t, err, test.want)
 		})
 	}
 	if err := Archive(errorWriter{}, strings.NewReader(strings.Repeat("x", 1<<20)), false); err == nil {

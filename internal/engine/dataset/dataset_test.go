@@ -127,9 +127,7 @@ func TestLoadRefuses(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := Load(write(t, test.file, test.text), tiny(t), nil)
-			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.file) {
-				t.Errorf("got %v, want an error with %q", err, test.want)
-			}
+			require.ErrorContains(t, err, test.want, test.file)
 		})
 	}
 	t.Run("a folder", func(t *testing.T) {
@@ -146,9 +144,7 @@ func TestLoadRefuses(t *testing.T) {
 	})
 	t.Run("no tokenizer", func(t *testing.T) {
 		_, err := Load(write(t, "a.jsonl", `{"prompt":"p","output":"o"}`), nil, nil)
-		if err == nil || !strings.Contains(err.Error(), "needs a tokenizer.json") {
-			t.Errorf("got %v", err)
-		}
+		require.ErrorContains(t, err, "needs a tokenizer.json")
 	})
 }
 

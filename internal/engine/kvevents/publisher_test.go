@@ -269,9 +269,7 @@ func TestSlowAsker(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := p.Publish(0, events); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("publish after close: %v", err)
-	}
+	require.ErrorIs(t, p.Publish(0, events), net.ErrClosed)
 }
 
 // Closed with a linger, nothing that was published is lost.
@@ -393,9 +391,7 @@ func TestEndpoints(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := protocol.KVEventsOfRank(tt.endpoint, tt.rank)
 			if tt.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.err) || !strings.Contains(err.Error(), tt.endpoint) {
-					t.Errorf("%v, want %q", err, tt.err)
-				}
+				require.ErrorContains(t, err, tt.err, tt.endpoint)
 				return
 			}
 			if err != nil || got != tt.want || binds(got) != tt.binds {

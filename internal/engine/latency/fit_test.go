@@ -3,7 +3,6 @@ package latency
 import (
 	"math"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -335,9 +334,7 @@ func TestFitErrors(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := NewFit(test.opt, traceOf(test.records...))
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got error %v, want it to contain %q", err, test.want)
-			}
+			require.ErrorContains(t, err, test.want)
 		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -171,9 +170,7 @@ func TestAcceptance(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			a, err := test.make()
 			if test.err != "" {
-				if err == nil || !strings.Contains(err.Error(), test.err) {
-					t.Errorf("got error %v, want %q", err, test.err)
-				}
+				require.ErrorContains(t, err, test.err)
 				return
 			}
 			require.NoError(t, err)

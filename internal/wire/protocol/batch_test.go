@@ -108,9 +108,7 @@ func TestStreamFinishesOnce(t *testing.T) {
 				}
 			}
 			for _, after := range []FinishReason{Unfinished, reason, FinishError} {
-				if err := b.Add(s, &Output{Tokens: []uint32{1}, Finish: after}); !errors.Is(err, ErrStreamFinished) {
-					t.Errorf("%v after the end: %v", after, err)
-				}
+				require.ErrorIs(t, b.Add(s, &Output{Tokens: []uint32{1}, Finish: after}), ErrStreamFinished)
 			}
 			o := mustDecode(t, c, finish(t, b, nil))
 			if len(o.Outputs) != 2 || o.Outputs[1].Finish != reason {

@@ -69,9 +69,7 @@ func TestMetricsOfLines(t *testing.T) {
 		}
 	}
 	_, err := ReadProfile(strings.NewReader(`{"line":"0.33","structs":{"A":{}},"metrics":{"a":{"sort":"gauge"}}}`))
-	if err == nil || !strings.Contains(err.Error(), "metrics: ") {
-		t.Errorf("got %v", err)
-	}
+	require.ErrorContains(t, err, "metrics: ")
 }
 
 // forget takes back what a test taught.
@@ -120,9 +118,7 @@ func TestLearnRefuses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			p := future(t)
 			test.change(p)
-			if err := Learn(p); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
+			require.ErrorContains(t, Learn(p), test.want)
 			if HasProfile("0.99") {
 				t.Error("it was learned")
 			}
@@ -152,9 +148,7 @@ func TestLearnAll(t *testing.T) {
 				}
 				return
 			}
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
+			require.ErrorContains(t, err, test.want)
 		})
 	}
 }

@@ -128,9 +128,7 @@ func wantLength(t *testing.T, err error, want LengthError) {
 
 func TestEngineDead(t *testing.T) {
 	c := codecOf(t, recorded)
-	if err := c.DecodeOutputs([]byte(EngineDead), new(Outputs)); !errors.Is(err, ErrEngineDead) {
-		t.Errorf("got %v", err)
-	}
+	require.ErrorIs(t, c.DecodeOutputs([]byte(EngineDead), new(Outputs)), ErrEngineDead)
 	if err := c.DecodeOutputs([]byte(EngineDead+" "), new(Outputs)); err == nil || errors.Is(err, ErrEngineDead) {
 		t.Errorf("one byte more: %v", err)
 	}

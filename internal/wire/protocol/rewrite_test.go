@@ -72,9 +72,7 @@ func TestRewriteInitRefuses(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := RewriteInit(tt.payload, func(AddressKey, int, string) (string, error) { return "x", tt.err })
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v, want one with %q", err, tt.want)
-			}
+			require.ErrorContains(t, err, tt.want)
 		})
 	}
 }

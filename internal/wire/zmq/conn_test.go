@@ -115,9 +115,7 @@ func TestRecvErrors(t *testing.T) {
 			for range 2 { // the end stays
 				_, err := c.Recv()
 				for _, want := range tt.errs {
-					if !errors.Is(err, want) || !strings.Contains(err.Error(), tt.text) {
-						t.Errorf("recv: %v, want %v saying %q", err, want, tt.text)
-					}
+					require.ErrorIs(t, err, want, tt.text)
 				}
 			}
 			if tt.errs[0] != ErrPeerGone {
@@ -163,9 +161,7 @@ func TestReadDeadline(t *testing.T) {
 func TestWriteDeadline(t *testing.T) {
 	c, _ := rawPeer(t, Push, Options{}, "Socket-Type", "PULL")
 	require.NoError(t, c.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
-	if err := c.Send(make([]byte, 64<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("send: %v, want a deadline", err)
-	}
+	require.ErrorIs(t, c.Send(make([]byte, 64<<20)), os.ErrDeadlineExceeded)
 	require.NoError(t, c.SetWriteDeadline(time.Time{}))
 	if err := c.Send([]byte("more")); err == nil {
 		t.Error("send after half a message: no error")
@@ -257,13 +253,9 @@ func TestPingDoesNotHoldUpReceiving(t *testing.T) {
 
 func TestSendRefusals(t *testing.T) {
 	pull, _ := rawPeer(t, Pull, Options{}, "Socket-Type", "PUSH")
-	if err := pull.Send([]byte("a")); err == nil || !strings.Contains(err.Error(), "PULL socket does not send") {
-		t.Errorf("send on PULL: %v", err)
-	}
+	require.ErrorContains(t, pull.Send([]byte("a")), "PULL socket does not send")
 	push, r := rawPeer(t, Push, Options{}, "Socket-Type", "PULL")
-	if err := push.Send(); !errors.Is(err, errNoFrames) {
-		t.Errorf("send of no frames: %v", err)
-	}
+	require.ErrorIs(t, push.Send(), errNoFrames)
 	if err := push.Send([]byte("a")); err != nil {
 		t.Errorf("send after a refusal: %v", err)
 	}
@@ -277,10 +269,8 @@ func TestPushNoticesDeparture(t *testing.T) {
 	if _, err := c.Recv(); !errors.Is(err, ErrPeerGone) {
 		t.Errorf("recv: %v, want ErrPeerGone", err)
 	}
-	for name, err := range map[string]error{"send": c.Send([]byte("a")), "write": c.Write([]byte("a"))} {
-		if !errors.Is(err, ErrPeerGone) {
-			t.Errorf("%s: %v, want ErrPeerGone", name, err)
-		}
+	for _, err := range []error{c.Send([]byte("a")), c.Write([]byte("a"))} {
+		require.ErrorIs(t, err, ErrPeerGone)
 	}
 }
 
@@ -295,20 +285,14 @@ func TestCloseUnblocks(t *testing.T) {
 		go func() { sent <- c.Send(make([]byte, 64<<20)) }()
 		r.receive(longHeader)
 		first := c.Close()
-		for name, ch := range map[string]chan error{"recv": received, "send": sent} {
-			if err := <-ch; !errors.Is(err, net.ErrClosed) {
-				t.Errorf("%s: %v, want net.ErrClosed", name, err)
-			}
+		for _, ch := range []chan error{received, sent} {
+			require.ErrorIs(t, <-ch, net.ErrClosed)
 		}
 		if again := c.Close(); again != first {
 			t.Errorf("closing again: %v, the first time %v", again, first)
 		}
-		for name, err := range map[string]error{
-			"send": c.Send(nil), "flush": c.Flush(), "deadline": c.SetReadDeadline(time.Time{}),
-		} {
-			if !errors.Is(err, net.ErrClosed) {
-				t.Errorf("%s after close: %v, want net.ErrClosed", name, err)
-			}
+		for _, err := range []error{c.Send(nil), c.Flush(), c.SetReadDeadline(time.Time{})} {
+			require.ErrorIs(t, err, net.ErrClosed)
 		}
 	}
 }

@@ -83,9 +83,7 @@ func TestDialCancelledInHandshake(t *testing.T) {
 	}()
 	accept().receive(len(greeting))
 	cancel(reason)
-	if err := <-failed; !errors.Is(err, reason) {
-		t.Errorf("dial: %v, want %v", err, reason)
-	}
+	require.ErrorIs(t, <-failed, reason)
 }
 
 func TestDialIncompatiblePeer(t *testing.T) {
@@ -93,9 +91,7 @@ func TestDialIncompatiblePeer(t *testing.T) {
 	for typ, peer := range map[Type]Type{Push: Router, Dealer: Pull, Pull: Pull, Router: "XPUB"} {
 		endpoint := py.bind(string(peer)+string(typ), peer, "tcp://127.0.0.1:*")
 		_, err := Dial(patient(t), endpoint, typ, Options{})
-		if !errors.Is(err, ErrIncompatible) || !strings.Contains(err.Error(), string(peer)) || !strings.Contains(err.Error(), endpoint) {
-			t.Errorf("%s dials %s: %v, want ErrIncompatible naming both", typ, peer, err)
-		}
+		require.ErrorIs(t, err, ErrIncompatible, string(peer), endpoint)
 	}
 }
 

@@ -38,9 +38,7 @@ func TestParseEndpoint(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := parseEndpoint(tt.endpoint)
 			if tt.text != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.text) {
-					t.Errorf("error is %v, want one saying %q", err, tt.text)
-				}
+				require.ErrorContains(t, err, tt.text)
 				return
 			}
 			if err != nil || got.forListening() != tt.want {
@@ -115,9 +113,7 @@ func TestRefusedArguments(t *testing.T) {
 			_, dialErr := Dial(patient(t), tt.endpoint, tt.typ, tt.opt)
 			_, listenErr := Listen(tt.endpoint, tt.typ, tt.opt)
 			for _, err := range []error{dialErr, listenErr} {
-				if err == nil || !strings.Contains(err.Error(), tt.text) || !strings.Contains(err.Error(), tt.endpoint) {
-					t.Errorf("error is %v, want one naming %s and saying %q", err, tt.endpoint, tt.text)
-				}
+				require.ErrorContains(t, err, tt.text, tt.endpoint)
 			}
 		})
 	}

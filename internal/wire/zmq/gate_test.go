@@ -96,9 +96,7 @@ func TestGateRefuses(t *testing.T) {
 			r := gateDial(t, gate)
 			r.send(tt.bytes)
 			err := <-refused
-			if !errors.Is(err, tt.err) || !strings.Contains(err.Error(), tt.text) || !strings.Contains(err.Error(), gate.Endpoint()) {
-				t.Errorf("refused with %v, want %v with %q on %s", err, tt.err, tt.text, gate.Endpoint())
-			}
+			require.ErrorIs(t, err, tt.err, tt.text, gate.Endpoint())
 			if _, err := io.Copy(io.Discard, r); err != nil && !hungUp(err) {
 				t.Errorf("the client sees %v, want the end of the connection", err)
 			}
@@ -160,9 +158,7 @@ func TestGateClose(t *testing.T) {
 		}
 	}
 	go func() { _, err := gate.Accept(patient(t)); failed <- err }()
-	if err := <-failed; !errors.Is(err, net.ErrClosed) || !strings.Contains(err.Error(), gate.Endpoint()) {
-		t.Errorf("Accept after Close: %v", err)
-	}
+	require.ErrorIs(t, <-failed, net.ErrClosed, gate.Endpoint())
 	if _, err := net.Dial("tcp", gate.ln.Addr().String()); err == nil {
 		t.Error("the port is still open")
 	}

@@ -130,9 +130,7 @@ func TestBrokenPeerLeavesOthersAlone(t *testing.T) {
 			if !errors.Is(d.Err, tt.err) || !strings.Contains(d.Err.Error(), tt.text) || !strings.Contains(d.Err.Error(), "DEALER 0000") {
 				t.Errorf("gone: %v, want %v saying %q and naming the peer", d.Err, tt.err, tt.text)
 			}
-			if err := l.Send([]byte{0, 0}, []byte("x")); !errors.Is(err, ErrNoPeer) {
-				t.Errorf("send to it: %v, want ErrNoPeer", err)
-			}
+			require.ErrorIs(t, l.Send([]byte{0, 0}, []byte("x")), ErrNoPeer)
 			if err := l.Send([]byte("other"), []byte("x")); err != nil {
 				t.Errorf("send to the other: %v", err)
 			}
@@ -189,9 +187,7 @@ func TestNewcomerWaitsForGone(t *testing.T) {
 	old.gone.Store(true)
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := table.claim(ended, &peer, young); !errors.Is(err, ErrIdentityTaken) {
-		t.Errorf("claim: %v, want ErrIdentityTaken", err)
-	}
+	require.ErrorIs(t, table.claim(ended, &peer, young), ErrIdentityTaken)
 	claimed := make(chan error)
 	go func() { claimed <- table.claim(context.Background(), &peer, young) }()
 	table.leave(peer.Identity, young) // not its own
@@ -286,12 +282,8 @@ func TestMadeUpIdentitiesAvoidTaken(t *testing.T) {
 func TestListenerSend(t *testing.T) {
 	router := listen(t, "tcp://127.0.0.1:0", Router, Options{})
 	id := []byte{1, 0}
-	for name, err := range map[string]error{
-		"send": router.Send(id, nil), "write": router.Write(id, nil), "flush": router.Flush(id),
-	} {
-		if !errors.Is(err, ErrNoPeer) || !strings.Contains(err.Error(), "0100") {
-			t.Errorf("%s before anybody joined: %v, want ErrNoPeer naming 0100", name, err)
-		}
+	for _, err := range []error{router.Send(id, nil), router.Write(id, nil), router.Flush(id)} {
+		require.ErrorIs(t, err, ErrNoPeer, "0100")
 	}
 	c := dial(t, router.Endpoint(), Dealer, Options{Identity: id})
 	joined := expect(t, router, Joined)
@@ -315,9 +307,7 @@ func TestListenerSend(t *testing.T) {
 	if _, err := c.Recv(); !errors.Is(err, ErrPeerGone) {
 		t.Errorf("recv: %v, want ErrPeerGone", err)
 	}
-	if err := joined.Conn.Send(nil); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("send on a closed peer: %v", err)
-	}
+	require.ErrorIs(t, joined.Conn.Send(nil), net.ErrClosed)
 
 	// Whoever ended the connection, for a listener's caller there is no peer.
 	for cause, want := range map[error]bool{nil: false, ErrPeerGone: true, net.ErrClosed: true, os.ErrDeadlineExceeded: false} {
@@ -327,9 +317,7 @@ func TestListenerSend(t *testing.T) {
 	}
 
 	pull := listen(t, "tcp://127.0.0.1:0", Pull, Options{})
-	if err := pull.Send(nil, nil); err == nil || !strings.Contains(err.Error(), "no identities") {
-		t.Errorf("send on a PULL listener: %v", err)
-	}
+	require.ErrorContains(t, pull.Send(nil, nil), "no identities")
 }
 
 // A bound DEALER or PUSH sends through the connections of its deliveries.
@@ -363,23 +351,17 @@ func TestListenerClose(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := <-sent; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("send: %v, want net.ErrClosed", err)
-	}
+	require.ErrorIs(t, <-sent, net.ErrClosed)
 	if _, err := io.Copy(io.Discard, silent); err != nil && !strings.Contains(err.Error(), "reset") {
 		t.Errorf("the silent client sees %v, want the end of the connection", err)
 	}
 	for {
 		if _, err := l.Recv(patient(t)); err != nil {
-			if !errors.Is(err, net.ErrClosed) || !strings.Contains(err.Error(), l.Endpoint()) {
-				t.Errorf("recv: %v, want net.ErrClosed naming the endpoint", err)
-			}
+			require.ErrorIs(t, err, net.ErrClosed, l.Endpoint())
 			break
 		}
 	}
-	if err := l.Send(d.Peer.Identity, nil); !errors.Is(err, ErrNoPeer) {
-		t.Errorf("send: %v, want ErrNoPeer", err)
-	}
+	require.ErrorIs(t, l.Send(d.Peer.Identity, nil), ErrNoPeer)
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
@@ -399,9 +381,7 @@ func TestRecvEndsWithContext(t *testing.T) {
 		ended <- err
 	}()
 	l.Close()
-	if err := <-ended; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("recv: %v, want net.ErrClosed", err)
-	}
+	require.ErrorIs(t, <-ended, net.ErrClosed)
 }
 
 // 16 MiB wait at most, or one message alone.

@@ -317,9 +317,7 @@ func TestPublisherRefuses(t *testing.T) {
 			require.NoError(t, err)
 			r := newRaw(t, nc)
 			r.send(tt.bytes)
-			if err := <-p.refused; !errors.Is(err, tt.err) || !strings.Contains(err.Error(), p.Endpoint()) {
-				t.Errorf("refused with %v, want %v on %s", err, tt.err, p.Endpoint())
-			}
+			require.ErrorIs(t, <-p.refused, tt.err, p.Endpoint())
 			if _, err := io.Copy(io.Discard, r); err != nil && !hungUp(err) {
 				t.Errorf("the peer sees %v, want the end of the connection", err)
 			}
@@ -345,9 +343,7 @@ func TestClosedPublisherLingers(t *testing.T) {
 	if a := py.do(command{"op": "drain", "name": "s", "count": count}); a.Wrong != 0 {
 		t.Errorf("%d messages out of order", a.Wrong)
 	}
-	if err := p.Send(frames("late")); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("send after close: %v", err)
-	}
+	require.ErrorIs(t, p.Send(frames("late")), net.ErrClosed)
 }
 
 // Neither a subscriber that does not read nor one that was never reached holds Close
@@ -370,9 +366,7 @@ func TestClosedPublisherEnds(t *testing.T) {
 			for range 64 {
 				p.send(big)
 			}
-			if err := p.Close(); !errors.Is(err, tt.want) {
-				t.Errorf("close: %v, want %v", err, tt.want)
-			}
+			require.ErrorIs(t, p.Close(), tt.want)
 			unreached := startPub(t, DialPub, "tcp://127.0.0.1:1", PubOptions{Options: Options{Linger: tt.linger}})
 			unreached.send("lost")
 			if err := unreached.Close(); err != nil {
@@ -387,9 +381,7 @@ func TestDialPubToAnother(t *testing.T) {
 	endpoint, accept := rawListen(t)
 	p := startPub(t, DialPub, endpoint, PubOptions{})
 	accept().greet("Socket-Type", "PULL")
-	if err := <-p.refused; !errors.Is(err, ErrIncompatible) || !strings.Contains(err.Error(), endpoint) {
-		t.Errorf("refused with %v, want %v at %s", err, ErrIncompatible, endpoint)
-	}
+	require.ErrorIs(t, <-p.refused, ErrIncompatible, endpoint)
 	p.send("lost")
 }
 
@@ -459,14 +451,10 @@ func TestWhoMaySubscribe(t *testing.T) {
 	py := startPyzmq(t)
 	sub := dial(t, py.bind("pub", Pub, "tcp://127.0.0.1:*"), Sub, Options{})
 	for _, m := range []Message{frames("hello"), frames(""), frames("\x01a", "")} {
-		if err := sub.Send(m...); err == nil || !strings.Contains(err.Error(), "a SUB socket does not send") {
-			t.Errorf("send %q: %v", m, err)
-		}
+		require.ErrorContains(t, sub.Send(m...), "a SUB socket does not send")
 	}
 	push := dial(t, py.bind("pull", Pull, "tcp://127.0.0.1:*"), Push, Options{})
-	if err := push.Subscribe(nil); err == nil || !strings.Contains(err.Error(), "a PUSH socket does not subscribe") {
-		t.Errorf("subscribe: %v", err)
-	}
+	require.ErrorContains(t, push.Subscribe(nil), "a PUSH socket does not subscribe")
 }
 
 func TestPublishingAllocatesNothing(t *testing.T) {

@@ -106,9 +106,7 @@ func TestStrangersMakeWay(t *testing.T) {
 				r.greet("Socket-Type", "DEALER")
 				strangers = append(strangers, r)
 			}
-			if err := <-refused; !errors.Is(err, ErrCrowded) {
-				t.Errorf("refused with %v, want ErrCrowded", err)
-			}
+			require.ErrorIs(t, <-refused, ErrCrowded)
 			if _, err := io.Copy(io.Discard, strangers[0]); err != nil && !hungUp(err) {
 				t.Errorf("the oldest stranger sees %v, want the end of the connection", err)
 			}
@@ -127,9 +125,7 @@ func TestMadeWayBeforeTheHandshake(t *testing.T) {
 	c := newConn(ours, Router, Options{HandshakeTimeout: patience}, "a stranger")
 	close(c.crowded)
 	require.NoError(t, ours.Close())
-	if err := c.handshake(nil); !errors.Is(err, ErrCrowded) {
-		t.Errorf("got %v, want ErrCrowded", err)
-	}
+	require.ErrorIs(t, c.handshake(nil), ErrCrowded)
 }
 
 // A listener whose events nobody takes keeps nothing of those it refuses, or that make way.

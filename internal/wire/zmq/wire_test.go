@@ -41,9 +41,7 @@ func TestWireInParts(t *testing.T) {
 	if n, err := c.TryWire(stream); n != 0 || err != nil {
 		t.Errorf("%d bytes written in the middle of a message, %v", n, err)
 	}
-	if err := c.Send([]byte("between")); !errors.Is(err, errTorn) {
-		t.Errorf("send in the middle of a message: %v, want %v", err, errTorn)
-	}
+	require.ErrorIs(t, c.Send([]byte("between")), errTorn)
 	r.send(ping + short(0, "after the ping"))
 	receive(t, c)
 
@@ -107,9 +105,7 @@ func TestWireThatEnds(t *testing.T) {
 			if n, err := c.TryWire(wire); n != 0 || !errors.Is(err, tt.want) {
 				t.Errorf("TryWire: %d, %v; want %v", n, err, tt.want)
 			}
-			if err := c.WriteWire(wire); !errors.Is(err, tt.want) {
-				t.Errorf("WriteWire: %v; want %v", err, tt.want)
-			}
+			require.ErrorIs(t, c.WriteWire(wire), tt.want)
 		})
 	}
 	t.Run("in the middle", func(t *testing.T) {
@@ -118,13 +114,9 @@ func TestWireThatEnds(t *testing.T) {
 		n, err := c.TryWire(stream)
 		require.NoError(t, err)
 		require.NoError(t, c.SetWriteDeadline(time.Unix(1, 0)))
-		if err := c.WriteWire(stream[n:]); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("WriteWire: %v; want that the deadline has passed", err)
-		}
+		require.ErrorIs(t, c.WriteWire(stream[n:]), os.ErrDeadlineExceeded)
 		require.NoError(t, c.SetWriteDeadline(time.Time{}))
-		if err := c.Send([]byte("between")); !errors.Is(err, errTorn) {
-			t.Errorf("send behind half a message: %v, want %v", err, errTorn)
-		}
+		require.ErrorIs(t, c.Send([]byte("between")), errTorn)
 		if got := r.receive(n); got != string(stream[:n]) {
 			t.Errorf("the %d bytes heard are not those written", n)
 		}

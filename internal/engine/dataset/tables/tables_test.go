@@ -122,9 +122,7 @@ func TestRefuses(t *testing.T) {
 		for _, test := range tests {
 			t.Run(test.name+" "+way, func(t *testing.T) {
 				_, err := dataset.Load(write(t, test.file, test.text), tiny(t), read)
-				if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.file) {
-					t.Errorf("got %v, want an error with %q", err, test.want)
-				}
+				require.ErrorContains(t, err, test.want, test.file)
 			})
 		}
 	}

@@ -66,7 +66,7 @@ func nextBatch(t *testing.T, c *zmq.Conn) batch {
 	if len(m) != 3 || len(m[1]) != 8 {
 		t.Fatalf("frames %q: want a topic, a number of 8 bytes and a batch", m)
 	}
-	said := decoded(t, m[2]).([]any)
+	said := loose(t, m[2]).([]any)
 	if ts, ok := said[0].(float64); !ok || len(said) != 3 || time.Since(time.Unix(int64(ts), 0)).Abs() > time.Hour {
 		t.Errorf("batch %v: want the time, events and a rank", said)
 	}
@@ -76,7 +76,7 @@ func nextBatch(t *testing.T, c *zmq.Conn) batch {
 // registered is where the engine's registration says that its events are.
 func registered(t *testing.T, s *session) string {
 	t.Helper()
-	config, _ := decoded(t, s.engine.RawReady).(map[string]any)["kv_events_config"].(map[string]any)
+	config, _ := loose(t, s.engine.RawReady).(map[string]any)["kv_events_config"].(map[string]any)
 	if config["enable_kv_cache_events"] != true || config["publisher"] != "zmq" || config["topic"] != "kv@pod@tiny" {
 		t.Fatalf("registered with %v", config)
 	}

@@ -219,14 +219,36 @@ func text(raw []byte) string {
 	return pack.Format(raw)
 }
 
-// decoded turns a raw value into Go's: nil, bool, int64, float64, string, []any
-// or map[string]any.
-func decoded(t *testing.T, raw []byte) any {
+// loose decodes a value without types: its integers are int64, or uint64 as they are written.
+func loose(t *testing.T, raw []byte) any {
 	t.Helper()
 	d := msgpack.NewDecoder(bytes.NewReader(raw))
 	d.UseLooseInterfaceDecoding(true)
 	v, err := d.DecodeInterface()
 	must(t, err)
+	return v
+}
+
+// decoded turns a raw value into Go's: nil, bool, int64, float64, string, []any
+// or map[string]any.
+func decoded(t *testing.T, raw []byte) any {
+	t.Helper()
+	return signed(loose(t, raw))
+}
+
+func signed(v any) any {
+	switch v := v.(type) {
+	case uint64:
+		return int64(v)
+	case []any:
+		for i := range v {
+			v[i] = signed(v[i])
+		}
+	case map[string]any:
+		for key := range v {
+			v[key] = signed(v[key])
+		}
+	}
 	return v
 }
 

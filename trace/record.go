@@ -1,10 +1,10 @@
 package trace
 
 import (
-	"slices"
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Record is one finished request. In every slice, map and pointer nil means

@@ -107,7 +107,7 @@ func (a *adapters) next() int64 {
 	return a.last
 }
 
-func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) *apiError {
 	var q struct {
 		Name    *string `json:"lora_name"`
 		Path    *string `json:"lora_path"`
@@ -115,38 +115,30 @@ func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) {
 	}
 	end, err := readJSON(r, &q)
 	if err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	old := (*protocol.LoRA)(nil)
 	switch {
 	case q.Name == nil:
-		missingField(end, "lora_name").write(w)
-		return
+		return missingField(end, "lora_name")
 	case q.Path == nil:
-		missingField(end, "lora_path").write(w)
-		return
+		return missingField(end, "lora_path")
 	case *q.Name == "":
-		badRequest("", "lora_name must not be empty").write(w)
-		return
+		return badRequest("", "lora_name must not be empty")
 	case *q.Path == "":
-		badRequest("", "lora_path must not be empty").write(w)
-		return
+		return badRequest("", "lora_path must not be empty")
 	}
 	q.InPlace = q.InPlace || s.sim != nil
 	for _, name := range s.models.base {
 		if name == *q.Name {
-			badRequest("lora_name", "LoRA adapter `%s` conflicts with a served base model", name).write(w)
-			return
+			return badRequest("lora_name", "LoRA adapter `%s` conflicts with a served base model", name)
 		}
 	}
 	if old = s.models.adapter.find(*q.Name); old != nil && !q.InPlace {
-		badRequest("lora_name", "LoRA adapter `%s` is already loaded. If you want to load the adapter in place, set 'load_inplace' to true.", *q.Name).write(w)
-		return
+		return badRequest("lora_name", "LoRA adapter `%s` is already loaded. If you want to load the adapter in place, set 'load_inplace' to true.", *q.Name)
 	}
 	if _, err := os.Stat(*q.Path); filepath.IsAbs(*q.Path) && err != nil && s.sim == nil {
-		badRequest("lora_path", "Local LoRA adapter path must exist and be accessible.").write(w)
-		return
+		return badRequest("lora_path", "Local LoRA adapter path must exist and be accessible.")
 	}
 	lora := &protocol.LoRA{Name: *q.Name, Path: *q.Path}
 	if old != nil {
@@ -156,58 +148,51 @@ func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) {
 	}
 	codec, failed := protocol.CodecFor(s.opt.Group.Line())
 	if failed != nil {
-		errInternal.write(w)
-		return
+		return errInternal
 	}
 	if _, err := s.call(r.Context(), "add_lora", codec.AppendLoRA(nil, lora)); err != nil {
-		s.callFailed("add_lora", "add_lora", err).write(w)
-		return
+		return s.callFailed("add_lora", "add_lora", err)
 	}
 	s.models.adapter.put(lora)
-	writeText(w, "Success: LoRA adapter '"+lora.Name+"' added successfully.")
+	return writeText(w, "Success: LoRA adapter '"+lora.Name+"' added successfully.")
 }
 
-func (s *Server) serveUnloadLoRA(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveUnloadLoRA(w http.ResponseWriter, r *http.Request) *apiError {
 	var q struct {
 		Name *string `json:"lora_name"`
 		ID   *int64  `json:"lora_int_id"`
 	}
 	end, err := readJSON(r, &q)
 	if err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	switch {
 	case q.Name == nil:
-		missingField(end, "lora_name").write(w)
-		return
+		return missingField(end, "lora_name")
 	case *q.Name == "":
-		badRequest("lora_name", "'lora_name' needs to be provided to unload a LoRA adapter.").write(w)
-		return
+		return badRequest("lora_name", "'lora_name' needs to be provided to unload a LoRA adapter.")
 	}
 	lora := s.models.adapter.find(*q.Name)
 	switch {
 	case lora == nil && s.sim != nil:
 		w.WriteHeader(http.StatusOK)
-		return
+		return nil
 	case lora == nil:
-		modelNotFound(*q.Name).write(w)
-		return
+		return modelNotFound(*q.Name)
 	case q.ID != nil && *q.ID != lora.ID:
-		badRequest("lora_int_id", "the adapter '%s' has the id %d, not %d", lora.Name, lora.ID, *q.ID).write(w)
-		return
+		return badRequest("lora_int_id", "the adapter '%s' has the id %d, not %d", lora.Name, lora.ID, *q.ID)
 	}
 	if _, err := s.call(r.Context(), "remove_lora", pack.AppendInt(nil, lora.ID)); err != nil {
-		s.callFailed("remove_lora", "remove_lora", err).write(w)
-		return
+		return s.callFailed("remove_lora", "remove_lora", err)
 	}
 	s.models.adapter.remove(lora.Name)
-	writeText(w, "Success: LoRA adapter '"+lora.Name+"' removed successfully.")
+	return writeText(w, "Success: LoRA adapter '"+lora.Name+"' removed successfully.")
 }
 
-func writeText(w http.ResponseWriter, text string) {
+func writeText(w http.ResponseWriter, text string) *apiError {
 	h := w.Header()
 	h["Content-Type"] = []string{"text/plain; charset=utf-8"}
 	h["Content-Length"] = []string{strconv.Itoa(len(text))}
 	_, _ = w.Write([]byte(text)) // the client may be gone
+	return nil
 }

@@ -212,9 +212,7 @@ func appendPacked(b []byte, cur *pack.Cursor) []byte {
 		n, _ := size()
 		b = append(b, brackets[0])
 		for i := range n {
-			if i > 0 {
-				b = append(b, ',')
-			}
+			b = comma(b, i)
 			if kind == pack.Map {
 				key, _ := cur.StrString()
 				b = append(appendString(b, key), ':')

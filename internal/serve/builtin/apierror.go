@@ -16,6 +16,7 @@ type apiError struct {
 	message string
 	param   string // "" is null
 	kind    string // default that of the status
+	named   bool   // it is in the form of Anthropic's errors
 }
 
 func (e *apiError) Error() string { return e.message }
@@ -50,6 +51,9 @@ func (s *Server) noModel(name string, ofPython bool) *apiError {
 
 // errInternal is what a client is told of an engine's error that is not its fault.
 var errInternal = &apiError{status: http.StatusInternalServerError, message: "Internal server error"}
+
+// nobody is the error of a request whose client has left: nothing is written.
+var nobody = &apiError{}
 
 // ofEngine is the error that a request of the engine ended with; nil is one without a reason.
 func ofEngine(reason *protocol.RequestError) *apiError {
@@ -111,11 +115,31 @@ func (e *apiError) appendNamed(b []byte) []byte {
 	return append(appendString(append(b, `,"message":`...), e.message), "}}"...)
 }
 
+// inNames is the error in the form of the API of Anthropic.
+func (e *apiError) inNames() *apiError {
+	named := *e
+	named.named = true
+	return &named
+}
+
+// write answers with the error.
 func (e *apiError) write(w http.ResponseWriter) {
-	writeJSON(w, e.status, e.append(nil))
+	switch {
+	case e.status == 0: // nobody would read it
+	case e.named:
+		writeJSON(w, e.status, e.appendNamed(nil))
+	default:
+		writeJSON(w, e.status, e.append(nil))
+	}
 }
 
 var typeJSON = []string{"application/json"}
+
+// succeed answers with status 200. It returns nil, as a handler does that has answered.
+func succeed(w http.ResponseWriter, body []byte) *apiError {
+	writeJSON(w, http.StatusOK, body)
+	return nil
+}
 
 // writeJSON writes an answer in one piece.
 func writeJSON(w http.ResponseWriter, status int, body []byte) {

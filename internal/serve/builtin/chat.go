@@ -35,20 +35,18 @@ type chatRequest struct {
 	image   bool // one follows the answer
 }
 
-func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) *apiError {
 	var q chatRequest
 	end, err := readJSON(r, &q)
 	if err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	q.cacheThreshold, q.image = s.sim.wantsThreshold(r), s.sim.wantsImage(r)
 	id := "chatcmpl-" + requestID(r, q.RequestID)
 	q.rank = wantedRank(r)
 	g, err := s.converse(&q, id, end)
 	if err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	defer g.close()
 	object := "chat.completion"
@@ -59,15 +57,15 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) {
 	defer a.release()
 	if q.Stream {
 		s.streamChat(r, g, &q, a)
-		return
+		return nil
 	}
-	if !g.whole(w, r, (*apiError).write) {
-		return
+	if err := g.whole(r.Context()); err != nil {
+		return err
 	}
 	if q.image {
 		s.sim.makeImage(r.Context())
 	}
-	s.writeChat(g, &q, a)
+	return s.writeChat(g, &q, a)
 }
 
 // converse checks a request and begins it.
@@ -195,12 +193,10 @@ func (q *chatRequest) chatFinish(one *sequence, calls bool) string {
 	return one.finishReason()
 }
 
-func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
+func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) *apiError {
 	b := append(a.envelope(a.b), `,"choices":[`...)
 	for i, one := range g.all {
-		if i > 0 {
-			b = append(b, ',')
-		}
+		b = comma(b, i)
 		parser := s.parser(q)
 		reasoning, text := parser.whole(one.decoder.whole())
 		b = appendInt(append(b, `{"index":`...), i)
@@ -217,9 +213,7 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
 		if len(parser.tools.calls) > 0 {
 			b = append(b, `,"tool_calls":[`...)
 			for i, call := range parser.tools.calls {
-				if i > 0 {
-					b = append(b, ',')
-				}
+				b = comma(b, i)
 				b = appendString(append(b, `{"id":`...), s.sim.callID(chatCallPrefix, callID()))
 				b = appendString(append(b, `,"type":"function","function":{"name":`...), call.name)
 				b = appendString(append(b, `,"arguments":`...), string(call.arguments))
@@ -264,7 +258,7 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) {
 	b = appendTransfer(append(b, `,"prompt_text":null,"kv_transfer_params":`...), g.all[0].transfer)
 	b = appendTransfer(append(b, `,"ec_transfer_params":`...), s.sim.encoded(q.images()))
 	a.b = append(b, '}')
-	writeJSON(a.w, http.StatusOK, a.b)
+	return succeed(a.w, a.b)
 }
 
 // appendChatLogprobs writes an object for each row of a table.
@@ -287,9 +281,7 @@ func (s *Server) appendTokenLogprobs(b []byte, p *params, t *protocol.Logprobs, 
 		}
 		b = append(b, `,"bytes":[`...)
 		for i := range len(name) {
-			if i > 0 {
-				b = append(b, ',')
-			}
+			b = comma(b, i)
 			b = appendInt(b, int(name[i]))
 		}
 		b = append(b, ']')
@@ -301,9 +293,7 @@ func (s *Server) appendTokenLogprobs(b []byte, p *params, t *protocol.Logprobs, 
 		token(row * t.Width)
 		b = append(b, `,"top_logprobs":[`...)
 		for i, at := range candidates(t, row, most) {
-			if i > 0 {
-				b = append(b, ',')
-			}
+			b = comma(b, i)
 			token(at)
 			b = append(b, '}')
 		}

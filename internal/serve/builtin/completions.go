@@ -31,32 +31,30 @@ const (
 	mostAnswers       = 1024 // to one HTTP request
 )
 
-func (s *Server) serveCompletions(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveCompletions(w http.ResponseWriter, r *http.Request) *apiError {
 	var q completionRequest
 	end, err := readJSON(r, &q)
 	if err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	q.cacheThreshold = s.sim.wantsThreshold(r)
 	id := "cmpl-" + requestID(r, q.RequestID)
 	q.rank = wantedRank(r)
 	g, err := s.complete(&q, id, end)
 	if err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	defer g.close()
 	a := s.newAnswer(w, id, "text_completion", s.answeredBy(q.Model), int(time.Now().Unix()))
 	defer a.release()
 	if q.Stream {
 		s.streamCompletion(r, g, &q, a)
-		return
+		return nil
 	}
-	if !g.whole(w, r, (*apiError).write) {
-		return
+	if err := g.whole(r.Context()); err != nil {
+		return err
 	}
-	s.writeCompletion(g, &q, a)
+	return s.writeCompletion(g, &q, a)
 }
 
 // answeredBy is the name of the model in an answer: an adapter has its own.
@@ -274,12 +272,10 @@ func parseIDs(raw []byte) (ids []uint32, ok bool) {
 	}
 }
 
-func (s *Server) writeCompletion(g *generation, q *completionRequest, a *answer) {
+func (s *Server) writeCompletion(g *generation, q *completionRequest, a *answer) *apiError {
 	b := append(a.envelope(a.b), `,"choices":[`...)
 	for i, one := range g.all {
-		if i > 0 {
-			b = append(b, ',')
-		}
+		b = comma(b, i)
 		text, echo := "", ""
 		if q.Echo {
 			echo = q.echo[i/q.answers]
@@ -321,7 +317,7 @@ func (s *Server) writeCompletion(g *generation, q *completionRequest, a *answer)
 	b = u.append(append(b, `],"usage":`...))
 	b = appendTransfer(append(b, `,"metrics":null,"system_fingerprint":null,"kv_transfer_params":`...), g.all[0].transfer)
 	a.b = append(b, `,"ec_transfer_params":null}`...)
-	writeJSON(a.w, http.StatusOK, a.b)
+	return succeed(a.w, a.b)
 }
 
 func (s *Server) streamCompletion(r *http.Request, g *generation, q *completionRequest, a *answer) {
@@ -415,14 +411,6 @@ func (s *Server) name(q *params, id uint32) string {
 	return s.shown(id, q.SkipSpecial != nil && !*q.SkipSpecial)
 }
 
-// comma appends one, unless nothing is before it.
-func comma(b []byte) []byte {
-	if len(b) > 0 {
-		return append(b, ',')
-	}
-	return b
-}
-
 // prompt adds the tokens of the prompt. The first one has no log-probability.
 func (l *textLogprobs) prompt(q *sequence) {
 	l.token(q.prompt[0], nil)
@@ -442,10 +430,10 @@ func (l *textLogprobs) add(t *protocol.Logprobs) {
 
 func (l *textLogprobs) token(id uint32, row *protocol.Logprobs) {
 	name := l.s.name(l.q, id)
-	l.tokens = appendString(comma(l.tokens), name)
-	l.offsets = appendInt(comma(l.offsets), l.offset)
+	l.tokens = appendString(comma(l.tokens, len(l.tokens)), name)
+	l.offsets = appendInt(comma(l.offsets, len(l.offsets)), l.offset)
 	l.offset += characters(name)
-	l.values, l.top = comma(l.values), comma(l.top)
+	l.values, l.top = comma(l.values, len(l.values)), comma(l.top, len(l.top))
 	if row == nil {
 		l.values, l.top = append(l.values, "null"...), append(l.top, "null"...)
 		return
@@ -453,9 +441,7 @@ func (l *textLogprobs) token(id uint32, row *protocol.Logprobs) {
 	l.values = appendLogprob(l.values, row.Values[0])
 	l.top = append(l.top, '{')
 	for i, at := range candidates(row, 0, row.Width) {
-		if i > 0 {
-			l.top = append(l.top, ',')
-		}
+		l.top = comma(l.top, i)
 		l.top = appendLogprob(append(appendString(l.top, l.s.name(l.q, row.TokenIDs[at])), ':'), row.Values[at])
 	}
 	l.top = append(l.top, '}')

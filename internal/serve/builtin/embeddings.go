@@ -27,35 +27,31 @@ type embeddingRequest struct {
 	chat                       // in the place of the input
 }
 
-func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) *apiError {
 	var q embeddingRequest
 	end, err := readBody(r, &q, pythonError)
 	if err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	id := "embd-" + requestID(r, q.RequestID)
 	g, err := s.embed(&q, id, end)
 	if err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	defer g.close()
-	if !g.whole(w, r, (*apiError).write) {
-		return
+	if err := g.whole(r.Context()); err != nil {
+		return err
 	}
-	s.writeEmbeddings(w, g, id, &q)
+	return s.writeEmbeddings(w, g, id, &q)
 }
 
-func (s *Server) writeEmbeddings(w http.ResponseWriter, g *generation, id string, q *embeddingRequest) {
+func (s *Server) writeEmbeddings(w http.ResponseWriter, g *generation, id string, q *embeddingRequest) *apiError {
 	a := s.newAnswer(w, id, "list", s.answeredBy(q.Model), int(time.Now().Unix()))
 	defer a.release()
 	b := append(a.envelope(a.b), `,"data":[`...)
 	tokens := 0
 	for i, one := range g.all {
-		if i > 0 {
-			b = append(b, ',')
-		}
+		b = comma(b, i)
 		b = appendInt(append(b, `{"index":`...), i)
 		b = append(b, `,"object":"embedding","embedding":`...)
 		if q.Format == "base64" {
@@ -67,9 +63,7 @@ func (s *Server) writeEmbeddings(w http.ResponseWriter, g *generation, id string
 		} else {
 			b = append(b, '[')
 			for i, v := range one.pooled {
-				if i > 0 {
-					b = append(b, ',')
-				}
+				b = comma(b, i)
 				b = strconv.AppendFloat(b, float64(v), 'g', -1, 32)
 			}
 			b = append(b, ']')
@@ -80,7 +74,7 @@ func (s *Server) writeEmbeddings(w http.ResponseWriter, g *generation, id string
 	b = appendInt(append(b, `],"usage":{"prompt_tokens":`...), tokens)
 	b = appendInt(append(b, `,"total_tokens":`...), tokens)
 	a.b = append(b, `,"completion_tokens":0,"prompt_tokens_details":null,"completion_tokens_details":null}}`...)
-	writeJSON(w, http.StatusOK, a.b)
+	return succeed(w, a.b)
 }
 
 func (s *Server) embed(q *embeddingRequest, id, end string) (*generation, *apiError) {

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -333,24 +332,18 @@ func firstRows(t *protocol.Logprobs, n int) *protocol.Logprobs {
 	return &protocol.Logprobs{Width: t.Width, TokenIDs: t.TokenIDs[:n*t.Width], Values: t.Values[:n*t.Width], Ranks: t.Ranks[:n]}
 }
 
-// whole waits for the end of all answers. It returns false if there is nothing more to write: the client has left, or refuse has
-// written an error.
-func (g *generation) whole(w http.ResponseWriter, r *http.Request, refuse func(*apiError, http.ResponseWriter)) bool {
+// whole waits for the end of all answers.
+func (g *generation) whole(ctx context.Context) *apiError {
 	for g.open() {
-		err := g.next(r.Context(), func(*sequence, *piece, string) error { return nil })
-		if err == errGone {
-			return false
-		}
-		if err != nil {
-			refuse(errInternal, w)
-			return false
+		switch err := g.next(ctx, func(*sequence, *piece, string) error { return nil }); err {
+		case nil:
+		case errGone:
+			return nobody
+		default:
+			return errInternal
 		}
 	}
-	if failed := g.failure(); failed != nil {
-		refuse(failed, w)
-		return false
-	}
-	return true
+	return g.failure()
 }
 
 func (g *generation) open() bool {

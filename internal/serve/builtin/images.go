@@ -589,9 +589,7 @@ func appendRenderedFeatures(b []byte, p *params) []byte {
 	list := func(name string, write func(item mediaItem)) {
 		b = append(append(append(b, '"'), name...), `":{"image":[`...)
 		for i, item := range items {
-			if i > 0 {
-				b = append(b, ',')
-			}
+			b = comma(b, i)
 			write(item)
 		}
 		b = append(b, "]},"...)

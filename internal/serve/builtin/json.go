@@ -54,14 +54,20 @@ func appendString(b []byte, s string) []byte {
 	return append(append(b, s[start:]...), '"')
 }
 
+// comma appends one before each of several things but the first, number 0.
+func comma(b []byte, i int) []byte {
+	if i > 0 {
+		b = append(b, ',')
+	}
+	return b
+}
+
 func appendInt(b []byte, n int) []byte { return strconv.AppendInt(b, int64(n), 10) }
 
 func appendIDs(b []byte, ids []uint32) []byte {
 	b = append(b, '[')
 	for i, id := range ids {
-		if i > 0 {
-			b = append(b, ',')
-		}
+		b = comma(b, i)
 		b = strconv.AppendUint(b, uint64(id), 10)
 	}
 	return append(b, ']')

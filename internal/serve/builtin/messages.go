@@ -220,49 +220,42 @@ func (m *blockMessage) add(c *chatRequest) *apiError {
 	return nil
 }
 
-// writeNamed writes an error of the API of Anthropic.
-func (e *apiError) writeNamed(w http.ResponseWriter) { writeJSON(w, e.status, e.appendNamed(nil)) }
-
-func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) *apiError {
 	var q messagesRequest
 	members, err := readCounted(r, &q)
 	if err != nil { // in the form of OpenAI, as in vLLM
-		err.write(w)
-		return
+		return err
 	}
 	id := "chatcmpl-" + requestID(r, "")
 	if s.sim != nil {
 		id = "msg_" + requestID(r, "")
 	}
 	if missing := q.missing(true); missing != nil {
-		missingMembers(members, missing...).write(w)
-		return
+		return missingMembers(members, missing...)
 	}
 	c, err := q.chat()
-	if err == nil && *q.MaxTokens < 1 {
+	if err != nil {
+		return err.inNames()
+	}
+	if *q.MaxTokens < 1 {
 		e := badJSON("1 validation error:\n  {'type': 'value_error', 'loc': 'body.max_tokens', 'msg': 'Value error, max_tokens must be positive', 'input': '%d', "+
 			"'ctx': {'error': ValueError('max_tokens must be positive')}}", *q.MaxTokens)
 		e.param = "body.max_tokens"
-		e.write(w)
-		return
+		return e
 	}
-	var g *generation
-	if err == nil {
-		g, err = s.converse(c, id, "")
-	}
+	g, err := s.converse(c, id, "")
 	if err != nil {
-		err.writeNamed(w)
-		return
+		return err.inNames()
 	}
 	defer g.close()
 	a := s.newAnswer(w, id, "", s.answeredBy(q.Model), 0)
 	defer a.release()
 	if q.Stream {
 		s.streamMessage(r, g, c, a)
-		return
+		return nil
 	}
-	if !g.whole(w, r, (*apiError).writeNamed) {
-		return
+	if err := g.whole(r.Context()); err != nil {
+		return err.inNames()
 	}
 	one := g.all[0]
 	parser := s.parser(c)
@@ -300,7 +293,7 @@ func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) {
 		b = appendString(append(b, `,"stop_sequence":`...), sequence)
 	}
 	a.b = append(appendBlockUsage(append(b, `,"usage":`...), len(one.prompt), one.count), '}')
-	writeJSON(w, http.StatusOK, a.b)
+	return succeed(w, a.b)
 }
 
 func appendBlockUsage(b []byte, in, out int) []byte {
@@ -427,35 +420,32 @@ func appendNullable(b []byte, text string) []byte {
 	return appendString(b, text)
 }
 
-func (s *Server) serveCountTokens(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveCountTokens(w http.ResponseWriter, r *http.Request) *apiError {
 	var q messagesRequest
 	members, err := readCounted(r, &q)
 	if err != nil { // in the form of OpenAI, as in vLLM
-		err.write(w)
-		return
+		return err
 	}
 	if missing := q.missing(false); missing != nil {
-		missingMembers(members, missing...).write(w)
-		return
+		return missingMembers(members, missing...)
 	}
 	c, err := q.chat()
-	if err == nil && !s.models.has(q.Model) {
-		err = s.noModel(q.Model, true)
-	}
-	var text string
-	var ids []uint32
-	if err == nil {
-		text, err = s.render(&c.chat)
-	}
-	if err == nil {
-		ids, _, err = s.ids(&c.chat, text, false)
-	}
 	if err != nil {
-		err.writeNamed(w)
-		return
+		return err.inNames()
+	}
+	if !s.models.has(q.Model) {
+		return s.noModel(q.Model, true).inNames()
+	}
+	text, err := s.render(&c.chat)
+	if err != nil {
+		return err.inNames()
+	}
+	ids, _, err := s.ids(&c.chat, text, false)
+	if err != nil {
+		return err.inNames()
 	}
 	n := len(ids)
 	b := appendInt([]byte(`{"input_tokens":`), n)
 	b = appendInt(append(b, `,"context_management":{"original_input_tokens":`...), n)
-	writeJSON(w, http.StatusOK, append(b, "}}"...))
+	return succeed(w, append(b, "}}"...))
 }

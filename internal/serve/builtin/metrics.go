@@ -551,7 +551,7 @@ func (m *metrics) measure(o operation) (over func()) {
 	}
 }
 
-func (s *Server) serveMetrics(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) serveMetrics(w http.ResponseWriter, _ *http.Request) *apiError {
 	body := s.metrics.render()
 	if s.sim != nil {
 		body = s.metrics.appendAdapters(simulatorMetrics(body), s.opt.Group.Engines()[0].MaxLoRAs)
@@ -560,4 +560,5 @@ func (s *Server) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	h["Content-Type"] = []string{"text/plain; version=0.0.4; charset=utf-8"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	_, _ = w.Write(body) // the client may be gone
+	return nil
 }

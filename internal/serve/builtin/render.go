@@ -13,60 +13,50 @@ import (
 // The endpoints that end with /render answer with the request of /inference/v1/generate that the engine would get, as those of the
 // Python frontend do: routers count the tokens of a prompt with them.
 
-func (s *Server) serveRenderChat(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveRenderChat(w http.ResponseWriter, r *http.Request) *apiError {
 	var q chatRequest
 	end, err := readBody(r, &q, pythonError)
+	if err != nil {
+		return err
+	}
 	q.pythonOnly = true
-	if err == nil {
-		err = s.renderChat(w, r, &q, end)
-	}
-	if err != nil {
-		err.write(w)
-	}
+	return s.renderChat(w, r, &q, end)
 }
 
-func (s *Server) serveRenderMessages(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveRenderMessages(w http.ResponseWriter, r *http.Request) *apiError {
 	var q messagesRequest
-	_, err := readBody(r, &q, pythonError)
-	var c *chatRequest
-	if err == nil {
-		if c, err = q.chat(); err == nil {
-			c.message = true
-			err = s.renderChat(w, r, c, "")
-		}
+	if _, err := readBody(r, &q, pythonError); err != nil {
+		return err
 	}
+	c, err := q.chat()
 	if err != nil {
-		err.write(w)
+		return err
 	}
+	c.message = true
+	return s.renderChat(w, r, c, "")
 }
 
-func (s *Server) serveRenderResponses(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveRenderResponses(w http.ResponseWriter, r *http.Request) *apiError {
 	q := responsesRequest{nested: s.sim != nil}
 	members, err := readCounted(r, &q)
-	q.members = members
-	var c *chatRequest
-	if err == nil {
-		c, err = q.chat()
-	}
-	if err == nil {
-		err = s.renderResponse(w, r, c)
-	}
 	if err != nil {
-		err.write(w)
+		return err
 	}
-}
-
-func (s *Server) renderResponse(w http.ResponseWriter, r *http.Request, c *chatRequest) *apiError {
+	q.members = members
+	c, err := q.chat()
+	if err != nil {
+		return err
+	}
 	ids, err := s.prepareChat(c, "")
 	if err != nil {
 		return err
 	}
 	c.response = true
 	b, err := s.appendRendered(nil, &c.params, "resp_"+requestID(r, c.RequestID), ids, nil)
-	if err == nil {
-		writeJSON(w, http.StatusOK, b)
+	if err != nil {
+		return err
 	}
-	return err
+	return succeed(w, b)
 }
 
 // renderChat writes what the engine would get of a chat.
@@ -83,9 +73,7 @@ func (s *Server) renderChat(w http.ResponseWriter, r *http.Request, q *chatReque
 		} else {
 			b = append(b, '[')
 			for i := range q.Tools {
-				if i > 0 {
-					b = append(b, ',')
-				}
+				b = comma(b, i)
 				f := &q.Tools[i].Function
 				b = appendString(append(b, `{"type":"function","function":{"name":`...), f.Name)
 				b = appendOptional(append(b, `,"description":`...), f.Description)
@@ -123,20 +111,23 @@ func (s *Server) renderChat(w http.ResponseWriter, r *http.Request, q *chatReque
 		}
 		return append(appendInt(append(b, `,"history_tool_call_cnt":`...), calls), '}')
 	})
-	if err == nil {
-		writeJSON(w, http.StatusOK, b)
+	if err != nil {
+		return err
 	}
-	return err
+	return succeed(w, b)
 }
 
-func (s *Server) serveRenderCompletions(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveRenderCompletions(w http.ResponseWriter, r *http.Request) *apiError {
 	var q completionRequest
 	end, err := readBody(r, &q, pythonError)
+	if err != nil {
+		return err
+	}
 	q.pythonOnly = true
 	id := "cmpl-" + requestID(r, q.RequestID)
-	var prompts [][]uint32
-	if err == nil {
-		prompts, err = s.prepareCompletion(&q, id, end)
+	prompts, err := s.prepareCompletion(&q, id, end)
+	if err != nil {
+		return err
 	}
 	b := []byte{'['}
 	for i, ids := range prompts {
@@ -144,18 +135,11 @@ func (s *Server) serveRenderCompletions(w http.ResponseWriter, r *http.Request) 
 		if len(prompts) > 1 {
 			one += "-" + strconv.Itoa(i)
 		}
-		if i > 0 {
-			b = append(b, ',')
-		}
-		if err == nil {
-			b, err = s.appendRendered(b, &q.params, one, ids, nil)
+		if b, err = s.appendRendered(comma(b, i), &q.params, one, ids, nil); err != nil {
+			return err
 		}
 	}
-	if err != nil {
-		err.write(w)
-		return
-	}
-	writeJSON(w, http.StatusOK, append(b, ']'))
+	return succeed(w, append(b, ']'))
 }
 
 // appendConstraint writes StructuredOutputsParams with all members.

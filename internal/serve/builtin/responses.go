@@ -355,25 +355,24 @@ func readCounted(r *http.Request, to any) (members int, err *apiError) {
 	return len(all), nil
 }
 
-func (s *Server) serveResponses(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveResponses(w http.ResponseWriter, r *http.Request) *apiError {
 	q := &responsesRequest{nested: s.sim != nil}
-	var err *apiError
-	q.members, err = readCounted(r, q)
-	var c *chatRequest
-	if err == nil {
-		c, err = q.chat()
-	}
-	var g *generation
-	id := ""
-	if err == nil {
-		if id = q.RequestID; id == "" {
-			id = "resp_" + requestID(r, "")
-		}
-		g, err = s.converse(c, id, "")
-	}
+	members, err := readCounted(r, q)
 	if err != nil {
-		err.write(w)
-		return
+		return err
+	}
+	q.members = members
+	c, err := q.chat()
+	if err != nil {
+		return err
+	}
+	id := q.RequestID
+	if id == "" {
+		id = "resp_" + requestID(r, "")
+	}
+	g, err := s.converse(c, id, "")
+	if err != nil {
+		return err
 	}
 	defer g.close()
 	a := s.newAnswer(w, id, "response", s.answeredBy(q.Model), int(time.Now().Unix()))
@@ -382,13 +381,13 @@ func (s *Server) serveResponses(w http.ResponseWriter, r *http.Request) {
 	o.parser.of = ofResponses
 	if q.Stream {
 		o.stream(r, g)
-		return
+		return nil
 	}
-	if !g.whole(w, r, (*apiError).write) {
-		return
+	if err := g.whole(r.Context()); err != nil {
+		return err
 	}
 	o.whole()
-	writeJSON(w, http.StatusOK, a.b)
+	return succeed(w, a.b)
 }
 
 // responseOutput writes the items of an answer: reasoning, a message, calls.
@@ -794,9 +793,7 @@ func (q *responsesRequest) appendTools(b []byte) []byte {
 	b = append(b, '[')
 	for i := range q.Tools {
 		t := &q.Tools[i]
-		if i > 0 {
-			b = append(b, ',')
-		}
+		b = comma(b, i)
 		b = appendString(append(b, `{"name":`...), t.Name)
 		b = appendCompact(append(b, `,"parameters":`...), t.Parameters)
 		b = append(b, `,"strict":`...)
@@ -891,7 +888,7 @@ const (
 )
 
 // serveStored answers what concerns a stored response: none is stored, as by default of vLLM.
-func (s *Server) serveStored(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveStored(_ http.ResponseWriter, r *http.Request) *apiError {
 	id := strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, responsesPath), cancelResponse)
-	notFoundResponse(id).write(w)
+	return notFoundResponse(id)
 }

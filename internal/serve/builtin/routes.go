@@ -149,10 +149,8 @@ func (s *Server) scaleOutRoutes() map[string]route {
 var onlyPython = []string{"/v1/chat/completions/batch", "/v1/decisions", "/v1/systemone", "/scale_elastic_ep", "/is_scaling_elastic_ep"}
 
 // unsupported answers where the Python frontend has an endpoint that this one does not have.
-func unsupported(w http.ResponseWriter, r *http.Request) {
-	(&apiError{
-		status: http.StatusNotImplemented, message: r.Method + " " + r.URL.Path + " is not supported by the builtin frontend. Use --frontend python.",
-	}).write(w)
+func unsupported(_ http.ResponseWriter, r *http.Request) *apiError {
+	return &apiError{status: http.StatusNotImplemented, message: r.Method + " " + r.URL.Path + " is not supported by the builtin frontend. Use --frontend python."}
 }
 
 // devRoutes are the endpoints of VLLM_SERVER_DEV_MODE.
@@ -194,20 +192,18 @@ func nothing(answer string) arguments {
 }
 
 // calling makes an endpoint that calls a utility method of the engines.
-func (s *Server) calling(method string, arguments arguments) func(http.ResponseWriter, *http.Request) {
-	return func(w http.ResponseWriter, r *http.Request) {
+func (s *Server) calling(method string, arguments arguments) handler {
+	return func(w http.ResponseWriter, r *http.Request) *apiError {
 		args, answer, wrong := arguments(r)
 		if wrong != nil {
-			wrong.write(w)
-			return
+			return wrong
 		}
 		if name := sleepOperations[method]; name != "" {
 			defer s.metrics.measure(operation{sleepOperation, name})()
 		}
 		result, err := s.call(r.Context(), method, args...)
 		if err != nil {
-			s.callFailed(method, method, err).write(w)
-			return
+			return s.callFailed(method, method, err)
 		}
 		if method == "reset_mm_cache" {
 			s.images.clear()
@@ -219,7 +215,7 @@ func (s *Server) calling(method string, arguments arguments) func(http.ResponseW
 		}
 		if answer == "" {
 			w.WriteHeader(http.StatusOK)
-			return
+			return nil
 		}
 		if strings.Contains(answer, "%s") {
 			text, _ := json.Marshal(result)
@@ -234,7 +230,7 @@ func (s *Server) calling(method string, arguments arguments) func(http.ResponseW
 			}
 			answer = strings.Replace(answer, "%s", string(text), 1)
 		}
-		writeJSON(w, http.StatusOK, []byte(answer))
+		return succeed(w, []byte(answer))
 	}
 }
 
@@ -242,7 +238,7 @@ func (s *Server) calling(method string, arguments arguments) func(http.ResponseW
 var sleepOperations = map[string]string{"sleep": "sleep", "wake_up": "wake", "release_kv_cache_memory": "release_kv_cache_memory"}
 
 // asks makes an endpoint that answers with the bool that a method returns.
-func (s *Server) asks(method, key string) func(http.ResponseWriter, *http.Request) {
+func (s *Server) asks(method, key string) handler {
 	return s.calling(method, nothing(`{"`+key+`":%s}`))
 }
 
@@ -295,9 +291,7 @@ func wakeUpArguments(r *http.Request) ([][]byte, string, *apiError) {
 	b, shown := pack.AppendArrayHeader(nil, len(tags)), []byte(`{"status":%s,"tags":[`)
 	for i, tag := range tags {
 		b = pack.AppendString(b, tag)
-		if i > 0 {
-			shown = append(shown, ',')
-		}
+		shown = comma(shown, i)
 		shown = appendString(shown, tag)
 	}
 	return [][]byte{b}, string(append(shown, "]}"...)), nil
@@ -326,25 +320,23 @@ func versionArguments(r *http.Request) ([][]byte, string, *apiError) {
 
 // ofWorkers makes an endpoint that calls a method of the workers, which have no weights. name is that of the operation in the metrics.
 // member of the body is needed unless it is "".
-func (s *Server) ofWorkers(method, name, member, missing string) func(http.ResponseWriter, *http.Request) {
-	return func(w http.ResponseWriter, r *http.Request) {
+func (s *Server) ofWorkers(method, name, member, missing string) handler {
+	return func(w http.ResponseWriter, r *http.Request) *apiError {
 		var q map[string]any
 		if member != "" {
 			if _, err := readJSON(r, &q); err != nil {
-				err.write(w)
-				return
+				return err
 			}
 			if q[member] == nil {
-				badRequest(member, "%s", missing).write(w)
-				return
+				return badRequest(member, "%s", missing)
 			}
 		}
 		defer s.metrics.measure(operation{weightOperation, name})()
 		if _, err := s.callWorkers(r, method); err != nil {
-			s.callFailed(method, "collective_rpc", err).write(w)
-			return
+			return s.callFailed(method, "collective_rpc", err)
 		}
 		w.WriteHeader(http.StatusOK)
+		return nil
 	}
 }
 
@@ -352,7 +344,7 @@ func (s *Server) callWorkers(r *http.Request, method string) (any, error) {
 	return s.call(r.Context(), "collective_rpc", pack.AppendString(nil, method), pack.AppendNil(nil), pack.AppendArrayHeader(nil, 0), pack.AppendMapHeader(nil, 0))
 }
 
-func (s *Server) serveChecker(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveChecker(w http.ResponseWriter, r *http.Request) *apiError {
 	var q struct {
 		Action   *string           `json:"action"`
 		Baseline map[string]string `json:"baseline"`
@@ -374,22 +366,21 @@ func (s *Server) serveChecker(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if wrong != nil {
-		wrong.write(w)
-		return
+		return wrong
 	}
-	writeJSON(w, http.StatusOK, []byte(`{"checksums":{}}`))
+	return succeed(w, []byte(`{"checksums":{}}`))
 }
 
-func (s *Server) serveWorldSize(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveWorldSize(w http.ResponseWriter, r *http.Request) *apiError {
 	size := len(s.balance.open)
 	if r.URL.Query().Get("include_dp") == "false" {
 		size = 1
 	}
-	writeJSON(w, http.StatusOK, append(appendInt([]byte(`{"world_size":`), size), '}'))
+	return succeed(w, append(appendInt([]byte(`{"world_size":`), size), '}'))
 }
 
 // serveInfo tells what is configured. The values are those of this frontend: there is no VllmConfig to show.
-func (s *Server) serveInfo(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveInfo(w http.ResponseWriter, r *http.Request) *apiError {
 	b := []byte(`{"vllm_config":`)
 	config := fmt.Sprintf("model=%q, served_model_name=%q, max_model_len=%d, data_parallel_size=%d", s.opt.Dir, s.opt.Names[0], s.maxModelLen, len(s.balance.open))
 	if r.URL.Query().Get("config_format") == "json" {
@@ -399,10 +390,10 @@ func (s *Server) serveInfo(w http.ResponseWriter, r *http.Request) {
 	} else {
 		b = appendString(b, config)
 	}
-	writeJSON(w, http.StatusOK, append(b, `,"vllm_env":{},"system_env":{}}`...))
+	return succeed(w, append(b, `,"vllm_env":{},"system_env":{}}`...))
 }
 
-func (s *Server) serveRPC(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveRPC(w http.ResponseWriter, r *http.Request) *apiError {
 	var q struct {
 		Method  *string        `json:"method"`
 		Timeout *float64       `json:"timeout"`
@@ -414,8 +405,7 @@ func (s *Server) serveRPC(w http.ResponseWriter, r *http.Request) {
 		wrong = badRequest("method", "Missing 'method' in request body")
 	}
 	if wrong != nil {
-		wrong.write(w)
-		return
+		return wrong
 	}
 	timeout := pack.AppendNil(nil)
 	if q.Timeout != nil {
@@ -429,7 +419,7 @@ func (s *Server) serveRPC(w http.ResponseWriter, r *http.Request) {
 	if q.Named != nil {
 		named = appendValue(nil, q.Named)
 	}
-	s.calling("collective_rpc", func(*http.Request) ([][]byte, string, *apiError) {
+	return s.calling("collective_rpc", func(*http.Request) ([][]byte, string, *apiError) {
 		return [][]byte{pack.AppendString(nil, *q.Method), timeout, args, named}, `{"results":%s}`, nil
 	})(w, r)
 }
@@ -495,20 +485,20 @@ func (q *sequence) abort() {
 }
 
 // serveAbort ends requests, all of them without ids.
-func (s *Server) serveAbort(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveAbort(w http.ResponseWriter, r *http.Request) *apiError {
 	var q struct {
 		IDs []string `json:"request_ids"`
 	}
 	if _, err := readJSON(r, &q); err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	s.open.abort(q.IDs...)
 	w.WriteHeader(http.StatusOK)
+	return nil
 }
 
 // serveAbortByID ends requests, and answers without a body.
-func (s *Server) serveAbortByID(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveAbortByID(w http.ResponseWriter, r *http.Request) *apiError {
 	var q struct {
 		IDs []string `json:"request_ids"`
 	}
@@ -517,11 +507,11 @@ func (s *Server) serveAbortByID(w http.ResponseWriter, r *http.Request) {
 		err = badRequest("request_ids", "Missing 'request_ids' in request body")
 	}
 	if err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	if len(q.IDs) > 0 {
 		s.open.abort(q.IDs...)
 	}
 	w.WriteHeader(http.StatusOK)
+	return nil
 }

@@ -85,8 +85,11 @@ type Server struct {
 // A route is a path with its method.
 type route struct {
 	method string
-	serve  func(http.ResponseWriter, *http.Request)
+	serve  handler
 }
+
+// A handler answers a request, or returns the error that is the answer.
+type handler func(http.ResponseWriter, *http.Request) *apiError
 
 func (r route) allow() string {
 	if r.method == http.MethodGet {
@@ -122,7 +125,7 @@ func New(opt Options) (*Server, error) {
 	}
 	get, post := http.MethodGet, http.MethodPost
 	s.routes = map[string]route{
-		"/kv_event_sources": {get, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, []byte("{}")) }},
+		"/kv_event_sources": {get, func(w http.ResponseWriter, _ *http.Request) *apiError { return succeed(w, []byte("{}")) }},
 		"/health":           {get, s.serveHealth},
 		"/ping":             {get, s.serveHealth},
 		"/load":             {get, s.serveLoad},
@@ -212,29 +215,32 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			s.load.Add(1)
 			defer s.load.Add(-1)
 		}
-		found.serve(w, r)
+		if err := found.serve(w, r); err != nil {
+			err.write(w)
+		}
 	default:
 		w.Header()["Allow"] = []string{found.allow()}
 		w.WriteHeader(http.StatusMethodNotAllowed)
 	}
 }
 
-func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) *apiError {
 	if s.alive() {
 		w.WriteHeader(http.StatusOK)
 	} else {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
+	return nil
 }
 
-func (s *Server) serveLoad(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, append(appendInt([]byte(`{"server_load":`), int(s.load.Load())), '}'))
+func (s *Server) serveLoad(w http.ResponseWriter, _ *http.Request) *apiError {
+	return succeed(w, append(appendInt([]byte(`{"server_load":`), int(s.load.Load())), '}'))
 }
 
-func (s *Server) serveVersion(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) serveVersion(w http.ResponseWriter, _ *http.Request) *apiError {
 	b := appendString([]byte(`{"version":`), s.opt.Release)
 	b = appendString(append(b, `,"rust_frontend_version":`...), s.opt.Release)
-	writeJSON(w, http.StatusOK, append(b, '}'))
+	return succeed(w, append(b, '}'))
 }
 
 // requestID is the id of a request: that of its body, else that of its header, else a new one.
@@ -351,7 +357,7 @@ func (m *models) has(name string) bool {
 	return slices.Contains(m.base, name) || m.adapter.find(name) != nil
 }
 
-func (s *Server) serveModels(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) serveModels(w http.ResponseWriter, _ *http.Request) *apiError {
 	created := int(time.Now().Unix())
 	b := []byte(`{"object":"list","data":[`)
 	add := func(id, root, parent string, length int) {
@@ -380,7 +386,7 @@ func (s *Server) serveModels(w http.ResponseWriter, _ *http.Request) {
 	for _, a := range s.models.adapter.list() {
 		add(a.Name, a.Path, s.models.base[0], 0)
 	}
-	writeJSON(w, http.StatusOK, append(b, "]}"...))
+	return succeed(w, append(b, "]}"...))
 }
 
 // tokenizeRequest is a text, or a chat.
@@ -392,16 +398,14 @@ type tokenizeRequest struct {
 	chat
 }
 
-func (s *Server) serveTokenize(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveTokenize(w http.ResponseWriter, r *http.Request) *apiError {
 	var q tokenizeRequest
 	_, err := readJSON(r, &q)
 	if err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	if q.Model != "" && !s.models.has(q.Model) {
-		modelNotFound(q.Model).write(w)
-		return
+		return modelNotFound(q.Model)
 	}
 	var ids []uint32
 	switch {
@@ -411,14 +415,12 @@ func (s *Server) serveTokenize(w http.ResponseWriter, r *http.Request) {
 			ids, _, err = s.ids(&q.chat, text, isSet(q.AddSpecial))
 		}
 		if err != nil {
-			err.write(w)
-			return
+			return err
 		}
 	case q.Prompt != nil:
 		ids = s.encode(*q.Prompt, or(q.AddSpecial, true))
 	default:
-		badType("data did not match any variant of untagged enum TokenizeRequest").write(w)
-		return
+		return badType("data did not match any variant of untagged enum TokenizeRequest")
 	}
 	b := appendInt([]byte(`{"count":`), len(ids))
 	b = appendInt(append(b, `,"max_model_len":`...), s.maxModelLen)
@@ -427,16 +429,14 @@ func (s *Server) serveTokenize(w http.ResponseWriter, r *http.Request) {
 	if q.Strings {
 		b = append(b, '[')
 		for i, id := range ids {
-			if i > 0 {
-				b = append(b, ',')
-			}
+			b = comma(b, i)
 			b = appendString(b, s.opt.Tokenizer.Name(id))
 		}
 		b = append(b, ']')
 	} else {
 		b = append(b, "null"...)
 	}
-	writeJSON(w, http.StatusOK, append(b, '}'))
+	return succeed(w, append(b, '}'))
 }
 
 // encode returns the ids of a prompt.
@@ -449,22 +449,20 @@ func (s *Server) encode(text string, special bool) []uint32 {
 	return slices.Concat(before, ids, after)
 }
 
-func (s *Server) serveDetokenize(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveDetokenize(w http.ResponseWriter, r *http.Request) *apiError {
 	var q struct {
 		Model  string   `json:"model"`
 		Tokens []uint32 `json:"tokens"`
 	}
 	end, err := readJSON(r, &q)
 	if err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	switch {
 	case q.Tokens == nil:
-		missingField(end, "tokens").write(w)
+		return missingField(end, "tokens")
 	case q.Model != "" && !s.models.has(q.Model):
-		modelNotFound(q.Model).write(w)
-	default:
-		writeJSON(w, http.StatusOK, append(appendString([]byte(`{"prompt":`), s.opt.Tokenizer.Decode(q.Tokens)), '}'))
+		return modelNotFound(q.Model)
 	}
+	return succeed(w, append(appendString([]byte(`{"prompt":`), s.opt.Tokenizer.Decode(q.Tokens)), '}'))
 }

@@ -156,7 +156,10 @@ func (s *Server) simulate(o *Simulator) {
 	for _, path := range []string{"/sleep", "/wake_up"} {
 		s.routes[path] = s.devRoutes()[path]
 		if !o.Sleeps {
-			s.routes[path] = route{post, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }}
+			s.routes[path] = route{post, func(w http.ResponseWriter, _ *http.Request) *apiError {
+				w.WriteHeader(http.StatusOK)
+				return nil
+			}}
 		}
 	}
 }
@@ -167,20 +170,18 @@ func newUUID() string {
 }
 
 // serveQuery is what the bootstrap server of Mooncake's connector answers.
-func (s *Server) serveQuery(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) serveQuery(w http.ResponseWriter, _ *http.Request) *apiError {
 	b := []byte{'{'}
 	for i, e := range s.opt.Group.Engines() {
-		if i > 0 {
-			b = append(b, ',')
-		}
+		b = comma(b, i)
 		b = appendString(b, fmt.Sprint(e.Index))
 		b = append(appendString(append(b, `:{"engine_id":`...), s.sim.engineID), '}')
 	}
-	writeJSON(w, http.StatusOK, append(b, '}'))
+	return succeed(w, append(b, '}'))
 }
 
 // serveStubEmbeddings answers with numbers that follow from the ids of a text.
-func (s *Server) serveStubEmbeddings(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveStubEmbeddings(w http.ResponseWriter, r *http.Request) *apiError {
 	var q embeddingRequest
 	end, err := readJSON(r, &q)
 	var prompts [][]uint32
@@ -200,8 +201,7 @@ func (s *Server) serveStubEmbeddings(w http.ResponseWriter, r *http.Request) {
 		err = badRequest("input", "%d inputs: the answer would have more than %d numbers", len(prompts), mostNumbers)
 	}
 	if err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	g := &generation{server: s, params: &params{answers: 1}}
 	for i, ids := range prompts {
@@ -211,7 +211,7 @@ func (s *Server) serveStubEmbeddings(w http.ResponseWriter, r *http.Request) {
 		}
 		g.all = append(g.all, one)
 	}
-	s.writeEmbeddings(w, g, "embd-"+requestID(r, q.RequestID), &q)
+	return s.writeEmbeddings(w, g, "embd-"+requestID(r, q.RequestID), &q)
 }
 
 // Bounds of an answer with embeddings.

@@ -40,41 +40,36 @@ func (s *Server) appendVersions(b []byte, q *sequence) []byte {
 }
 
 // noScaleOut refuses requests where these endpoints are not enabled.
-func noScaleOut(w http.ResponseWriter, _ *http.Request) {
-	(&apiError{
+func noScaleOut(http.ResponseWriter, *http.Request) *apiError {
+	return &apiError{
 		status: http.StatusForbidden, kind: "PermissionDeniedError",
 		message: "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
-	}).write(w)
+	}
 }
 
-func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) {
+func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) *apiError {
 	var q generateRequest
 	end, err := readJSON(r, &q)
 	if err != nil {
-		err.write(w)
-		return
-	}
-	if q.Sampling != nil {
-		q.Sampling.cacheThreshold = s.sim.wantsThreshold(r)
+		return err
 	}
 	id := requestID(r, q.RequestID)
 	if q.Sampling != nil {
-		q.Sampling.rank = wantedRank(r)
+		q.Sampling.rank, q.Sampling.cacheThreshold = wantedRank(r), s.sim.wantsThreshold(r)
 	}
 	g, err := s.fromIDs(&q, id, end)
 	if err != nil {
-		err.write(w)
-		return
+		return err
 	}
 	defer g.close()
 	a := s.newAnswer(w, id, "", "", 0)
 	defer a.release()
 	if q.Stream {
 		s.streamIDs(r, g, &q, a)
-		return
+		return nil
 	}
-	if !g.whole(w, r, (*apiError).write) {
-		return
+	if err := g.whole(r.Context()); err != nil {
+		return err
 	}
 	one := g.all[0]
 	b := appendString(append(a.b, `{"request_id":`...), id)
@@ -102,7 +97,7 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) {
 	b = appendTransfer(append(b, `,"mm_placeholders":null,"kv_transfer_params":`...), one.transfer)
 	b = appendTransfer(append(b, `,"ec_transfer_params":`...), s.sim.encoded(q.hashes()))
 	a.b = append(b, `,"metrics":null}`...)
-	writeJSON(w, http.StatusOK, a.b)
+	return succeed(w, a.b)
 }
 
 // appendIDLogprobs writes an object for each row of a table. Tokens are named by their ids.

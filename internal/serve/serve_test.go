@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestFindModel(t *testing.T) {
@@ -38,9 +39,7 @@ func TestFindModel(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			m, err := FindModel(test.argument, getenv)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer m.Remove()
 			if m.Name != test.want || m.MaxModelLen != test.length || m.Vocab != test.vocab || m.StandIn != test.standIn {
 				t.Errorf("got %+v", m)
@@ -62,9 +61,7 @@ func TestTemporaryModel(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", blocked)
 	t.Setenv("TMPDIR", t.TempDir())
 	m, err := FindModel("", os.Getenv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := os.Stat(filepath.Join(m.Dir, "tokenizer.json")); err != nil {
 		t.Error(err)
 	}
@@ -80,12 +77,8 @@ func exists(path string) bool {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 // Defaults are given where the frontend has the flag and the user has not.

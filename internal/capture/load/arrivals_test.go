@@ -7,14 +7,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func write(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
 	return path
 }
 
@@ -89,9 +89,7 @@ func TestArrivalsAreTheFirst(t *testing.T) {
 func TestBadTraces(t *testing.T) {
 	const meta = `{"meta":{"block_size":16}}` + "\n"
 	whole, err := os.ReadFile(capturedMultiturn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	tests := []struct{ name, file, text, want string }{
 		{name: "no times", text: meta + `{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}` + "\n", want: "%s:2: no arrival_ms: want a trace with the arrival time"},
 		{name: "hashes of what", text: arrivalLine(1, 16, 1, "5"), want: "%s:1: block_hashes, but no block_size in the meta line"},

@@ -3,6 +3,8 @@ package load
 import (
 	"io"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // BenchmarkConcurrency is what the client can do, with 64 requests in flight of 64 tokens each and records written: it must
@@ -16,9 +18,7 @@ func BenchmarkConcurrency(b *testing.B) {
 	cfg.Each = w.Write
 	b.ResetTimer()
 	report, err := Run(b.Context(), cfg)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	b.ReportMetric(float64(report.Completed)/report.Duration.Seconds(), "requests/s")
 	b.ReportMetric(float64(report.Tokens)/report.Duration.Seconds(), "tokens/s")
 }

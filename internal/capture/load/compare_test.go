@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -92,9 +93,7 @@ func TestCompare(t *testing.T) {
 func open(t *testing.T, text string) *trace.Reader {
 	t.Helper()
 	r, err := trace.NewReader(strings.NewReader(text), "a.jsonl", false, trace.Options{KeepExtra: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return r
 }
 

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestMultiturn(t *testing.T) {
@@ -85,9 +87,7 @@ func TestLongMultiturn(t *testing.T) {
 			cfg := config(server.URL, Multiturn, 7)
 			cfg.Shape = test.shape
 			report, err := Run(t.Context(), cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			asked := server.questions()
 			if report.Completed != test.shape.Requests || len(asked) != test.shape.Requests {
 				t.Errorf("%d of %d requests completed, want %d", report.Completed, len(asked), test.shape.Requests)
@@ -400,9 +400,7 @@ func config(url string, workload Workload, seed uint64) Config {
 func mustLoad(t *testing.T, server *fakeServer, workload Workload, seed uint64) Report {
 	t.Helper()
 	report, err := Run(t.Context(), config(server.URL, workload, seed))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return report
 }
 

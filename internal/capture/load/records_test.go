@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestRecordsAreReadAgain(t *testing.T) {
@@ -28,13 +30,9 @@ func TestRecordsAreReadAgain(t *testing.T) {
 			var b bytes.Buffer
 			w := NewRecordWriter(&b, strings.HasSuffix(name, ".gz"))
 			for _, rec := range want {
-				if err := w.Write(rec); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, w.Write(rec))
 			}
-			if err := w.Close(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, w.Close())
 			got, err := ReadRecords(write(t, name, b.String()))
 			if diff := cmp.Diff(want, got); diff != "" || err != nil {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
@@ -139,13 +137,9 @@ func FuzzReadRecords(f *testing.F) {
 		var b bytes.Buffer
 		w := NewRecordWriter(&b, false)
 		for _, rec := range first {
-			if err := w.Write(rec); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, w.Write(rec))
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.Close())
 		again, err := ReadRecords(write(t, "again.jsonl", b.String()))
 		if diff := cmp.Diff(first, again, cmpopts.EquateEmpty()); diff != "" || err != nil {
 			t.Errorf("%v (-first +again):\n%s", err, diff)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestReport(t *testing.T) {
@@ -62,9 +64,7 @@ func TestReport(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var b strings.Builder
-			if err := test.write(&b); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, test.write(&b))
 			if diff := cmp.Diff(test.want, b.String()); diff != "" && !strings.Contains(b.String(), test.want) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

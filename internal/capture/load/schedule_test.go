@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // slowServer answers every completion after a while, without a network, so that tests have a clock of their own.
@@ -86,9 +88,7 @@ func TestBurstsKeepTheirTimes(t *testing.T) {
 					return nil
 				}
 				report, err := run(t.Context(), cfg, server)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				want := []time.Duration{0, 0, time.Minute, time.Minute, 2 * time.Minute, 2 * time.Minute}
 				if diff := cmp.Diff(want, server.times(start)); diff != "" {
 					t.Errorf("times (-want +got):\n%s", diff)

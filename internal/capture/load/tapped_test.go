@@ -10,6 +10,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/recorder"
 	"github.com/vllm-vcr/conformance/trace"
@@ -41,13 +42,9 @@ func tapAgrees(t *testing.T, version string, workload load.Workload) {
 		return nil
 	}
 	report, err := load.Run(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	close(until)
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, <-ended)
 	wantAgreement(t, records, server.trace)
 	for _, no := range report.Refused {
 		t.Logf("refused: %s: %d %s", no.Request, no.Status, no.Answer)
@@ -65,9 +62,7 @@ func tapAgrees(t *testing.T, version string, workload load.Workload) {
 func wantAgreement(t *testing.T, records []load.Record, path string) {
 	t.Helper()
 	tr, err := trace.Open(path, trace.Options{Strict: true, KeepExtra: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer tr.Close()
 	findings, err := load.Compare(records, tr)
 	if err != nil || len(findings) > 0 {
@@ -86,9 +81,7 @@ func tapped(t *testing.T, version, model string) (s stack, until chan<- struct{}
 	server, err := vllmrs.Start(t.Context(), vllmrs.Options{
 		Binary: testenv.Frontend(t, version), ModelDir: model, ServedName: "tiny", Env: []string{"VLLM_SERVER_DEV_MODE=1"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := server.Close(); err != nil {
 			t.Error(err)
@@ -104,9 +97,7 @@ func tapped(t *testing.T, version, model string) (s stack, until chan<- struct{}
 	engine, err := player.New(player.Options{
 		Handshake: address, VLLMVersion: "v" + version, Seed: 7, Vocab: 2048, Limits: player.Limits{MaxModelLen: 4096},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	background(t, cancel, func() error {
 		_, err := recorder.Run(ctx, recorder.Config{
@@ -117,9 +108,7 @@ func tapped(t *testing.T, version, model string) (s stack, until chan<- struct{}
 		return fmt.Errorf("tap: %w", err)
 	})
 	background(t, cancel, func() error { return fmt.Errorf("player: %w", engine.Run(ctx)) })
-	if err := server.Healthy(ctx); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, server.Healthy(ctx))
 	return s, stop, finished
 }
 

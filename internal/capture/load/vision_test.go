@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -38,9 +39,7 @@ func TestFrontendsTakeImages(t *testing.T) {
 					t.Fatalf("got %+v, %v", report, err)
 				}
 				close(until)
-				if err := <-ended; err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, <-ended)
 				wantImages(t, server.trace, test.requests, test.shape.Images, test.images)
 				wantAgreement(t, records, server.trace)
 			})
@@ -52,9 +51,7 @@ func TestFrontendsTakeImages(t *testing.T) {
 func wantImages(t *testing.T, path string, requests, images, different int) {
 	t.Helper()
 	tr, err := trace.Read(path, trace.Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	seen := map[string]bool{}
 	for _, rec := range tr.Records {
 		if len(rec.MMHashes) != images {
@@ -73,17 +70,13 @@ func wantImages(t *testing.T, path string, requests, images, different int) {
 func visionModel(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join("..", "session", "vision"))); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(dir, os.DirFS(filepath.Join("..", "session", "vision"))))
 	text, err := os.ReadFile(filepath.Join(testenv.ModelDir(t), "tokenizer.json"))
 	var tokenizer map[string]any
 	if err == nil {
 		err = json.Unmarshal(text, &tokenizer)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	added := tokenizer["added_tokens"].([]any)
 	words := []string{"<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<|vision_pad|>"}
 	for i, word := range words {
@@ -96,8 +89,6 @@ func visionModel(t *testing.T) string {
 	if text, err = json.Marshal(tokenizer); err == nil {
 		err = os.WriteFile(filepath.Join(dir, "tokenizer.json"), text, 0o644)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return dir
 }

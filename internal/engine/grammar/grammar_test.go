@@ -17,6 +17,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/vllm-vcr/conformance/internal/engine/grammar"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // constraint is one of testdata/cases.json.
@@ -345,9 +346,7 @@ func FuzzCompile(f *testing.F) {
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 var update = flag.Bool("update", false, "rewrite testdata/texts.txt")

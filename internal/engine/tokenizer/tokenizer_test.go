@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // small is a tokenizer of the bytes a to e, a space and two merges, with a part put in by its key.
@@ -97,12 +98,8 @@ func TestParseRefuses(t *testing.T) {
 func TestLoadRefuses(t *testing.T) {
 	dir := t.TempDir()
 	huge := filepath.Join(dir, "huge.json")
-	if err := os.WriteFile(huge, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(huge, maxFile+1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(huge, nil, 0o644))
+	require.NoError(t, os.Truncate(huge, maxFile+1))
 	config := filepath.Join(testenv.ModelDir(t), "config.json")
 	for _, test := range []struct{ name, path, want string }{
 		{"a folder without one", dir, filepath.Join(dir, "tokenizer.json")},
@@ -123,9 +120,7 @@ func TestTokenizer(t *testing.T) {
 		"added", `[{"id":8,"content":"<s>","special":true},{"id":9,"content":"<x>"},{"id":10,"content":"<l>","lstrip":true}]`,
 		"post", `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}},{"SpecialToken":{"id":"<x>","type_id":0}}],"special_tokens":{"<s>":{"ids":[8]},"<x>":{"ids":[9,9]}}}`,
 	)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if tok.VocabSize() != 11 {
 		t.Errorf("VocabSize is %d, want 11", tok.VocabSize())
 	}
@@ -166,9 +161,7 @@ func TestTokenizer(t *testing.T) {
 func TestEncodeOutput(t *testing.T) {
 	for _, name := range []string{"qwen3", "gpt2", "digits", "deepseek"} {
 		tok, err := Load(filepath.Join("testdata", "tokenizers", name+".json"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, text := range []string{"e\u0301 \u212b ﬁ", "a <|im_end|> b", "<think>\n x", "  12 34 ", "x <a b> y", "x [MASK] y", ""} {
 			ids, ok := tok.EncodeOutput(text)
 			if got := tok.Decode(ids); !ok || got != text {
@@ -186,9 +179,7 @@ func TestEncodeOutput(t *testing.T) {
 // FuzzRoundTrip: the text of a text's ids is that text, whatever it is.
 func FuzzRoundTrip(f *testing.F) {
 	tok, err := Load(testenv.ModelDir(f))
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	for _, seed := range []string{"", "hello  world\n", "<|im_start|>user\nx<|im_end|>", "\xff\xfe", "日本語\u3000 1234", "'S \u00a0\u00a0x"} {
 		f.Add(seed)
 	}
@@ -223,16 +214,12 @@ func FuzzParse(f *testing.F) {
 
 func BenchmarkEncode(b *testing.B) {
 	raw, err := os.ReadFile("parse.go")
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	long := strings.Repeat("a", len(raw))
 	for name, text := range map[string]string{"source": string(raw), "one word": long} {
 		b.Run(name, func(b *testing.B) {
 			tok, err := Load("testdata/tokenizers/llama3.json")
-			if err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, err)
 			b.SetBytes(int64(len(text)))
 			for b.Loop() {
 				tok.Encode(text)
@@ -251,9 +238,7 @@ func FuzzScanner(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		for onig := range scanners {
 			fast, err := newPattern(onig)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			slow := *fast
 			slow.scanner = nil
 			if diff := cmp.Diff(slow.split(nil, text), fast.split(nil, text)); diff != "" {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // Each file of testdata/vectors is what the Rust library makes of texts with a tokenizer of testdata/tokenizers, or the
@@ -26,9 +27,7 @@ func TestAsTheRustLibrary(t *testing.T) {
 				path = testenv.ModelDir(t)
 			}
 			tok, err := Load(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			n := 0
 			testenv.GzipLines(t, file, func(line []byte) {
 				checkVector(t, tok, line)
@@ -52,9 +51,7 @@ func checkVector(t *testing.T, tok *Tokenizer, line []byte) {
 		Drawn     []uint32
 		DrawnText string
 	}
-	if err := json.Unmarshal(line, &v); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(line, &v))
 	got := tok.Encode(v.Text)
 	if diff := cmp.Diff(v.IDs, append([]uint32{}, got...)); diff != "" {
 		t.Fatalf("ids of %q (-want +got):\n%s", v.Text, diff)

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // BenchmarkForward compares requests to a toy frontend with the same through the edge, with 64 connections. Client, edge and toy
@@ -45,13 +47,9 @@ func BenchmarkForward(b *testing.B) {
 	// A loop does not forward requests to a frontend that has a way of its own to be reached.
 	for through, upstream := range map[string]Upstream{"edge": {URL: toy.URL}, "package http": {URL: toy.URL, Dial: dial}} {
 		e, err := New(Options{Upstreams: []Upstream{upstream}, FanOut: true})
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		go func() { _ = e.Serve(ctx, l) }()
 		urls[through] = "http://" + l.Addr().String()
 	}

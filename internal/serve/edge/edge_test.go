@@ -13,6 +13,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A toy is a frontend whose answers a test writes.
@@ -37,13 +39,9 @@ type running struct {
 func start(t *testing.T, opt Options) *running {
 	t.Helper()
 	e, err := New(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r := &running{Edge: e, url: "http://" + l.Addr().String(), done: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { r.done <- e.Serve(ctx, l) }()
@@ -61,21 +59,15 @@ func before(t *testing.T, opt Options, handle http.HandlerFunc) *running {
 func fetch(t *testing.T, method, url, body string, headers ...string) (*http.Response, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
 	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return answer, string(text)
 }
 
@@ -137,9 +129,7 @@ func TestStreams(t *testing.T) {
 			})
 			client := clientOf(proto)
 			answer, err := client.Get(e.url + test.path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer answer.Body.Close()
 			if answer.Proto != proto {
 				t.Errorf("the edge speaks %s", answer.Proto)
@@ -211,9 +201,7 @@ func testFrontendCuts(t *testing.T, path string) {
 		panic(http.ErrAbortHandler)
 	})
 	answer, err := http.Get(e.url + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if body, err := io.ReadAll(answer.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("got %q, %v", body, err)
 	}
@@ -277,9 +265,7 @@ func TestSmuggling(t *testing.T) {
 				fmt.Fprintf(w, "body=%s", body)
 			})
 			conn, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer conn.Close()
 			go func() {
 				_, _ = io.WriteString(conn, strings.Replace(test.request, "\r\n", "\r\nConnection: close\r\n", 1))
@@ -315,9 +301,7 @@ func testShutdown(t *testing.T, path string, start func(http.HandlerFunc) *runni
 			_, _ = io.WriteString(w, "2")
 		})
 		answer, err := http.Get(e.url + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		down := make(chan error, 1)
 		go func() { down <- e.Shutdown(context.Background()) }()
 		if err := <-e.done; err != nil { // it accepts nothing any more
@@ -337,9 +321,7 @@ func testShutdown(t *testing.T, path string, start func(http.HandlerFunc) *runni
 			<-r.Context().Done()
 		})
 		answer, err := http.Get(e.url + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		now, cancel := context.WithCancel(context.Background())
 		cancel()
 		if err := e.Shutdown(now); !errors.Is(err, context.Canceled) {
@@ -367,9 +349,7 @@ func TestRanks(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	go func() { _ = e.ServeRank(t.Context(), 2, l) }()
 	for range 2 {
 		if _, body := fetch(t, "GET", "http://"+l.Addr().String(), ""); body != "2" {
@@ -394,9 +374,7 @@ func TestUpgrade(t *testing.T) {
 		_, _ = io.WriteString(conn, line)
 	})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "GET /v1/realtime HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 	rd := bufio.NewReader(conn)

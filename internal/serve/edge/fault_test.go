@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestParseFaults(t *testing.T) {
@@ -108,9 +110,7 @@ func outcome(t *testing.T, client *http.Client, method, url, body string, header
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
@@ -182,9 +182,7 @@ func TestFaults(t *testing.T) {
 		for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 			t.Run(test.name+" "+proto, func(t *testing.T) {
 				faults, _, err := ParseFaults(test.faults)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				e := before(t, Options{Faults: faults}, stream)
 				want := test.want
 				if proto == "HTTP/2.0" && test.http2 != "" {
@@ -213,9 +211,7 @@ func TestResetInStream(t *testing.T) {
 		_, _ = io.WriteString(w, "data: 2\n\n")
 	})
 	answer, err := http.Post(e.url+"/v1/completions", "application/json", strings.NewReader(asked1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	first := make([]byte, len("data: 1\n\n"))
 	if _, err := io.ReadFull(answer.Body, first); err != nil {
 		t.Fatal(err)
@@ -242,9 +238,7 @@ func TestHang(t *testing.T) {
 			if err == nil {
 				first := make([]byte, len("data: {\"id\":0}\n\n"))
 				_, err = io.ReadFull(answer.Body, first)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				leave()
 				_, err = io.ReadAll(answer.Body)
 			}
@@ -264,9 +258,7 @@ func TestHang(t *testing.T) {
 // A fault that a request could have had is not reported, whether it was drawn or not.
 func TestUnmatchedFaults(t *testing.T) {
 	faults, _, err := ParseFaults("status:429~path=/helth,status:429@1e-12")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	e := before(t, Options{Faults: faults}, stream)
 	for range 2 {
 		fetch(t, "POST", e.url+"/v1/completions", asked2)

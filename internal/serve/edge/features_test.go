@@ -23,6 +23,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func mustURL(text string) *url.URL {
@@ -182,9 +184,7 @@ func TestFanOutClientGone(t *testing.T) {
 		gone.Done()
 	})
 	answer, err := http.Post(e.url+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"a","n":3,"stream":true}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := answer.Body.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -348,17 +348,13 @@ func TestFakeMetrics(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			began := time.Unix(0, 0)
 			if got := string(newFakeState(m, began).render("m", began.Add(2500*time.Millisecond), nil)); !strings.Contains(got, test.want) {
 				t.Errorf("got\n%s\nwant %s", got, test.want)
 			}
 			text, err := json.Marshal(m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if again, err := ParseFakeMetrics(text); err != nil || !jsonEqual(again, m) {
 				t.Errorf("%s is not read as before: %v", text, err)
 			}
@@ -458,9 +454,7 @@ func TestRequestLog(t *testing.T) {
 	} {
 		line := log.wait(t, `"request_id":"`+test.id+`"`)
 		var got Record
-		if err := json.Unmarshal([]byte(line), &got); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(line), &got))
 		if got.DurationMS < got.FirstByteMS || got.FirstByteMS <= 0 || got.Client == "" || got.BytesOut == 0 || strings.Contains(line, "secret") {
 			t.Errorf("%s", line)
 		}
@@ -474,9 +468,7 @@ func TestRequestLog(t *testing.T) {
 func TestUnixSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := ListenUnix(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := ListenUnix(path); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("a second listener: %v", err)
 	}
@@ -486,9 +478,7 @@ func TestUnixSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, err := New(Options{Upstreams: []Upstream{{URL: newToy(t, stream).URL}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	go func() { _ = e.Serve(t.Context(), l) }()
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
@@ -507,9 +497,7 @@ func TestUnixSocket(t *testing.T) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("x"), 0o600))
 	if _, err := ListenUnix(file); err == nil {
 		t.Error("a file was replaced")
 	}
@@ -518,9 +506,7 @@ func TestUnixSocket(t *testing.T) {
 func TestTLS(t *testing.T) {
 	cert, key, pool := certificate(t)
 	config, err := LoadTLS(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	faults, _, _ := ParseFaults("http-reset~path=/reset")
 	e := before(t, Options{TLS: config, Faults: faults}, stream)
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
@@ -552,28 +538,20 @@ func TestTLS(t *testing.T) {
 func certificate(t *testing.T) (certFile, keyFile string, pool *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir := t.TempDir()
 	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	for name, data := range map[string][]byte{certFile: cert, keyFile: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})} {
-		if err := os.WriteFile(name, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(name, data, 0o600))
 	}
 	pool = x509.NewCertPool()
 	pool.AppendCertsFromPEM(cert)

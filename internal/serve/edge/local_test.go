@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A frontend in this process answers as one behind a URL does, through the ways of an answer that is sent on as it is, that a fault
@@ -23,9 +25,7 @@ func TestLocalFrontend(t *testing.T) {
 		}
 	})
 	e, err := New(Options{Upstreams: []Upstream{{Local: local}}, RequestFaults: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	server := httptest.NewServer(e)
 	defer server.Close()
 	for range 50 { // the handler may end before the edge has read what it wrote
@@ -36,9 +36,7 @@ func TestLocalFrontend(t *testing.T) {
 				r.Header.Set("X-Fault", fault)
 			}
 			answer, err := http.DefaultClient.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			text, err := io.ReadAll(answer.Body)
 			answer.Body.Close()
 			if n := strings.Count(string(text), "data: r{}\n\n"); err != nil || n != want {
@@ -46,9 +44,7 @@ func TestLocalFrontend(t *testing.T) {
 			}
 		}
 		answer, err := http.Get(server.URL + "/ready")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		answer.Body.Close()
 		if answer.StatusCode != http.StatusOK {
 			t.Fatalf("/ready: status %d", answer.StatusCode)

@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // given is how many connections the loops of an edge gave to package http.
@@ -45,9 +47,7 @@ func (r *running) unwritten() (n int) {
 func (r *running) dial(t *testing.T) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn, bufio.NewReader(conn)
 }
@@ -56,13 +56,9 @@ func (r *running) dial(t *testing.T) (net.Conn, *bufio.Reader) {
 func next(t *testing.T, from *bufio.Reader) string {
 	t.Helper()
 	answer, err := http.ReadResponse(from, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if answer.Header.Get(headerRequestID) == "" || answer.Header.Get("Connection") == "keep-alive" {
 		t.Errorf("headers: %v", answer.Header)
 	}
@@ -138,9 +134,7 @@ func TestLoopForwards(t *testing.T) {
 				var got string
 				if strings.HasPrefix(test.want[i], "4") || strings.HasPrefix(test.want[i], "1") {
 					answer, err := http.ReadResponse(from, nil)
-					if err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, err)
 					got = fmt.Sprint(answer.StatusCode, " ")
 				} else {
 					got = next(t, from)
@@ -171,9 +165,7 @@ func testLoopThenFaults(t *testing.T, start func(http.HandlerFunc) *running) {
 	if got := next(t, from); got != "200 ok" {
 		t.Error(got)
 	}
-	if err := e.configure([]byte(`{"faults": "status:418"}`)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, e.configure([]byte(`{"faults": "status:418"}`)))
 	_, _ = io.WriteString(conn, text)
 	if got := next(t, from); !strings.HasPrefix(got, "418 ") {
 		t.Error(got)
@@ -184,9 +176,7 @@ func testLoopThenFaults(t *testing.T, start func(http.HandlerFunc) *running) {
 func scripted(t *testing.T, answers ...[]string) Upstream {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for _, texts := range answers {
@@ -276,9 +266,7 @@ func testLoopWaitsForClient(t *testing.T, start func(http.HandlerFunc) *running)
 	for range 2 {
 		_, _ = io.WriteString(conn, "GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")
 		answer, err := http.ReadResponse(from, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		part := make([]byte, 1<<10)
 		for at := 0; at < size; at += len(part) {
 			if at%(1<<20) == 0 {
@@ -303,9 +291,7 @@ func testLoopWaitsForClient(t *testing.T, start func(http.HandlerFunc) *running)
 func TestLoopMemory(t *testing.T) {
 	const streams = 500
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer l.Close()
 	e := start(t, Options{Upstreams: []Upstream{{URL: "http://" + l.Addr().String()}}})
 	var conns []net.Conn
@@ -317,27 +303,19 @@ func TestLoopMemory(t *testing.T) {
 	buffer := make([]byte, 4<<10)
 	open := func() {
 		client, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_, _ = io.WriteString(client, "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody")
 		frontend, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for n := 0; !bytes.HasSuffix(buffer[:n], []byte("body")); {
 			more, err := frontend.Read(buffer[n:])
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			n += more
 		}
 		_, _ = io.WriteString(frontend, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
 		for n := 0; !bytes.HasSuffix(buffer[:n], []byte("hello\r\n")); {
 			more, err := client.Read(buffer[n:])
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			n += more
 		}
 		conns = append(conns, client, frontend)

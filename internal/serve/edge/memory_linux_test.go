@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // upstreamVariable makes [TestEdgeProcess] serve.
@@ -49,9 +50,7 @@ func BenchmarkStreams(b *testing.B) {
 func withStreams(b *testing.B, streams int) (idle, loaded float64) {
 	release := make(chan struct{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	toy := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, "data: {}\n\n")
@@ -67,17 +66,11 @@ func withStreams(b *testing.B, streams int) (idle, loaded float64) {
 	edge := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestEdgeProcess$", "-test.v")
 	edge.Env = append(os.Environ(), upstreamVariable+"=http://"+l.Addr().String())
 	in, err := edge.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	defer in.Close()
 	out, err := edge.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := edge.Start(); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
+	require.NoError(b, edge.Start())
 	defer func() { cancel(); _ = edge.Wait() }()
 	var address string
 	for lines := bufio.NewScanner(out); address == "" && lines.Scan(); { // the test framework writes lines of its own
@@ -94,17 +87,13 @@ func withStreams(b *testing.B, streams int) (idle, loaded float64) {
 	}()
 	open := func() {
 		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		conns = append(conns, conn)
 		_, _ = io.WriteString(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody")
 		text := make([]byte, 0, 1<<10)
 		for !bytes.Contains(text, []byte("data:")) {
 			n, err := conn.Read(text[len(text):cap(text)])
-			if err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, err)
 			text = text[:len(text)+n]
 		}
 	}

@@ -4,15 +4,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // Fake metrics of the simulator have its labels, and counts of buckets for numbers of tokens.
 func TestSimulatorFakeMetrics(t *testing.T) {
 	m, err := ParseFakeMetrics([]byte(`{"request-prompt-tokens": [10, 20, 30], "request-max-generation-tokens": [1], "request-success-total": {"stop": 2}, "tpot-buckets-values": [],
 		"loras": [{"running": "a,b", "waiting": "c", "timestamp": 1257894567}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	now := time.Now()
 	got := string(newFakeState(m, now).render("m", now, &Simulator{MaxLoRAs: 3, MaxModelLen: 1024}))
 	for _, want := range []string{

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A raw frontend answers each connection with texts, one for each request, and then closes it.
@@ -104,9 +106,7 @@ func TestTransportIdle(t *testing.T) {
 	for range 2 {
 		r, _ := http.NewRequestWithContext(t.Context(), "GET", "http://a/", nil)
 		answer, err := transport.RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if _, err := io.ReadAll(answer.Body); err != nil {
 			t.Fatal(err)
 		}

@@ -9,13 +9,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func put(t *testing.T, d Dir, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(d.path(name), []byte(text), 0o666); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(d.path(name), []byte(text), 0o666))
 }
 
 // The folder goes through its life: begun, done, ready, fetched.
@@ -51,9 +51,7 @@ func TestLife(t *testing.T) {
 
 func TestFailedLoad(t *testing.T) {
 	d := Dir{t.TempDir()}
-	if err := errors.Join(d.Tell(Failed, "status 500\n"), d.Tell(Failed, "another\n")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(d.Tell(Failed, "status 500\n"), d.Tell(Failed, "another\n")))
 	for name, err := range map[string]error{"ready": d.IsReady(), "release": d.Release()} {
 		if err == nil || err.Error() != "the load has failed: status 500" {
 			t.Errorf("%s: got %v", name, err)

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestSend(t *testing.T) {
@@ -23,14 +25,10 @@ func TestSend(t *testing.T) {
 	put(t, d, "empty", "")
 	for _, offset := range []int64{0, 1, 9, 10} {
 		var b bytes.Buffer
-		if err := d.Send(&b, "a.gz", offset); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, d.Send(&b, "a.gz", offset))
 		line, rest, _ := strings.Cut(b.String(), "\n")
 		var got Header
-		if err := json.Unmarshal([]byte(line), &got); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(line), &got))
 		if diff := cmp.Diff(Header{"a.gz", 10, offset, hex.EncodeToString(sum[:])}, got); diff != "" || rest != text[offset:] {
 			t.Errorf("offset %d: sent %q (-want +got):\n%s", offset, rest, diff)
 		}
@@ -48,13 +46,9 @@ func TestSendRefuses(t *testing.T) {
 	d := Dir{t.TempDir()}
 	put(t, d, "a", "0123456789")
 	for name, target := range map[string]string{"out": outside + "/secret", "in": "a"} {
-		if err := os.Symlink(target, d.path(name)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Symlink(target, d.path(name)))
 	}
-	if err := os.Mkdir(d.path("folder"), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(d.path("folder"), 0o777))
 	tests := []struct {
 		name, file string
 		offset     int64
@@ -115,22 +109,16 @@ func TestSendNoticesChanges(t *testing.T) {
 		{"a byte, and its time is set back", func(t *testing.T, d Dir) {
 			before, err := os.Stat(d.path("a"))
 			put(t, d, "a", "0123456780")
-			if err := errors.Join(err, os.Chtimes(d.path("a"), before.ModTime(), before.ModTime())); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, errors.Join(err, os.Chtimes(d.path("a"), before.ModTime(), before.ModTime())))
 		}, "a changed while it was uploaded: run the command again"},
 		{"longer", func(t *testing.T, d Dir) { put(t, d, "a", text+"x") }, "a changed while it was uploaded: run the command again"},
 		{"shorter", func(t *testing.T, d Dir) { put(t, d, "a", text[:8]) }, "a changed while it was uploaded: run the command again"},
 		{"swapped", func(t *testing.T, d Dir) {
 			put(t, d, "b", text)
-			if err := os.Rename(d.path("b"), d.path("a")); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Rename(d.path("b"), d.path("a")))
 		}, "a changed while it was uploaded: run the command again"},
 		{"gone", func(t *testing.T, d Dir) {
-			if err := os.Remove(d.path("a")); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Remove(d.path("a")))
 		}, "a changed while it was uploaded: run the command again"},
 	}
 	for _, test := range tests {
@@ -160,17 +148,11 @@ func TestSendToNobody(t *testing.T) {
 func TestSendInConstantMemory(t *testing.T) {
 	d := Dir{t.TempDir()}
 	file, err := os.Create(d.path("a"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(file.Truncate(256<<20), file.Close()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(file.Truncate(256<<20), file.Close()))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if err := d.Send(io.Discard, "a", 1<<20); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, d.Send(io.Discard, "a", 1<<20))
 	runtime.ReadMemStats(&after)
 	if took := after.TotalAlloc - before.TotalAlloc; took > 1<<20 {
 		t.Errorf("took %d bytes", took)

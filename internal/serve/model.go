@@ -20,6 +20,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 )
 
 // A Model is what the frontend is started with.
@@ -142,14 +143,6 @@ func cached(name string, getenv func(string) string) (dir string, ok bool) {
 // standInLength is the context length of a stand-in: what a common model has. The tokenizer does not bound it.
 const standInLength = 32768
 
-// chatTemplate is the chat template of a stand-in. It shows tools and their results as the models do whose calls the parser
-// "hermes" reads.
-const chatTemplate = "{% if tools %}<|im_start|>system\n# Tools\n<tools>{% for t in tools %}\n{{ t | tojson }}{% endfor %}\n</tools><|im_end|>\n{% endif %}" +
-	"{% for m in messages %}<|im_start|>{{ m['role'] }}\n" +
-	"{% if m['role'] == 'tool' %}<tool_response>\n{{ m['content'] }}\n</tool_response>{% elif m['content'] %}{{ m['content'] }}{% endif %}" +
-	"{% if m['tool_calls'] %}{% for c in m['tool_calls'] %}\n<tool_call>\n{\"name\": \"{{ c['function']['name'] }}\", \"arguments\": {{ c['function']['arguments'] | tojson }}}\n</tool_call>{% endfor %}{% endif %}" +
-	"<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-
 // standInFiles are the files of the embedded model, with a longer context and a chat template that knows tools.
 func standInFiles() (map[string][]byte, error) {
 	files := map[string][]byte{}
@@ -164,7 +157,7 @@ func standInFiles() (map[string][]byte, error) {
 	}
 	for file, change := range map[string]map[string]any{
 		"config.json":           {"max_position_embeddings": standInLength},
-		"tokenizer_config.json": {"model_max_length": standInLength, "chat_template": chatTemplate},
+		"tokenizer_config.json": {"model_max_length": standInLength, "chat_template": builtin.DefaultTemplate},
 	} {
 		var values map[string]any
 		if err := json.Unmarshal(files[file], &values); err != nil {

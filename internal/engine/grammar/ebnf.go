@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -23,13 +24,38 @@ type ebnf struct {
 	// they were met.
 	defined map[string]bool
 	used    []string
+	inRule  string // begins the errors of a rule
 }
 
-func compileGrammar(w *Work, text string, empty bool) (*node, error) {
+// A misreading is what reading a grammar panics with.
+type misreading struct{ err error }
+
+func (g *ebnf) fail(format string, args ...any) { g.check(fmt.Errorf(format, args...)) }
+
+func (g *ebnf) check(err error) {
+	if err != nil {
+		panic(misreading{fmt.Errorf("grammar: line %d: %s%w", 1+strings.Count(g.text[:min(g.at, len(g.text))], "\n"), g.inRule, err)})
+	}
+}
+
+func compileGrammar(w *Work, text string, empty bool) (n *node, err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case misreading:
+			err = p.err
+		default:
+			panic(p)
+		}
+	}()
 	w.spend(len(text))
 	g := &ebnf{work: w, text: text, lark: isLark(text), empty: empty, rules: map[string]*node{}, defined: map[string]bool{}}
-	if err := g.read(); err != nil {
-		return nil, fmt.Errorf("grammar: line %d: %w", 1+strings.Count(text[:min(g.at, len(text))], "\n"), err)
+	for g.space(true); g.at < len(g.text); g.space(true) {
+		if g.lark && g.text[g.at] == '%' {
+			g.directive()
+		} else {
+			g.definition()
+		}
 	}
 	root := "root"
 	if g.lark {
@@ -67,30 +93,15 @@ func (g *ebnf) rule(name string) *node {
 	return n
 }
 
-func (g *ebnf) read() error {
-	for g.space(true); g.at < len(g.text); g.space(true) {
-		if g.lark && g.text[g.at] == '%' {
-			if err := g.directive(); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := g.definition(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // definition reads one rule.
-func (g *ebnf) definition() error {
+func (g *ebnf) definition() {
 	if g.lark {
 		g.take("?")
 		g.take("!")
 	}
 	name := g.name()
 	if name == "" {
-		return fmt.Errorf("expected a rule, found %s", g.here())
+		g.fail("expected a rule, found %s", g.here())
 	}
 	sign := "::="
 	if g.lark {
@@ -101,62 +112,49 @@ func (g *ebnf) definition() error {
 	}
 	g.space(false)
 	if !g.take(sign) {
-		return fmt.Errorf("expected %q after %s, found %s", sign, name, g.here())
+		g.fail("expected %q after %s, found %s", sign, name, g.here())
 	}
 	if g.defined[name] {
-		return fmt.Errorf("rule %q is defined a second time", name)
+		g.fail("rule %q is defined a second time", name)
 	}
 	g.defined[name] = true
-	body, err := g.alternatives(0)
-	if err != nil {
-		return fmt.Errorf("rule %s: %w", name, err)
-	}
+	g.inRule = "rule " + name + ": "
+	body := g.alternatives(0)
+	g.inRule = ""
 	g.rule(name).kids = append(g.rule(name).kids, body)
-	return nil
 }
 
 // alternatives reads up to a closing bracket or the next rule.
-func (g *ebnf) alternatives(depth int) (*node, error) {
+func (g *ebnf) alternatives(depth int) *node {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("nested more than %d deep", maxDepth)
+		g.fail("nested more than %d deep", maxDepth)
 	}
 	all := choice()
 	for {
-		n, err := g.sequence(depth)
-		if err != nil {
-			return nil, err
-		}
-		all.kids = append(all.kids, n)
+		all.kids = append(all.kids, g.sequence(depth))
 		g.space(true)
 		if !g.take("|") {
-			return all, nil
+			return all
 		}
 	}
 }
 
-func (g *ebnf) sequence(depth int) (*node, error) {
+func (g *ebnf) sequence(depth int) *node {
 	all := sequence()
 	for {
 		g.space(depth > 0)
 		if g.ended() {
 			if len(all.kids) == 0 && !g.lark && !g.empty {
-				return nil, fmt.Errorf("expected something to say, found %s", g.here())
+				g.fail("expected something to say, found %s", g.here())
 			}
-			return all, nil
+			return all
 		}
 		if g.lark && g.take("->") {
 			g.space(false)
 			g.name()
 			continue
 		}
-		n, err := g.item(depth)
-		if err != nil {
-			return nil, err
-		}
-		if n, err = g.repeated(n); err != nil {
-			return nil, err
-		}
-		all.kids = append(all.kids, n)
+		all.kids = append(all.kids, g.repeated(g.item(depth)))
 	}
 }
 
@@ -193,7 +191,7 @@ func (g *ebnf) ruleFollows() bool {
 	return g.ended()
 }
 
-func (g *ebnf) item(depth int) (*node, error) {
+func (g *ebnf) item(depth int) *node {
 	g.work.spend(4)
 	switch c := g.text[g.at]; {
 	case c == '"' || c == '\'' && g.lark:
@@ -201,41 +199,37 @@ func (g *ebnf) item(depth int) (*node, error) {
 	case c == '(':
 		return g.bracket(depth, ")")
 	case c == '[' && g.lark:
-		n, err := g.bracket(depth, "]")
-		return repeat(n, 0, 1), err
+		return repeat(g.bracket(depth, "]"), 0, 1)
 	case c == '[':
 		return g.class()
 	case c == '/' && g.lark:
 		return g.slashed()
 	case c == '.' && !g.lark:
 		g.at++
-		return &node{op: opClass, ranges: []rune{' ', '~'}}, nil
+		return &node{op: opClass, ranges: []rune{' ', '~'}}
 	}
 	name := g.name()
 	if name == "" {
-		return nil, fmt.Errorf("expected something to say, found %s", g.here())
+		g.fail("expected something to say, found %s", g.here())
 	}
 	g.used = append(g.used, name)
-	return g.rule(name), nil
+	return g.rule(name)
 }
 
-func (g *ebnf) bracket(depth int, end string) (*node, error) {
+func (g *ebnf) bracket(depth int, end string) *node {
 	g.at++
 	if g.space(true); !g.lark && g.take(end) {
-		return literal(""), nil
+		return literal("")
 	}
-	n, err := g.alternatives(depth + 1)
-	if err != nil {
-		return nil, err
-	}
+	n := g.alternatives(depth + 1)
 	if g.space(true); !g.take(end) {
-		return nil, fmt.Errorf("expected %q, found %s", end, g.here())
+		g.fail("expected %q, found %s", end, g.here())
 	}
-	return n, nil
+	return n
 }
 
 // repeated reads what stands after an item: * + ? {2,3}, or Lark's ~ 2..3.
-func (g *ebnf) repeated(n *node) (*node, error) {
+func (g *ebnf) repeated(n *node) *node {
 	for {
 		g.work.spend(2)
 		switch {
@@ -246,13 +240,10 @@ func (g *ebnf) repeated(n *node) (*node, error) {
 		case g.take("?"):
 			n = repeat(n, 0, 1)
 		case !g.lark && g.at < len(g.text) && g.text[g.at] == '{', g.lark && g.tilde():
-			low, high, err := g.bounds()
-			if err != nil {
-				return nil, err
-			}
+			low, high := g.bounds()
 			n = repeat(n, low, high)
 		default:
-			return n, nil
+			return n
 		}
 	}
 }
@@ -269,14 +260,14 @@ func (g *ebnf) tilde() bool {
 
 var counted = lazyregexp.New(`^(?:\{\s*(\d+)\s*(?:(,)\s*(\d*)\s*)?\}|~\s*(\d+)(?:(\.\.)(\d+))?)`)
 
-func (g *ebnf) bounds() (low, high int, err error) {
+func (g *ebnf) bounds() (low, high int) {
 	g.work.spend(10)
 	m := counted().FindStringSubmatch(g.text[g.at:])
 	if m == nil {
-		return 0, 0, fmt.Errorf("expected a number of repetitions, found %s", g.here())
+		g.fail("expected a number of repetitions, found %s", g.here())
 	}
 	g.at += len(m[0])
-	low, err = strconv.Atoi(m[1] + m[4])
+	low, err := strconv.Atoi(m[1] + m[4])
 	high = low
 	if m[2]+m[5] != "" {
 		if high = -1; m[3]+m[6] != "" {
@@ -284,97 +275,88 @@ func (g *ebnf) bounds() (low, high int, err error) {
 		}
 	}
 	if err != nil || low > longest || high >= 0 && high < low {
-		return 0, 0, fmt.Errorf("%s is not a number of repetitions", m[0])
+		g.fail("%s is not a number of repetitions", m[0])
 	}
-	return low, high, nil
+	return low, high
 }
 
-func (g *ebnf) quoted(quote byte) (*node, error) {
+func (g *ebnf) quoted(quote byte) *node {
 	var text strings.Builder
 	for g.at++; g.at < len(g.text) && g.text[g.at] != quote; {
 		if g.text[g.at] == '\n' {
 			break
 		}
-		r, err := g.character()
-		if err != nil {
-			return nil, err
-		}
-		text.WriteRune(r)
+		text.WriteRune(g.character())
 	}
 	if !g.take(string(quote)) {
-		return nil, fmt.Errorf("a text has no %c at its end", quote)
+		g.fail("a text has no %c at its end", quote)
 	}
 	if g.lark {
 		g.take("i") // any case: this one, then
 	}
-	return literal(text.String()), nil
+	return literal(text.String())
 }
 
 // character reads one rune, which may be escaped.
-func (g *ebnf) character() (rune, error) {
+func (g *ebnf) character() rune {
 	if g.text[g.at] != '\\' {
 		r, size := utf8.DecodeRuneInString(g.text[g.at:])
 		g.at += size
-		return r, nil
+		return r
 	}
 	if g.at+1 >= len(g.text) {
-		return 0, fmt.Errorf("nothing follows a backslash")
+		g.fail("nothing follows a backslash")
 	}
 	c := g.text[g.at+1]
 	g.at += 2
 	switch c {
 	case 'n':
-		return '\n', nil
+		return '\n'
 	case 't':
-		return '\t', nil
+		return '\t'
 	case 'r':
-		return '\r', nil
+		return '\r'
 	case 'x', 'u', 'U':
 		return g.codePoint(map[byte]int{'x': 2, 'u': 4, 'U': 8}[c])
 	}
-	return rune(c), nil
+	return rune(c)
 }
 
-func (g *ebnf) codePoint(digits int) (rune, error) {
+func (g *ebnf) codePoint(digits int) rune {
 	end := min(g.at+digits, len(g.text))
 	code, err := strconv.ParseUint(g.text[g.at:end], 16, 32)
 	if err != nil || !utf8.ValidRune(rune(code)) {
-		return 0, fmt.Errorf("%q is not a character", g.text[g.at:end])
+		g.fail("%q is not a character", g.text[g.at:end])
 	}
 	g.at = end
-	return rune(code), nil
+	return rune(code)
 }
 
 // class reads [a-z] or [^a-z].
-func (g *ebnf) class() (*node, error) {
+func (g *ebnf) class() *node {
 	g.at++
 	negated := g.take("^")
 	var ranges []rune
 	for g.at < len(g.text) && g.text[g.at] != ']' {
-		low, err := g.character()
-		if err != nil {
-			return nil, err
-		}
+		low := g.character()
 		high := low
 		if g.at+1 < len(g.text) && g.text[g.at] == '-' && g.text[g.at+1] != ']' {
 			g.at++
-			if high, err = g.character(); err != nil {
-				return nil, err
-			}
+			high = g.character()
 		}
 		if high < low {
-			return nil, fmt.Errorf("the range %c-%c is empty", low, high)
+			g.fail("the range %c-%c is empty", low, high)
 		}
 		ranges = append(ranges, low, high)
 	}
 	if !g.take("]") {
-		return nil, fmt.Errorf("a class has no ] at its end")
+		g.fail("a class has no ] at its end")
 	}
 	if negated {
 		g.work.spend(20 + 10*len(ranges))
 		ranges = others(ranges)
 	}
-	return &node{op: opClass, ranges: ranges}, nil
+	return &node{op: opClass, ranges: ranges}
 }
 
 // others are the printable runes that are not of a class.
@@ -394,13 +376,15 @@ func others(ranges []rune) []rune {
 
 var slashedPattern = lazyregexp.New(`^/((?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n])+)/([imslux]*)`)
 
-func (g *ebnf) slashed() (*node, error) {
+func (g *ebnf) slashed() *node {
 	m := slashedPattern().FindStringSubmatch(g.text[g.at:])
 	if m == nil {
-		return nil, fmt.Errorf("a regular expression has no / at its end")
+		g.fail("a regular expression has no / at its end")
 	}
 	g.at += len(m[0])
-	return compileRegex(g.work, strings.ReplaceAll(m[1], `\/`, "/"))
+	n, err := compileRegex(g.work, strings.ReplaceAll(m[1], `\/`, "/"))
+	g.check(err)
+	return n
 }
 
 var namePattern = lazyregexp.New(`^[A-Za-z_][\w.-]*`)
@@ -471,43 +455,34 @@ var (
 
 // directive reads a line that begins with a percent sign. What %ignore allows
 // between terminals is never written.
-func (g *ebnf) directive() error {
+func (g *ebnf) directive() {
 	g.work.spend(20)
 	rest := g.text[g.at:]
 	if m := ignorePattern().FindString(rest); m != "" {
 		g.at += len(m)
-		return nil
+		return
 	}
 	m := importPattern().FindStringSubmatch(rest)
 	if m == nil {
-		return fmt.Errorf("directive not known: %s", g.here())
+		g.fail("directive not known: %s", g.here())
 	}
 	g.at += len(m[0])
 	if m[3] != "" {
 		for name := range strings.SplitSeq(m[3], ",") {
-			if err := g.library(strings.TrimSpace(name), strings.TrimSpace(name)); err != nil {
-				return err
-			}
+			g.library(strings.TrimSpace(name), strings.TrimSpace(name))
 		}
-		return nil
+		return
 	}
-	as := m[2]
-	if as == "" {
-		as = m[1]
-	}
-	return g.library(m[1], as)
+	g.library(m[1], cmp.Or(m[2], m[1]))
 }
 
-func (g *ebnf) library(name, as string) error {
+func (g *ebnf) library(name, as string) {
 	pattern, ok := common[name]
 	if !ok {
-		return fmt.Errorf("%%import of unknown common.%s", name)
+		g.fail("%%import of unknown common.%s", name)
 	}
 	n, err := compileRegex(g.work, pattern)
-	if err != nil {
-		return err
-	}
+	g.check(err)
 	g.defined[as] = true
 	g.rule(as).kids = []*node{n}
-	return nil
 }

@@ -73,54 +73,71 @@ func compileFormat(w *Work, v any) (*node, error) {
 	if !ok {
 		return nil, errors.New("a format is not an object")
 	}
-	name, _ := o.values["type"].(string)
-	switch name {
+	text := func(key string) string {
+		text, _ := o.values[key].(string)
+		return text
+	}
+	switch name := text("type"); name {
 	case "const_string":
-		return compileConst(o)
+		value, ok := o.values["value"].(string)
+		if !ok {
+			return nil, errors.New("const_string without a value")
+		}
+		return literal(value), nil
 	case "json_schema", "qwen_xml_parameter":
-		return compileArgument(w, o, name)
+		styleName := text("style")
+		if name == "qwen_xml_parameter" {
+			styleName = "qwen_xml"
+		}
+		as, ok := styles[styleName]
+		if !ok {
+			return nil, fmt.Errorf("json_schema of unknown style %q", styleName)
+		}
+		return compileSchema(w, argument(w, o.values["json_schema"]), as)
 	case "any_text", "any_tokens", "exclude_token":
 		return words(0, longest), nil
 	case "token":
 		return compileToken(o)
 	case "grammar":
-		text, _ := o.values["grammar"].(string)
-		return compileGrammar(w, text, false)
+		return compileGrammar(w, text("grammar"), false)
 	case "regex":
-		text, _ := o.values["pattern"].(string)
-		return compileRegex(w, text)
+		return compileRegex(w, text("pattern"))
 	case "tag":
 		return compileTagFormat(w, o)
-	}
-	return compileCompound(w, o, name)
-}
-
-func compileCompound(w *Work, o *object, name string) (*node, error) {
-	switch name {
 	case "sequence", "or":
-		kids, err := compileFormats(w, o, "elements")
-		if name == "or" {
-			return choice(kids...), err
+		var kids []*node
+		for _, v := range items(o.values["elements"]) {
+			kid, err := compileFormat(w, v)
+			if err != nil {
+				return nil, err
+			}
+			kids = append(kids, kid)
 		}
-		return sequence(kids...), err
+		switch {
+		case kids == nil:
+			return nil, errors.New("elements is empty")
+		case name == "or":
+			return choice(kids...), nil
+		}
+		return sequence(kids...), nil
 	case "triggered_tags", "token_triggered_tags", "tags_with_separator":
 		return compileTags(w, o)
 	case "dispatch", "token_dispatch":
 		return compileDispatch(w, o)
-	case "optional":
-		return compileRepeat(w, o, 0, 1)
-	case "star":
-		return compileRepeat(w, o, 0, -1)
-	case "plus":
-		return compileRepeat(w, o, 1, -1)
-	case "repeat":
-		low, high := wholeNumber(o.values["min"]), wholeNumber(o.values["max"])
+	case "optional", "star", "plus", "repeat":
+		bounds := map[string][2]int{"optional": {0, 1}, "star": {0, -1}, "plus": {1, -1}, "repeat": {wholeNumber(o.values["min"]), wholeNumber(o.values["max"])}}
+		low, high := bounds[name][0], bounds[name][1]
 		if low < 0 || high >= 0 && high < low {
 			return nil, fmt.Errorf("repeat from %d to %d", low, high)
 		}
-		return compileRepeat(w, o, low, high)
+		kid, err := compileFormat(w, o.values["content"])
+		if err != nil {
+			return nil, err
+		}
+		return repeat(kid, low, high), nil
+	default:
+		return nil, fmt.Errorf("format of unknown type %q", name)
 	}
-	return nil, fmt.Errorf("format of unknown type %q", name)
 }
 
 func wholeNumber(v any) int {
@@ -132,55 +149,12 @@ func wholeNumber(v any) int {
 	return min(n, longest)
 }
 
-func compileConst(o *object) (*node, error) {
-	text, ok := o.values["value"].(string)
-	if !ok {
-		return nil, errors.New("const_string without a value")
-	}
-	return literal(text), nil
-}
-
-func compileArgument(w *Work, o *object, name string) (*node, error) {
-	styleName, _ := o.values["style"].(string)
-	if name == "qwen_xml_parameter" {
-		styleName = "qwen_xml"
-	}
-	as, ok := styles[styleName]
-	if !ok {
-		return nil, fmt.Errorf("json_schema of unknown style %q", styleName)
-	}
-	return compileSchema(w, argument(w, o.values["json_schema"]), as)
-}
-
 func compileToken(o *object) (*node, error) {
 	text, ok := o.values["token"].(string)
 	if !ok {
 		return nil, errors.New("a token is given by number, and only its text can be written")
 	}
 	return literal(text), nil
-}
-
-func compileFormats(w *Work, o *object, key string) ([]*node, error) {
-	var kids []*node
-	for _, v := range items(o.values[key]) {
-		kid, err := compileFormat(w, v)
-		if err != nil {
-			return nil, err
-		}
-		kids = append(kids, kid)
-	}
-	if kids == nil {
-		return nil, fmt.Errorf("%s is empty", key)
-	}
-	return kids, nil
-}
-
-func compileRepeat(w *Work, o *object, low, high int) (*node, error) {
-	kid, err := compileFormat(w, o.values["content"])
-	if err != nil {
-		return nil, err
-	}
-	return repeat(kid, low, high), nil
 }
 
 // compileTags returns one tag or, where that is allowed, several.

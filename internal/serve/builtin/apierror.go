@@ -83,18 +83,10 @@ func kind(status int) string {
 }
 
 func (e *apiError) append(b []byte) []byte {
-	b = append(b, `{"error":{"message":`...)
-	b = appendString(b, e.message)
-	b = append(b, `,"type":`...)
-	b = appendString(b, cmp.Or(e.kind, kind(e.status)))
-	b = append(b, `,"param":`...)
-	if e.param == "" {
-		b = append(b, "null"...)
-	} else {
-		b = appendString(b, e.param)
-	}
-	b = append(b, `,"code":`...)
-	b = appendInt(b, e.status)
+	b = appendString(append(b, `{"error":{"message":`...), e.message)
+	b = appendString(append(b, `,"type":`...), cmp.Or(e.kind, kind(e.status)))
+	b = appendNullable(append(b, `,"param":`...), e.param)
+	b = appendInt(append(b, `,"code":`...), e.status)
 	return append(b, "}}"...)
 }
 

@@ -237,24 +237,14 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) *apiError {
 		}
 		b = appendString(append(b, `,"finish_reason":`...), q.chatFinish(one, len(parser.tools.calls) > 0))
 		b = one.stop.append(append(b, `,"stop_reason":`...))
-		b = append(b, `,"token_ids":`...)
-		if q.ReturnTokenIDs {
-			b = appendIDs(b, one.tokens)
-		} else {
-			b = append(b, "null"...)
-		}
+		b = appendIf(append(b, `,"token_ids":`...), q.ReturnTokenIDs, appendIDs, one.tokens)
 		b = append(b, `,"routed_experts":null,"weight_versions":null}`...)
 	}
 	u := g.usage()
 	u.reasoning = s.reasoningTokens(q, g.all)
 	b = u.append(append(b, `],"service_tier":null,"usage":`...))
 	b = s.appendPromptLogprobs(append(b, `,"metrics":null,"system_fingerprint":null,"prompt_logprobs":`...), &q.params, g.all[0])
-	b = append(b, `,"prompt_token_ids":`...)
-	if q.ReturnTokenIDs {
-		b = appendIDs(b, g.all[0].prompt)
-	} else {
-		b = append(b, "null"...)
-	}
+	b = appendIf(append(b, `,"prompt_token_ids":`...), q.ReturnTokenIDs, appendIDs, g.all[0].prompt)
 	b = appendTransfer(append(b, `,"prompt_text":null,"kv_transfer_params":`...), g.all[0].transfer)
 	b = appendTransfer(append(b, `,"ec_transfer_params":`...), s.sim.encoded(q.images()))
 	a.b = append(b, '}')

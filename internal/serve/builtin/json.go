@@ -62,6 +62,25 @@ func comma(b []byte, i int) []byte {
 	return b
 }
 
+// appendIf writes a value where there is one, else null.
+func appendIf[T any](b []byte, has bool, write func([]byte, T) []byte, value T) []byte {
+	if !has {
+		return append(b, "null"...)
+	}
+	return write(b, value)
+}
+
+// appendOptional writes a value, null for nil.
+func appendOptional[T any](b []byte, write func([]byte, T) []byte, value *T) []byte {
+	if value == nil {
+		return append(b, "null"...)
+	}
+	return write(b, *value)
+}
+
+// appendNullable writes a text, null for "".
+func appendNullable(b []byte, text string) []byte { return appendIf(b, text != "", appendString, text) }
+
 func appendInt(b []byte, n int) []byte { return strconv.AppendInt(b, int64(n), 10) }
 
 func appendIDs(b []byte, ids []uint32) []byte {

@@ -412,14 +412,6 @@ func (s *Server) streamMessage(r *http.Request, g *generation, c *chatRequest, a
 	})
 }
 
-// appendNullable writes null for "".
-func appendNullable(b []byte, text string) []byte {
-	if text == "" {
-		return append(b, "null"...)
-	}
-	return appendString(b, text)
-}
-
 func (s *Server) serveCountTokens(w http.ResponseWriter, r *http.Request) *apiError {
 	var q messagesRequest
 	members, err := readCounted(r, &q)

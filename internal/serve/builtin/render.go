@@ -76,10 +76,10 @@ func (s *Server) renderChat(w http.ResponseWriter, r *http.Request, q *chatReque
 				b = comma(b, i)
 				f := &q.Tools[i].Function
 				b = appendString(append(b, `{"type":"function","function":{"name":`...), f.Name)
-				b = appendOptional(append(b, `,"description":`...), f.Description)
+				b = appendOptional(append(b, `,"description":`...), appendString, f.Description)
 				b = appendCompact(append(b, `,"parameters":`...), f.Parameters)
 				if f.Strict != nil {
-					b = appendBool(append(b, `,"strict":`...), *f.Strict)
+					b = strconv.AppendBool(append(b, `,"strict":`...), *f.Strict)
 				}
 				b = append(b, "}}"...)
 			}
@@ -96,15 +96,15 @@ func (s *Server) renderChat(w http.ResponseWriter, r *http.Request, q *chatReque
 		default:
 			b = append(b, `"none"`...)
 		}
-		b = appendBool(append(b, `,"parallel_tool_calls":`...), or(q.Parallel, true))
+		b = strconv.AppendBool(append(b, `,"parallel_tool_calls":`...), or(q.Parallel, true))
 		b = append(b, `,"include_reasoning":true,"chat_template_kwargs":{`...)
 		if len(q.TemplateArgs) > 0 && q.TemplateArgs[0] == '{' {
 			if args := appendCompact(nil, q.TemplateArgs); len(args) > 2 {
 				b = append(append(b, args[1:len(args)-1]...), ',')
 			}
 		}
-		b = appendBool(append(b, `"cohere_format":"cmd4","add_generation_prompt":`...), !q.ContinueFinal && or(q.AddGenerationPrompt, true))
-		b = append(appendBool(append(b, `,"continue_final_message":`...), q.ContinueFinal), '}')
+		b = strconv.AppendBool(append(b, `"cohere_format":"cmd4","add_generation_prompt":`...), !q.ContinueFinal && or(q.AddGenerationPrompt, true))
+		b = append(strconv.AppendBool(append(b, `,"continue_final_message":`...), q.ContinueFinal), '}')
 		calls := 0
 		for i := range q.Messages {
 			calls += len(q.Messages[i].ToolCalls)
@@ -195,7 +195,7 @@ func (s *Server) appendRendered(b []byte, p *params, id string, ids []uint32, co
 	flag := func(name string, value, otherwise bool) {
 		if value != otherwise {
 			member(name)
-			b = appendBool(b, value)
+			b = strconv.AppendBool(b, value)
 		}
 	}
 	whole("n", int64(p.answers), 1)
@@ -240,19 +240,14 @@ func (s *Server) appendRendered(b []byte, p *params, id string, ids []uint32, co
 	}
 	b = append(b, `,"skip_reading_prefix_cache":false},"model":`...)
 	b = appendNullable(b, p.Model)
-	b = append(b, `,"reasoning_ended":null,"reasoning_parser_kwargs":null,"return_token_ids":`...)
-	if p.ReturnTokenIDs {
-		b = append(b, "true"...)
-	} else {
-		b = append(b, "null"...)
-	}
+	b = appendIf(append(b, `,"reasoning_ended":null,"reasoning_parser_kwargs":null,"return_token_ids":`...), p.ReturnTokenIDs, strconv.AppendBool, true)
 	b = append(b, `,"output_mode":"tokens","parse_context":`...)
 	if context == nil {
 		b = append(b, "null"...)
 	} else {
 		b = context(b)
 	}
-	b = appendBool(append(b, `,"stream":`...), p.Stream)
+	b = strconv.AppendBool(append(b, `,"stream":`...), p.Stream)
 	b = appendNullable(append(b, `,"stream_options":null,"cache_salt":`...), p.CacheSalt)
 	b = appendInt(append(b, `,"priority":`...), p.Priority)
 	for _, transfer := range []struct {

@@ -688,7 +688,7 @@ func (o *responseOutput) response(b []byte, status string, ended bool) []byte {
 	}
 	text := func(name string, value *string) {
 		b = append(append(append(b, `,"`...), name...), `":`...)
-		b = appendOptional(b, value)
+		b = appendOptional(b, appendString, value)
 	}
 	number := func(name string, value float64) {
 		b = append(append(append(b, `,"`...), name...), `":`...)
@@ -708,7 +708,7 @@ func (o *responseOutput) response(b []byte, status string, ended bool) []byte {
 	if ended {
 		b = append(b, o.items...)
 	}
-	b = appendBool(append(b, `],"parallel_tool_calls":`...), q.Parallel == nil || *q.Parallel)
+	b = strconv.AppendBool(append(b, `],"parallel_tool_calls":`...), q.Parallel == nil || *q.Parallel)
 	temperature := or(p.Temperature, or(o.s.model.defaults.Temperature, 1))
 	number("temperature", temperature)
 	b = q.appendChoice(append(b, `,"tool_choice":`...))
@@ -719,12 +719,7 @@ func (o *responseOutput) response(b []byte, status string, ended bool) []byte {
 		number("top_p", or(p.TopP, or(o.s.model.defaults.TopP, 1)))
 	}
 	b = appendInt(append(b, `,"background":false,"max_output_tokens":`...), o.one.record.maxTokens)
-	b = append(b, `,"max_tool_calls":`...)
-	if q.MaxToolCalls == nil {
-		b = append(b, "null"...)
-	} else {
-		b = appendInt(b, *q.MaxToolCalls)
-	}
+	b = appendOptional(append(b, `,"max_tool_calls":`...), appendInt, q.MaxToolCalls)
 	b = append(b, `,"previous_response_id":null,"prompt":null`...)
 	raw("prompt_cache_options", q.CacheOptions)
 	text("prompt_cache_key", q.CacheKey)
@@ -733,8 +728,8 @@ func (o *responseOutput) response(b []byte, status string, ended bool) []byte {
 	if e := q.Reasoning; e == nil {
 		b = append(b, "null"...)
 	} else {
-		b = appendOptional(append(b, `{"context":`...), e.Context)
-		b = appendOptional(append(b, `,"effort":`...), e.Effort)
+		b = appendOptional(append(b, `{"context":`...), appendString, e.Context)
+		b = appendOptional(append(b, `,"effort":`...), appendString, e.Effort)
 		raw("generate_summary", e.Summary)
 		text("mode", e.Mode)
 		raw("summary", e.Short)
@@ -744,12 +739,7 @@ func (o *responseOutput) response(b []byte, status string, ended bool) []byte {
 	b = appendString(append(b, `,"service_tier":`...), or(q.ServiceTier, "auto"))
 	b = appendString(append(b, `,"status":`...), status)
 	b = q.Text.append(append(b, `,"text":`...))
-	b = append(b, `,"top_logprobs":`...)
-	if o.c.Logprobs {
-		b = appendInt(b, q.TopLogprobs)
-	} else {
-		b = append(b, "null"...)
-	}
+	b = appendIf(append(b, `,"top_logprobs":`...), o.c.Logprobs, appendInt, q.TopLogprobs)
 	b = appendString(append(b, `,"truncation":`...), or(q.Truncation, "disabled"))
 	b = append(b, `,"usage":`...)
 	if ended {
@@ -796,14 +786,9 @@ func (q *responsesRequest) appendTools(b []byte) []byte {
 		b = comma(b, i)
 		b = appendString(append(b, `{"name":`...), t.Name)
 		b = appendCompact(append(b, `,"parameters":`...), t.Parameters)
-		b = append(b, `,"strict":`...)
-		if t.Strict == nil {
-			b = append(b, "null"...)
-		} else {
-			b = appendBool(b, *t.Strict)
-		}
+		b = appendOptional(append(b, `,"strict":`...), strconv.AppendBool, t.Strict)
 		b = appendString(append(b, `,"type":`...), t.Type)
-		b = appendOptional(append(b, `,"allowed_callers":null,"async":null,"defer_loading":null,"description":`...), t.Description)
+		b = appendOptional(append(b, `,"allowed_callers":null,"async":null,"defer_loading":null,"description":`...), appendString, t.Description)
 		b = append(b, `,"output_schema":null}`...)
 	}
 	return append(b, ']')
@@ -820,24 +805,12 @@ func (t *responseText) append(b []byte) []byte {
 	case f.Type == "json_schema":
 		b = appendString(append(b, `{"name":`...), f.Name)
 		b = appendCompact(append(b, `,"schema":`...), f.Schema)
-		b = appendOptional(append(b, `,"type":"json_schema","description":`...), f.Description)
-		b = append(b, `,"strict":`...)
-		if f.Strict == nil {
-			b = append(b, "null}"...)
-		} else {
-			b = append(appendBool(b, *f.Strict), '}')
-		}
+		b = appendOptional(append(b, `,"type":"json_schema","description":`...), appendString, f.Description)
+		b = append(appendOptional(append(b, `,"strict":`...), strconv.AppendBool, f.Strict), '}')
 	default:
 		b = append(appendString(append(b, `{"type":`...), f.Type), '}')
 	}
-	return append(appendOptional(append(b, `,"verbosity":`...), t.Verbosity), '}')
-}
-
-func appendOptional(b []byte, text *string) []byte {
-	if text == nil {
-		return append(b, "null"...)
-	}
-	return appendString(b, *text)
+	return append(appendOptional(append(b, `,"verbosity":`...), appendString, t.Verbosity), '}')
 }
 
 // appendFloat writes a number as Python does.

@@ -366,18 +366,8 @@ func (s *Server) serveModels(w http.ResponseWriter, _ *http.Request) *apiError {
 		}
 		b = append(appendString(append(b, `{"id":`...), id), `,"object":"model","created":`...)
 		b = append(appendInt(b, created), `,"owned_by":"vllm","root":`...)
-		b = append(appendString(b, root), `,"parent":`...)
-		if parent == "" {
-			b = append(b, "null"...)
-		} else {
-			b = appendString(b, parent)
-		}
-		b = append(b, `,"max_model_len":`...)
-		if length == 0 {
-			b = append(b, "null"...)
-		} else {
-			b = appendInt(b, length)
-		}
+		b = appendNullable(append(appendString(b, root), `,"parent":`...), parent)
+		b = appendIf(append(b, `,"max_model_len":`...), length > 0, appendInt, length)
 		b = append(b, '}')
 	}
 	for _, name := range s.models.base {

@@ -3,6 +3,7 @@ package builtin
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -171,16 +172,9 @@ func (p *params) constrainTools(c choice, tools []tool, parallel bool) {
 		}
 	}
 	b = append(b, `],"at_least_one":`...)
-	b = appendBool(b, c.required)
-	b = appendBool(append(b, `,"stop_after_first":`...), c.name != "" || !parallel)
+	b = strconv.AppendBool(b, c.required)
+	b = strconv.AppendBool(append(b, `,"stop_after_first":`...), c.name != "" || !parallel)
 	p.constraint = constraint("structural_tag", string(append(b, "}}"...)))
-}
-
-func appendBool(b []byte, v bool) []byte {
-	if v {
-		return append(b, "true"...)
-	}
-	return append(b, "false"...)
 }
 
 // A callParser finds calls of tools in a text as it comes.

@@ -69,8 +69,8 @@ type chatTemplate struct {
 	parts bool
 }
 
-// defaultTemplate is that of models without one: ChatML, with tools as the models have them whose calls the parser "hermes" reads.
-const defaultTemplate = "{% if tools %}<|im_start|>system\n# Tools\n<tools>{% for t in tools %}\n{{ t | tojson }}{% endfor %}\n</tools><|im_end|>\n{% endif %}" +
+// DefaultTemplate is the chat template of models without one: ChatML, with tools as the models have them whose calls the parser "hermes" reads.
+const DefaultTemplate = "{% if tools %}<|im_start|>system\n# Tools\n<tools>{% for t in tools %}\n{{ t | tojson }}{% endfor %}\n</tools><|im_end|>\n{% endif %}" +
 	"{% for m in messages %}<|im_start|>{{ m['role'] }}\n" +
 	"{% if m['role'] == 'tool' %}<tool_response>\n{{ m['content'] }}\n</tool_response>{% elif m['content'] %}{{ m['content'] }}{% endif %}" +
 	"{% if m['tool_calls'] %}{% for c in m['tool_calls'] %}\n<tool_call>\n{\"name\": \"{{ c['function']['name'] }}\", \"arguments\": {{ c['function']['arguments'] | tojson }}}\n</tool_call>{% endfor %}{% endif %}" +
@@ -95,7 +95,7 @@ func readTemplate(dir string, config json.RawMessage, special map[string]string)
 		}
 	}
 	if source == "" {
-		source = defaultTemplate
+		source = DefaultTemplate
 	}
 	t = chatTemplate{vars: special, parts: loopsOverParts().MatchString(source)}
 	if t.Template, err = jinja.Parse(source); err != nil {

@@ -88,12 +88,7 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) *apiError
 	b = appendIDs(append(b, `,"token_ids":`...), one.tokens)
 	b = s.appendVersions(append(b, `,"routed_experts":null,"sampling_mask":null`...), one)
 	b = s.appendPromptLogprobs(append(b, `}],"prompt_logprobs":`...), &q.Sampling.params, one)
-	b = append(b, `,"prompt_token_id_logprobs":null,"prompt_token_ids":`...)
-	if q.ReturnIDs {
-		b = appendIDs(b, one.prompt)
-	} else {
-		b = append(b, "null"...)
-	}
+	b = appendIf(append(b, `,"prompt_token_id_logprobs":null,"prompt_token_ids":`...), q.ReturnIDs, appendIDs, one.prompt)
 	b = appendTransfer(append(b, `,"mm_placeholders":null,"kv_transfer_params":`...), one.transfer)
 	b = appendTransfer(append(b, `,"ec_transfer_params":`...), s.sim.encoded(q.hashes()))
 	a.b = append(b, `,"metrics":null}`...)

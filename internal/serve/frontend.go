@@ -108,7 +108,7 @@ func flagsOf(ctx context.Context, program string) (flags []string, err error) {
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("%s does not run here: %w: %s; a vllm-rs of vLLM needs Linux with glibc 2.28 or newer", program, err,
-			cmp.Or(safetext.Line(string(bytes.TrimSpace(safeTail(out)))), "it wrote nothing"))
+			cmp.Or(safetext.Line(string(bytes.TrimSpace(out[max(0, len(out)-400):]))), "it wrote nothing"))
 	}
 	for _, found := range aFlag().FindAllStringSubmatch(string(out), -1) {
 		flags = append(flags, found[1])
@@ -119,8 +119,6 @@ func flagsOf(ctx context.Context, program string) (flags []string, err error) {
 	slices.Sort(flags)
 	return slices.DeleteFunc(slices.Compact(flags), func(f string) bool { return f == "" }), nil
 }
-
-func safeTail(out []byte) []byte { return out[max(0, len(out)-400):] }
 
 // set are the flags that serve gives the frontend itself, and what to use in their place.
 var set = map[string]string{
@@ -153,18 +151,11 @@ func (f Frontend) Check(args, engine []string) error {
 			for _, flag := range f.flags {
 				known = append(known, "--"+flag)
 			}
-			return fmt.Errorf("--%s behind --: vllm-rs%s has no such flag, and would ignore it%s", name, orRelease(f.Release),
+			return fmt.Errorf("--%s behind --: %s has no such flag, and would ignore it%s", name, strings.TrimRight("vllm-rs "+f.Release, " "),
 				tomlfile.DidYouMean("--"+name, known, f.Program+" serve --help lists its flags"))
 		}
 	}
 	return nil
-}
-
-func orRelease(release string) string {
-	if release == "" {
-		return ""
-	}
-	return " " + release
 }
 
 // defaults are the flags that make answers useful without a model, but for those that args have. maxLoRAs is 0 of an engine that has

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -62,41 +63,39 @@ type adapters struct {
 func (a *adapters) find(name string) *protocol.LoRA {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, l := range a.all {
-		if l.Name == name {
-			return l
-		}
+	if at := a.at(name); at >= 0 {
+		return a.all[at]
 	}
 	return nil
+}
+
+// at is where an adapter is in the list, -1 if it is not.
+func (a *adapters) at(name string) int {
+	return slices.IndexFunc(a.all, func(l *protocol.LoRA) bool { return l.Name == name })
 }
 
 func (a *adapters) list() []*protocol.LoRA {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return append([]*protocol.LoRA(nil), a.all...)
+	return slices.Clone(a.all)
 }
 
 // put adds an adapter, in the place of one of the same name.
 func (a *adapters) put(l *protocol.LoRA) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for i, old := range a.all {
-		if old.Name == l.Name {
-			a.all[i] = l
-			return
-		}
+	if at := a.at(l.Name); at >= 0 {
+		a.all[at] = l
+	} else {
+		a.all = append(a.all, l)
 	}
-	a.all = append(a.all, l)
 }
 
 func (a *adapters) remove(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for i, l := range a.all {
-		if l.Name == name {
-			a.all = append(a.all[:i:i], a.all[i+1:]...)
-			return
-		}
+	if at := a.at(name); at >= 0 {
+		a.all = slices.Delete(a.all, at, at+1)
 	}
 }
 
@@ -117,7 +116,6 @@ func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) *apiError
 	if err != nil {
 		return err
 	}
-	old := (*protocol.LoRA)(nil)
 	switch {
 	case q.Name == nil:
 		return missingField(end, "lora_name")
@@ -128,13 +126,11 @@ func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) *apiError
 	case *q.Path == "":
 		return badRequest("", "lora_path must not be empty")
 	}
-	q.InPlace = q.InPlace || s.sim != nil
-	for _, name := range s.models.base {
-		if name == *q.Name {
-			return badRequest("lora_name", "LoRA adapter `%s` conflicts with a served base model", name)
-		}
+	if slices.Contains(s.models.base, *q.Name) {
+		return badRequest("lora_name", "LoRA adapter `%s` conflicts with a served base model", *q.Name)
 	}
-	if old = s.models.adapter.find(*q.Name); old != nil && !q.InPlace {
+	old := s.models.adapter.find(*q.Name)
+	if old != nil && !q.InPlace && s.sim == nil {
 		return badRequest("lora_name", "LoRA adapter `%s` is already loaded. If you want to load the adapter in place, set 'load_inplace' to true.", *q.Name)
 	}
 	if _, err := os.Stat(*q.Path); filepath.IsAbs(*q.Path) && err != nil && s.sim == nil {

@@ -1,8 +1,6 @@
 package builtin
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -179,11 +177,7 @@ func rustFloat(v float64) string {
 	return text
 }
 
-func callID() string {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return "call_" + hex.EncodeToString(b[:])
-}
+func callID() string { return "call_" + randomHex()[:16] }
 
 // chatFinish is the finish_reason of an answer with calls or without.
 func (q *chatRequest) chatFinish(one *sequence, calls bool) string {

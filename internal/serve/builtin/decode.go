@@ -2,7 +2,6 @@ package builtin
 
 import (
 	"bytes"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
@@ -47,11 +46,11 @@ func (d *decoder) push(id uint32) (stop string) {
 	if special && !d.showSpecial {
 		text = ""
 	}
-	if len(d.pending) == 0 && isWhole(text) {
+	if len(d.pending) == 0 && utf8.ValidString(text) {
 		d.text = append(d.text, text...)
 	} else {
 		d.pending = append(d.pending, text...)
-		if n := len(d.pending) - partial(d.pending); n > 0 && n == len(d.pending) {
+		if len(d.pending) > 0 && partial(d.pending) == 0 {
 			d.text = append(d.text, tokenizer.Lossy(d.pending)...)
 			d.pending = d.pending[:0]
 		}
@@ -72,12 +71,6 @@ func (d *decoder) push(id uint32) (stop string) {
 		}
 	}
 	return ""
-}
-
-// isWhole reports whether a text ends with a whole character.
-func isWhole(text string) bool {
-	n := len(text)
-	return n == 0 || text[n-1] < utf8.RuneSelf && utf8.ValidString(text) || utf8.ValidString(text)
 }
 
 // partial is how many bytes at the end of text may be the beginning of a character: all of them are held back then.
@@ -157,6 +150,3 @@ func (s *Server) shown(id uint32, showSpecial bool) string {
 
 // characters counts as OpenAI's text_offset does.
 func characters(text string) int { return utf8.RuneCountInString(text) }
-
-// joinLines joins the parts of a text.
-func joinLines(parts []string) string { return strings.Join(parts, "\n") }

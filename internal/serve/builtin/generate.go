@@ -228,12 +228,6 @@ func internalID(external string) string {
 	return string(hex.AppendEncode(b, []byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}))
 }
 
-// suffix distinguishes requests of the same id, as frontends do.
-func suffix() string {
-	n := rand.Uint32()
-	return hex.EncodeToString([]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
-}
-
 var (
 	errGone   = errors.New("the client has left")
 	errEngine = errors.New("the engine has ended")

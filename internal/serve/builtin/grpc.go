@@ -310,7 +310,7 @@ func (q *rpcRequest) readSampling(message []byte) error {
 			if !f.Bool() {
 				return invalid("structured_outputs.json_object must be True if set; omit structured_outputs to disable structured outputs")
 			}
-			q.constraint = pack.AppendBool(pack.AppendString(pack.AppendMapHeader(nil, 1), "json_object"), true)
+			q.constraint = anyObject()
 		case 21:
 			var all []string
 			err = grpc.Fields(f.Bytes(), func(f grpc.Field) error {
@@ -318,11 +318,7 @@ func (q *rpcRequest) readSampling(message []byte) error {
 				all = append(all, text)
 				return err
 			})
-			b := pack.AppendArrayHeader(pack.AppendString(pack.AppendMapHeader(nil, 1), "choice"), len(all))
-			for _, text := range all {
-				b = pack.AppendString(b, text)
-			}
-			q.constraint = b
+			q.constraint = oneOf(all)
 		}
 		return err
 	})

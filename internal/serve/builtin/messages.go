@@ -97,9 +97,7 @@ func (q *messagesRequest) chat() (*chatRequest, *apiError) {
 		}
 	}
 	for _, t := range q.Tools {
-		one := tool{Type: "function"}
-		one.Function.Name, one.Function.Description, one.Function.Parameters, one.Function.Strict = t.Name, t.Description, t.Schema, t.Strict
-		c.Tools = append(c.Tools, one)
+		c.Tools = append(c.Tools, tool{"function", function{t.Name, t.Description, t.Schema, t.Strict}})
 	}
 	if t := q.ToolChoice; t != nil {
 		parallel := !t.DisableConcurrent
@@ -191,10 +189,10 @@ func (m *blockMessage) add(c *chatRequest) *apiError {
 				return err
 			}
 			if m.Role != "user" {
-				texts = append(texts, "Tool result: "+joinLines(results))
+				texts = append(texts, "Tool result: "+strings.Join(results, "\n"))
 				continue
 			}
-			result := textMessage("tool", joinLines(results))
+			result := textMessage("tool", strings.Join(results, "\n"))
 			result.ToolCall = &b.ToolUse
 			c.Messages = append(c.Messages, result)
 		case "image":
@@ -212,7 +210,7 @@ func (m *blockMessage) add(c *chatRequest) *apiError {
 	case images:
 		one.Content, _ = json.Marshal(parts) // never fails
 	case texts != nil:
-		one.Content = appendString(nil, joinLines(texts))
+		one.Content = appendString(nil, strings.Join(texts, "\n"))
 	}
 	if one.Content != nil || one.Reasoning != "" || one.ToolCalls != nil {
 		c.Messages = append(c.Messages, one)

@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -56,12 +57,7 @@ type responseTool struct {
 	Description *string         `json:"description"`
 	Parameters  json.RawMessage `json:"parameters"`
 	Strict      *bool           `json:"strict"`
-	Function    *struct {
-		Name        string          `json:"name"`
-		Description *string         `json:"description"`
-		Parameters  json.RawMessage `json:"parameters"`
-		Strict      *bool           `json:"strict"`
-	} `json:"function"`
+	Function    *function       `json:"function"`
 }
 
 type responseText struct {
@@ -255,11 +251,7 @@ func (q *responsesRequest) addInput(c *chatRequest) *apiError {
 			if item.Encrypted != nil && *item.Encrypted != "" {
 				return badRequest("input", "Encrypted content is not supported.")
 			}
-			reasoning := firstText(item.Content)
-			if reasoning == "" {
-				reasoning = firstText(item.Summary)
-			}
-			said(func(m *message) bool { return m.Reasoning == "" }).Reasoning = reasoning
+			said(func(m *message) bool { return m.Reasoning == "" }).Reasoning = cmp.Or(firstText(item.Content), firstText(item.Summary))
 		case item.Type != "" && item.Type != "message" || item.Role == "":
 			e := badJSON("Unsupported input item type: %s", item.Type) // vLLM lists what each kind of item lacks
 			e.param = "body.input"
@@ -304,9 +296,7 @@ func (q *responsesRequest) addTools(c *chatRequest) *apiError {
 		if t.Name == "" {
 			return missingMembers(2, "tools."+strconv.Itoa(i)+".FunctionTool.name") // vLLM lists what each kind of tool lacks
 		}
-		one := tool{Type: t.Type}
-		one.Function.Name, one.Function.Description, one.Function.Parameters, one.Function.Strict = t.Name, t.Description, t.Parameters, t.Strict
-		c.Tools = append(c.Tools, one)
+		c.Tools = append(c.Tools, tool{t.Type, function{t.Name, t.Description, t.Parameters, t.Strict}})
 	}
 	var word string
 	var named struct {
@@ -324,9 +314,7 @@ func (q *responsesRequest) addTools(c *chatRequest) *apiError {
 		}
 		c.ToolChoice = q.ToolChoice
 	case json.Unmarshal(q.ToolChoice, &named) == nil:
-		if q.named = named.Name; q.named == "" {
-			q.named = named.Function.Name
-		}
+		q.named = cmp.Or(named.Name, named.Function.Name)
 		if named.Type != "function" && named.Type != "custom" {
 			break // of another kind of tool
 		}
@@ -366,10 +354,7 @@ func (s *Server) serveResponses(w http.ResponseWriter, r *http.Request) *apiErro
 	if err != nil {
 		return err
 	}
-	id := q.RequestID
-	if id == "" {
-		id = "resp_" + requestID(r, "")
-	}
+	id := cmp.Or(q.RequestID, "resp_"+requestID(r, ""))
 	g, err := s.converse(c, id, "")
 	if err != nil {
 		return err
@@ -516,12 +501,12 @@ func (o *responseOutput) show(e callEvent) {
 	kind, text := messageItem, e.text
 	switch {
 	case e.reasoning != "":
-		if o.q.IncludeReasoning != nil && !*o.q.IncludeReasoning {
+		if !or(o.q.IncludeReasoning, true) {
 			return
 		}
 		kind, text = reasoningItem, e.reasoning
 	case e.name != "" || e.arguments != "":
-		if e.index > 0 && o.q.Parallel != nil && !*o.q.Parallel {
+		if e.index > 0 && !or(o.q.Parallel, true) {
 			return
 		}
 		kind, text = callItem, e.arguments
@@ -669,7 +654,7 @@ func (o *responseOutput) stream(r *http.Request, g *generation) {
 		return // the client has left
 	}
 	g.streamed(r.Context(), o.answer, func(one *sequence, p *piece, text string) {
-		if o.c.Logprobs && (o.s.reasoning == nil || o.q.IncludeReasoning == nil || *o.q.IncludeReasoning) {
+		if o.c.Logprobs && (o.s.reasoning == nil || or(o.q.IncludeReasoning, true)) {
 			o.table = p.logprobs
 		}
 		o.parser.add(text, one.ended, o.show)
@@ -708,7 +693,7 @@ func (o *responseOutput) response(b []byte, status string, ended bool) []byte {
 	if ended {
 		b = append(b, o.items...)
 	}
-	b = strconv.AppendBool(append(b, `],"parallel_tool_calls":`...), q.Parallel == nil || *q.Parallel)
+	b = strconv.AppendBool(append(b, `],"parallel_tool_calls":`...), or(q.Parallel, true))
 	temperature := or(p.Temperature, or(o.s.model.defaults.Temperature, 1))
 	number("temperature", temperature)
 	b = q.appendChoice(append(b, `,"tool_choice":`...))

@@ -165,7 +165,7 @@ func (s *Server) simulate(o *Simulator) {
 }
 
 func newUUID() string {
-	id := suffix() + suffix() + suffix() + suffix()
+	id := randomHex()
 	return id[:8] + "-" + id[8:12] + "-4" + id[13:16] + "-a" + id[17:20] + "-" + id[20:]
 }
 

@@ -3,6 +3,7 @@ package builtin
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -103,12 +104,7 @@ func (m *simulator) arguments(parameters json.RawMessage) (map[string]any, error
 
 func (m *simulator) object(schema *toolSchema, optional, depth int, left *int) (map[string]any, error) {
 	object := map[string]any{}
-	names := make([]string, 0, len(schema.Properties))
-	for name := range schema.Properties {
-		names = append(names, name)
-	}
-	slices.Sort(names) // so that the seed decides
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) { // so that the seed decides
 		if !slices.Contains(schema.Required, name) && !m.chance(optional) {
 			continue
 		}

@@ -29,7 +29,7 @@ func (p *params) constrain() *apiError {
 	switch format.Type {
 	case "text", "":
 	case "json_object":
-		p.constraint = pack.AppendBool(pack.AppendString(pack.AppendMapHeader(nil, 1), "json_object"), true)
+		p.constraint = anyObject()
 	case "json_schema":
 		if format.Schema == nil || len(format.Schema.Schema) == 0 {
 			return badType("response_format: missing field `json_schema`")
@@ -46,6 +46,19 @@ func (p *params) constrain() *apiError {
 // constraint is StructuredOutputsParams with one member that is a text. A schema is one too, so that its keys keep their order.
 func constraint(name, text string) []byte {
 	return pack.AppendString(pack.AppendString(pack.AppendMapHeader(nil, 1), name), text)
+}
+
+// anyObject is StructuredOutputsParams for any JSON object, and oneOf that for one of some texts.
+func anyObject() []byte {
+	return pack.AppendBool(pack.AppendString(pack.AppendMapHeader(nil, 1), "json_object"), true)
+}
+
+func oneOf(texts []string) []byte {
+	b := pack.AppendArrayHeader(pack.AppendString(pack.AppendMapHeader(nil, 1), "choice"), len(texts))
+	for _, text := range texts {
+		b = pack.AppendString(b, text)
+	}
+	return b
 }
 
 var constraintOrder = []string{"json", "regex", "choice", "grammar", "json_object", "structural_tag"}
@@ -77,14 +90,10 @@ func (p *params) constrainBy(raw json.RawMessage) *apiError {
 		}
 	}
 	if given.JSONObject {
-		add("json_object", pack.AppendBool(pack.AppendString(pack.AppendMapHeader(nil, 1), "json_object"), true))
+		add("json_object", anyObject())
 	}
 	if given.Choice != nil {
-		b := pack.AppendArrayHeader(pack.AppendString(pack.AppendMapHeader(nil, 1), "choice"), len(given.Choice))
-		for _, text := range given.Choice {
-			b = pack.AppendString(b, text)
-		}
-		add("choice", b)
+		add("choice", oneOf(given.Choice))
 	}
 	switch len(all) {
 	case 0:

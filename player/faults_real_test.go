@@ -14,8 +14,8 @@ import (
 )
 
 // faulty asks to complete a prompt, with a fault of its own.
-func faulty(fault string, maxTokens int) object {
-	return completing(40, maxTokens, object{"vllm_xargs": object{faultArg: fault}})
+func faulty(fault string) object {
+	return completing(40, 4, object{"vllm_xargs": object{faultArg: fault}})
 }
 
 // Faults reach the clients of real frontends, and only those that ask for them.
@@ -35,12 +35,12 @@ func TestRealFrontendsMeetFaults(t *testing.T) {
 			}{
 				{"the first one", completing(40, 4, nil), status, ""},
 				{"the next one", completing(40, 4, nil), http.StatusOK, "[45 46 47 48] length"},
-				{"refuse", faulty("refuse", 4), http.StatusInternalServerError, ""},
-				{"delay", faulty("delay:1ms,delay:1ms:2", 4), http.StatusOK, "[45 46 47 48] length"},
-				{"drop", faulty("drop:1", 4), http.StatusOK, "[45 47 48] length"},
-				{"drop the first", faulty("drop", 4), http.StatusOK, "[46 47 48] length"},
-				{"drop the last", faulty("drop:3", 4), http.StatusOK, "[45 46 47] length"},
-				{"wrong-token", faulty("wrong-token:1", 4), http.StatusOK, "[45 47 47 48] length"},
+				{"refuse", faulty("refuse"), http.StatusInternalServerError, ""},
+				{"delay", faulty("delay:1ms,delay:1ms:2"), http.StatusOK, "[45 46 47 48] length"},
+				{"drop", faulty("drop:1"), http.StatusOK, "[45 47 48] length"},
+				{"drop the first", faulty("drop"), http.StatusOK, "[46 47 48] length"},
+				{"drop the last", faulty("drop:3"), http.StatusOK, "[45 46 47] length"},
+				{"wrong-token", faulty("wrong-token:1"), http.StatusOK, "[45 47 47 48] length"},
 			} {
 				t.Run(tt.name, func(t *testing.T) {
 					got, answer := f.post("/v1/completions", tt.body)
@@ -58,7 +58,7 @@ func TestRealFrontendsMeetFaults(t *testing.T) {
 // stalls reads a stream until nothing comes any more, and leaves: that makes room for
 // the next request.
 func stalls(t *testing.T, f *played) {
-	leave := f.stream(faulty("stall:2", 4), 2)
+	leave := f.stream(faulty("stall:2"), 2)
 	leave()
 	if status, answer := f.post("/v1/completions", completing(40, 2, nil)); saidIn(answer) != "[45 46] length" {
 		t.Errorf("the next request: HTTP %d, %s", status, saidIn(answer))
@@ -68,7 +68,7 @@ func stalls(t *testing.T, f *played) {
 // kills ends the engine in the middle of an answer, as a crash does: nobody tells the
 // frontend, and its client waits.
 func kills(t *testing.T, f *played) {
-	defer f.stream(faulty("kill:2", 4), 2)()
+	defer f.stream(faulty("kill:2"), 2)()
 	require.ErrorIs(t, <-f.ended, ErrKilled)
 }
 

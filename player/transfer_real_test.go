@@ -64,9 +64,9 @@ func frontedWith(t *testing.T, version, model string, opt Options, env ...string
 type object = map[string]any
 
 // post sends one and returns the status and the object that comes back, nil if it is none.
-func (f *played) post(path string, body any, header ...string) (int, object) {
+func (f *played) post(path string, body any) (int, object) {
 	f.t.Helper()
-	return post(f.t, f.url+path, body, header...)
+	return post(f.t, f.url+path, body)
 }
 
 func post(t *testing.T, url string, body any, header ...string) (int, object) {

@@ -103,7 +103,7 @@ func checkGolden(t *testing.T, path string, want pinned) {
 	t.Helper()
 	tr, err := Read(path, Options{Strict: true, KeepExtra: true})
 	require.NoError(t, err)
-	checkGoldenMeta(t, path, tr)
+	checkGoldenMeta(t, tr)
 	for i := range tr.Records {
 		checkGoldenRecord(t, &tr.Records[i])
 		if want.prompts {
@@ -124,7 +124,7 @@ func checkExtra(t *testing.T, where string, extra map[string]json.RawMessage) {
 	}
 }
 
-func checkGoldenMeta(t *testing.T, path string, tr *Trace) {
+func checkGoldenMeta(t *testing.T, tr *Trace) {
 	t.Helper()
 	m := tr.Meta
 	if len(tr.Records) == 0 || len(tr.Warnings) != 0 {

@@ -115,22 +115,23 @@ func appendStringOrNil(b []byte, s string) []byte {
 	return pack.AppendString(b, s)
 }
 
-func (c *Codec) appendEnvelopeHead(b []byte, engineIndex int) []byte {
-	b = pack.AppendArrayHeader(b, len(c.envelope.ops))
+// envelopeHead is the beginning of an envelope without outputs.
+func (c *Codec) envelopeHead(engineIndex int) []byte {
+	b := pack.AppendArrayHeader(nil, len(c.envelope.ops))
 	b = pack.AppendInt(b, int64(engineIndex))
 	return pack.AppendArrayHeader(b, 0)
 }
 
 // Stats returns the envelope that tells the coordinator the queue lengths.
 func (c *Codec) Stats(engineIndex int, stats *SchedulerStats, timestamp float64) CoordinatorMessage {
-	b := c.appendEnvelopeHead(nil, engineIndex)
+	b := c.envelopeHead(engineIndex)
 	return CoordinatorMessage{c.appendEnvelopeTail(b, envelopeTail{stats: stats, timestamp: timestamp})}
 }
 
 // WaveComplete returns the envelope by which rank 0 tells the coordinator that
 // every rank is idle.
 func (c *Codec) WaveComplete(engineIndex, wave int, timestamp float64) CoordinatorMessage {
-	b := c.appendEnvelopeHead(nil, engineIndex)
+	b := c.envelopeHead(engineIndex)
 	return CoordinatorMessage{c.appendEnvelopeTail(b, envelopeTail{
 		timestamp: timestamp, wave: true, waveComplete: wave, startWave: -1,
 	})}
@@ -139,7 +140,7 @@ func (c *Codec) WaveComplete(engineIndex, wave int, timestamp float64) Coordinat
 // StartWave returns the envelope by which an engine asks the coordinator to
 // start a wave. Since 0.33 only engines do.
 func (c *Codec) StartWave(engineIndex, wave int, timestamp float64) CoordinatorMessage {
-	b := c.appendEnvelopeHead(nil, engineIndex)
+	b := c.envelopeHead(engineIndex)
 	return CoordinatorMessage{c.appendEnvelopeTail(b, envelopeTail{
 		timestamp: timestamp, wave: true, waveComplete: -1, startWave: wave,
 	})}

@@ -261,7 +261,7 @@ func TestSubscriptionForms(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{})
-			r := greetPub(t, p, "SUB")
+			r := greetPub(t, p)
 			r.send(tt.bytes + short(0, "\x01end"))
 			told := ""
 			for prefix := ""; prefix != "end"; {
@@ -282,12 +282,12 @@ func TestSubscriptionForms(t *testing.T) {
 }
 
 // greetPub is a peer whose every byte the test writes, after the handshake.
-func greetPub(t testing.TB, p *pub, typ string) *raw {
+func greetPub(t testing.TB, p *pub) *raw {
 	t.Helper()
 	nc, err := net.Dial("tcp", strings.TrimPrefix(p.Endpoint(), "tcp://"))
 	require.NoError(t, err)
 	r := newRaw(t, nc)
-	r.greet("Socket-Type", typ)
+	r.greet("Socket-Type", "SUB")
 	return r
 }
 
@@ -360,7 +360,7 @@ func TestClosedPublisherEnds(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{Options: Options{Linger: tt.linger}})
-			greetPub(t, p, "SUB").send(short(0, "\x01"))
+			greetPub(t, p).send(short(0, "\x01"))
 			p.await("")
 			big := strings.Repeat("x", 1<<20)
 			for range 64 {
@@ -460,7 +460,7 @@ func TestWhoMaySubscribe(t *testing.T) {
 func TestPublishingAllocatesNothing(t *testing.T) {
 	p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{HighWater: 1000})
 	for range 3 {
-		r := greetPub(t, p, "SUB")
+		r := greetPub(t, p)
 		r.send(short(0, "\x01kv"))
 		p.await("kv")
 		go func() { _, _ = io.Copy(io.Discard, r.Conn) }()
@@ -483,7 +483,7 @@ func BenchmarkPublish(b *testing.B) {
 		b.Run(fmt.Sprint(subscribers), func(b *testing.B) {
 			p := startPub(b, ListenPub, "tcp://127.0.0.1:0", PubOptions{HighWater: 100_000})
 			for range subscribers {
-				r := greetPub(b, p, "SUB")
+				r := greetPub(b, p)
 				r.send(short(0, "\x01kv"))
 				p.await("kv")
 				go func() { _, _ = io.Copy(io.Discard, r.Conn) }()

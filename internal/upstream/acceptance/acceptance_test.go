@@ -3,6 +3,7 @@ package acceptance
 import (
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 	"testing"
 
@@ -16,9 +17,7 @@ import (
 func TestSamplesAreOfTheLine(t *testing.T) {
 	for _, line := range protocol.Lines() {
 		m, err := New(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		f := facts{id: "a", callID: 7, finish: protocol.FinishLength, ready: m.ready}
 		if found := m.Codec.CheckReady(m.register.clean(f)); len(found) > 0 {
 			t.Errorf("line %s: registration: %v", line, found)
@@ -50,9 +49,7 @@ func TestSamplesAreOfTheLine(t *testing.T) {
 // Each variant is another message than the sample, or stands for it.
 func TestVariantsDiffer(t *testing.T) {
 	m, err := New("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f := facts{id: "a", callID: 7, finish: protocol.FinishLength, ready: m.ready}
 	seen := map[string]bool{}
 	for _, p := range m.Probes {
@@ -73,9 +70,7 @@ func TestVariantsDiffer(t *testing.T) {
 
 func TestTableText(t *testing.T) {
 	m, err := New("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	outcomes := make([]Outcome, len(m.Probes))
 	for i := range outcomes {
 		outcomes[i] = Outcomes[(i/7)%len(Outcomes)]
@@ -85,9 +80,7 @@ func TestTableText(t *testing.T) {
 	newer := NewTable(RustFrontend, "0.33.0", m, outcomes)
 	none := func(name string) (*Table, error) { return nil, fmt.Errorf("no %s", name) }
 	whole, err := ReadTable(older.Name(), older.Text(nil), none)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	require.NoDiff(t, cmp.Diff(older.outcomes, whole.outcomes, cmp.AllowUnexported(place{})), "outcomes (-written +read)")
 	text := newer.Text(older)
 	if n := strings.Count(string(text), "\n["); n > 3 {
@@ -99,9 +92,7 @@ func TestTableText(t *testing.T) {
 		}
 		return whole, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	require.NoDiff(t, cmp.Diff(newer.outcomes, read.outcomes, cmp.AllowUnexported(place{})), "outcomes (-written +read)")
 	for _, wrong := range []string{"place\n", "[eaten nil]\nplace\n", "base 0.1.0\n"} {
 		if _, err := ReadTable(newer.Name(), []byte(wrong), none); err == nil {
@@ -112,16 +103,14 @@ func TestTableText(t *testing.T) {
 
 // The tables of this build are of places that their lines have, and small.
 func TestTables(t *testing.T) {
-	tables, err := Tables()
-	if err != nil {
-		t.Fatal(err)
-	}
+	tables, err := ReadTables(os.DirFS("tables"))
+	require.NoError(t, err)
 	for _, table := range tables {
 		probes := New
 		if table.Frontend == EngineCore {
 			probes = NewRequests
 		}
-		m, err := probes(table.Line())
+		m, err := probes(protocol.LineOf(table.Version))
 		if err != nil {
 			t.Error(err)
 			continue
@@ -134,4 +123,10 @@ func TestTables(t *testing.T) {
 			t.Errorf("%s: %s, %s is no probe of the line: vllm-vcr drift accept %s", table.Name(), p.at, p.variant, table.Version)
 		}
 	}
+}
+
+// Of returns what became of the frontend, and whether that was looked at.
+func (t *Table) Of(p Probe) (Outcome, bool) {
+	o, is := t.outcomes[place{p.Place, p.Variant}]
+	return o, is
 }

@@ -3,28 +3,27 @@ package acceptance
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
 
 // What the player makes of each message of a frontend is what the released engine core made of it, or there is a reason.
 func TestPlayerAgreesWithEngines(t *testing.T) {
 	reasons := readReasons(t, "reasons_player.toml")
-	tables, err := Tables()
-	if err != nil {
-		t.Fatal(err)
-	}
+	tables, err := ReadTables(os.DirFS("tables"))
+	require.NoError(t, err)
 	for _, table := range tables {
 		if table.Frontend != EngineCore {
 			continue
 		}
-		m, err := NewRequests(table.Line())
-		if err != nil {
-			t.Fatal(err)
-		}
+		m, err := NewRequests(protocol.LineOf(table.Version))
+		require.NoError(t, err)
 		start := func(handshake string) (func(), <-chan struct{}, error) {
 			p, err := player.New(player.Options{
 				Handshake: handshake, VLLMVersion: table.Version, Source: player.Random{Seed: 1, Vocab: 2048}, Vocab: 2048, Codec: m.Codec, Linger: time.Millisecond,
@@ -43,9 +42,7 @@ func TestPlayerAgreesWithEngines(t *testing.T) {
 		}
 		m.Probes = slices.DeleteFunc(m.Probes, func(p Probe) bool { return diesAnyway(table, p) })
 		outcomes, err := measure(t.Context(), m, 16, nil, func() prober { return &engineWorker{m: m, start: start} })
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for i, p := range m.Probes {
 			want, is := table.Of(p)
 			if !is || want == outcomes[i] {

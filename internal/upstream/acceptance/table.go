@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"embed"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -13,11 +12,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
-
-//go:embed tables/*.txt
-var embedded embed.FS
 
 // Folder is that of the tables in the repository of this program.
 const Folder = "internal/upstream/acceptance/tables"
@@ -40,9 +35,6 @@ type Table struct {
 
 type place struct{ at, variant string }
 
-// Line is that of the release.
-func (t *Table) Line() string { return protocol.LineOf(t.Version) }
-
 // NewTable puts down what was measured. A probe without an outcome was not: the frontend has no such route.
 func NewTable(frontend, version string, m *Messages, outcomes []Outcome) *Table {
 	t := &Table{Frontend: frontend, Version: version, outcomes: map[place]Outcome{}}
@@ -60,12 +52,6 @@ func (t *Table) set(at, variant string, o Outcome) {
 		t.places = append(t.places, at)
 	}
 	t.outcomes[place{at, variant}] = o
-}
-
-// Of returns what became of the frontend, and whether that was looked at.
-func (t *Table) Of(p Probe) (Outcome, bool) {
-	o, is := t.outcomes[place{p.Place, p.Variant}]
-	return o, is
 }
 
 // Count is how many messages had an outcome.
@@ -248,15 +234,6 @@ func places(line string) []string {
 		}
 	}
 	return strings.Fields(line)
-}
-
-// Tables are those of this build, the oldest first.
-func Tables() ([]*Table, error) {
-	files, err := fs.Sub(embedded, "tables")
-	if err != nil {
-		return nil, err
-	}
-	return ReadTables(files)
 }
 
 // ReadTables are those of a folder, the oldest first.

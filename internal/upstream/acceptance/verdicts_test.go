@@ -12,6 +12,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -89,9 +90,7 @@ func readReasons(t *testing.T, name string) []*reason {
 		Reasons []*reason `toml:"reason"`
 	}
 	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if _, err := toml.Decode(string(text), &file); err != nil {
 		t.Fatal(err)
 	}
@@ -101,22 +100,20 @@ func readReasons(t *testing.T, name string) []*reason {
 // What the checks say of each message agrees with what the released frontends do with it, or there is a reason.
 func TestVerdictsAgreeWithFrontends(t *testing.T) {
 	reasons := readReasons(t, "reasons.toml")
-	tables, err := Tables()
+	tables, err := ReadTables(os.DirFS("tables"))
 	if err != nil || len(tables) == 0 {
 		t.Fatalf("%d tables: %v", len(tables), err)
 	}
 	byLine := map[string][]*Table{}
 	for _, table := range tables {
 		if table.Frontend != EngineCore {
-			byLine[table.Line()] = append(byLine[table.Line()], table)
+			byLine[protocol.LineOf(table.Version)] = append(byLine[protocol.LineOf(table.Version)], table)
 		}
 	}
 	shown := map[string]int{}
 	for _, line := range sortedKeys(byLine) {
 		m, err := New(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, p := range m.Probes {
 			contradiction, why := contradicts(m, p, byLine[line])
 			if contradiction == "" {

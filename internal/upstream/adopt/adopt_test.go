@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -33,7 +34,7 @@ var newest = func() []byte {
 func released(t *testing.T, version string) *protocol.Profile {
 	t.Helper()
 	p, err := protocol.ReadProfile(bytes.NewReader(newest))
-	must(t, err)
+	require.NoError(t, err)
 	p.Line, p.Version, p.Commit = protocol.LineOf(version), version, "0123456789"
 	s := p.Structs["EngineCoreOutput"]
 	s.Fields = append(slices.Clone(s.Fields), protocol.Field{Name: "brand_new", Type: "int | None"})
@@ -71,8 +72,8 @@ func tree(t *testing.T, files map[string]string) string {
 	dir := t.TempDir()
 	for name, text := range files {
 		path := filepath.Join(dir, name)
-		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must(t, os.WriteFile(path, []byte(text), 0o644))
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	return dir
 }
@@ -136,8 +137,8 @@ func TestMatrix(t *testing.T) {
 				}
 				return
 			}
-			must(t, err)
-			must(t, plan.Write())
+			require.NoError(t, err)
+			require.NoError(t, plan.Write())
 			got, err := os.ReadFile(filepath.Join(dir, "compat.toml"))
 			want := strings.ReplaceAll(matrix(header, test.after...), "that of 0.33,", "that of "+test.newest+",")
 			if diff := cmp.Diff(want, string(got)); err != nil || diff != "" {
@@ -157,7 +158,7 @@ func TestMatrix(t *testing.T) {
 func checkProfile(t *testing.T, dir, release string) {
 	t.Helper()
 	file, err := os.Open(filepath.Join(dir, protocol.LineOf(release)+".json"))
-	must(t, err)
+	require.NoError(t, err)
 	defer file.Close()
 	p, err := protocol.ReadProfile(file)
 	if err != nil || p.Version != release || p.Structs["EngineCoreOutput"].Index("brand_new") < 0 {
@@ -170,11 +171,11 @@ func TestAgain(t *testing.T) {
 	dir := tree(t, map[string]string{"compat.toml": matrix(header, "0.33 v0.33.1 0123456789abcdef")})
 	for i := range 2 {
 		plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, "0.33.1")})
-		must(t, err)
+		require.NoError(t, err)
 		if want := 1 - i; len(plan.Files) != want {
 			t.Errorf("time %d: %d files are edited, want %d: %v", i, len(plan.Files), want, plan.Files)
 		}
-		must(t, plan.Write())
+		require.NoError(t, plan.Write())
 	}
 }
 
@@ -223,8 +224,8 @@ func TestTargets(t *testing.T) {
 				"capture/targets.toml": models + test.before,
 			})
 			plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, "0.34.0"), Lines: 3})
-			must(t, err)
-			must(t, plan.Write())
+			require.NoError(t, err)
+			require.NoError(t, plan.Write())
 			got, err := os.ReadFile(filepath.Join(dir, "capture/targets.toml"))
 			if diff := cmp.Diff(models+test.after, string(got)); err != nil || diff != "" {
 				t.Errorf("targets.toml (-want +got): %v\n%s", err, diff)
@@ -259,8 +260,8 @@ func TestGoldensOfALineThatLeaves(t *testing.T) {
 				"manifest.toml": mf, kept: "bytes",
 			})
 			plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, "0.34.0"), Lines: 3, Prune: prune})
-			must(t, err)
-			must(t, plan.Write())
+			require.NoError(t, err)
+			require.NoError(t, plan.Write())
 			got, err := os.ReadFile(filepath.Join(dir, "manifest.toml"))
 			if diff := cmp.Diff("# Ours.\n\n"+stays, string(got)); err != nil || diff != "" {
 				t.Errorf("manifest.toml (-want +got): %v\n%s", err, diff)
@@ -305,7 +306,7 @@ func TestSetValidated(t *testing.T) {
 	dir := tree(t, map[string]string{"compat.toml": matrix(header, "0.33 v0.33.0 "+rev33, "0.32 v0.32.0 "+rev32)})
 	path := filepath.Join(dir, "compat.toml")
 	got, err := SetValidated(path, "0.33", true)
-	must(t, err)
+	require.NoError(t, err)
 	written, findings := compat.Load(path)
 	line, _ := written.ByName("0.33")
 	if same, _ := got.ByName("0.33"); len(findings) > 0 || !line.FidelityValidated || !same.FidelityValidated {
@@ -320,7 +321,7 @@ func TestReport(t *testing.T) {
 		r.Files = append(r.Files, strings.Repeat("f", 50))
 	}
 	var text, short, object strings.Builder
-	must(t, errors.Join(r.Text(&text), r.Markdown(&short, 2000), r.JSON(&object)))
+	require.NoError(t, errors.Join(r.Text(&text), r.Markdown(&short, 2000), r.JSON(&object)))
 	for _, out := range []string{text.String(), short.String()} {
 		for line := range strings.SplitSeq(out, "\n") {
 			if strings.HasPrefix(strings.TrimSpace(line), "::") {
@@ -337,14 +338,6 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// must ends the test if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestReleaseIsWritten: what may run of a release goes to where every command finds it.
 func TestReleaseIsWritten(t *testing.T) {
 	for folder, want := range map[string]string{"x": "profiles/0.34.0.toml", "internal/wire/protocol/profiles": pinned.Folder + "/0.34.0.toml"} {
@@ -353,10 +346,10 @@ func TestReleaseIsWritten(t *testing.T) {
 			Name: "vllm-0.34.0-x.whl", SHA256: strings.Repeat("a", 64), Frontend: strings.Repeat("b", 64),
 		}}}
 		plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, "0.34.0"), Release: release})
-		must(t, err)
-		must(t, plan.Write())
+		require.NoError(t, err)
+		require.NoError(t, plan.Write())
 		text, err := os.ReadFile(filepath.Join(dir, want))
-		must(t, err)
+		require.NoError(t, err)
 		got, err := pinned.Parse(text)
 		if diff := cmp.Diff(release, got); diff != "" || err != nil {
 			t.Errorf("%s (-want +got):\n%s%v", want, diff, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/forge/github"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/canary"
 )
 
@@ -42,9 +43,7 @@ func TestRead(t *testing.T) {
 			if strings.Contains(test.err, "no drift") {
 				return
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("verdict (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got), "verdict (-want +got)")
 		})
 	}
 }
@@ -97,9 +96,7 @@ func TestIssue(t *testing.T) {
 			test.want.Key, test.want.Labels = "canary/"+test.row.Line, []string{"drift"}
 			test.want.Open, test.want.Unclear = test.want.Title != "", test.want.State == "unknown"
 			got := canary.Issue(test.row, test.verdict, []string{"drift"})
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got), "-want +got")
 		})
 	}
 }

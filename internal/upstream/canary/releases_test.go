@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/canary"
 )
 
@@ -27,9 +28,7 @@ func published(t *testing.T, versions string) []compat.Release {
 	for _, text := range strings.Fields(versions) {
 		bare, yanked := strings.CutPrefix(text, "-")
 		v, err := compat.ParseVersion(bare)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		all = append(all, compat.Release{Version: v, Yanked: yanked})
 	}
 	return all
@@ -74,9 +73,7 @@ func TestReleases(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var got, adopt []string
 			for _, r := range rows {
 				got = append(got, r.Line+":"+r.Version+":"+string(r.Kind))
@@ -87,12 +84,8 @@ func TestReleases(t *testing.T) {
 			for _, r := range canary.ToAdopt(rows) {
 				adopt = append(adopt, r.Line)
 			}
-			if diff := cmp.Diff(test.want, strings.Join(got, " ")); diff != "" {
-				t.Errorf("rows (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(test.adopt, strings.Join(adopt, " ")); diff != "" {
-				t.Errorf("to adopt (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, strings.Join(got, " ")), "rows (-want +got)")
+			require.NoDiff(t, cmp.Diff(test.adopt, strings.Join(adopt, " ")), "to adopt (-want +got)")
 		})
 	}
 }

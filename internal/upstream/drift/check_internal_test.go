@@ -15,6 +15,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -23,7 +24,7 @@ import (
 func build(t *testing.T, text string) compat.Build {
 	t.Helper()
 	b, err := compat.ParseBuild(text)
-	must(t, err)
+	require.NoError(t, err)
 	return b
 }
 
@@ -95,7 +96,7 @@ func TestCheckRun(t *testing.T) {
 		{
 			"an engine that has lost something", "0.33.0", 3, func(c *Check) {
 				c.Layers = []LayerName{EngineLayer, PythonLayer}
-				must(t, os.MkdirAll(filepath.Join(c.Engines.Options.Dir, "engines", "0.33.0"), 0o755))
+				require.NoError(t, os.MkdirAll(filepath.Join(c.Engines.Options.Dir, "engines", "0.33.0"), 0o755))
 			}, noEngine, []string{"engine 0.33.0: it is not whole: "},
 		},
 	}
@@ -143,9 +144,7 @@ func TestDocument(t *testing.T) {
 		{Name: LiveLayer, Verdict: Unknown, Reason: "the wheel holds no vllm/vllm-rs"},
 		{Name: GoldensLayer, Verdict: Skipped, Reason: "there is no frontend to replay them behind"},
 	}
-	if diff := cmp.Diff(want, got.Layers[:3], cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got.Layers[:3], cmpopts.EquateEmpty()), "(-want +got)")
 }
 
 // TestTaughtRefuses: a profile that no player can speak is told as such, and the process does not learn it.
@@ -163,12 +162,12 @@ func TestTaughtRefuses(t *testing.T) {
 func TestEngineProfiles(t *testing.T) {
 	p := profile(t, "0.33")
 	p.Line, p.Version = "9.9", "9.9.0"
-	must(t, protocol.Learn(p))
+	require.NoError(t, protocol.Learn(p))
 	for _, line := range []compat.Line{{Name: "9.9", Tag: "v9.9.0rc1"}, {Name: "0.27", Tag: "v0.27.1"}} {
 		dir, err := Engine{Dir: t.TempDir()}.profiles(line)
-		must(t, err)
+		require.NoError(t, err)
 		known, err := protocol.LoadProfile(line.Name)
-		must(t, err)
+		require.NoError(t, err)
 		var want bytes.Buffer
 		_ = protocol.WriteProfile(&want, known)
 		got, err := os.ReadFile(filepath.Join(dir, line.Name+".json"))

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -55,7 +56,7 @@ func TestFind(t *testing.T) {
 		"0.32.0": "0.32.0", "v0.33.0": "0.33.0", "0.33.0rc1": "0.33.0rc1", "0.34.0.dev9+g0123456": "0.34.0.dev9+g0123456", "0.34.0": "",
 	} {
 		build, err := compat.ParseBuild(name)
-		must(t, err)
+		require.NoError(t, err)
 		got, err := drift.Find(releases("0.32.0 0.33.0rc1 0.34.0.dev9+g0123456 0.33.0"), build)
 		if got.Version != want || (err == nil) != (want != "") {
 			t.Errorf("%s: got %q, %v", name, got.Version, err)
@@ -69,7 +70,7 @@ func TestFind(t *testing.T) {
 func version(t *testing.T, text string) compat.Version {
 	t.Helper()
 	v, err := compat.ParseVersion(text)
-	must(t, err)
+	require.NoError(t, err)
 	return v
 }
 

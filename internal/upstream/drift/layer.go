@@ -71,21 +71,6 @@ type LayerCase struct {
 	Message string  `json:"message,omitempty"` // what is wrong, in one line
 }
 
-// ExitCode is the exit code of a command that looked at this layer only.
-func (l Layer) ExitCode() int { return exitCode(l.Verdict, l.Vacuous) }
-
-func exitCode(v Verdict, vacuous bool) int {
-	switch {
-	case v == None:
-		return conformance.ExitOK
-	case v == Found:
-		return conformance.ExitFail
-	case vacuous:
-		return conformance.ExitVacuous
-	}
-	return conformance.ExitInfra
-}
-
 // Unjudged is a layer that could not be looked at.
 func Unjudged(name LayerName, err error) Layer {
 	return Layer{Name: name, Verdict: Unknown, Reason: firstLine(err.Error())}
@@ -104,7 +89,17 @@ type Outcome struct {
 }
 
 // ExitCode is the exit code of a command that looked at all layers.
-func (o Outcome) ExitCode() int { return exitCode(o.Verdict, o.Vacuous) }
+func (o Outcome) ExitCode() int {
+	switch {
+	case o.Verdict == None:
+		return conformance.ExitOK
+	case o.Verdict == Found:
+		return conformance.ExitFail
+	case o.Vacuous:
+		return conformance.ExitVacuous
+	}
+	return conformance.ExitInfra
+}
 
 // weight orders what layers came to: the heaviest is the outcome of all.
 func (o Outcome) weight() int {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 )
 
@@ -13,7 +14,7 @@ import (
 // outside is not markup.
 func TestPage(t *testing.T) {
 	build, err := compat.ParseBuild("0.33.0")
-	must(t, err)
+	require.NoError(t, err)
 	r := Report{
 		Build: build, Compat: "compat.toml", Line: compat.Line{Name: "0.32"},
 		Result: Result{Outcome: Outcome{Verdict: Found}, Layers: []Layer{
@@ -22,7 +23,7 @@ func TestPage(t *testing.T) {
 		}},
 	}
 	var b bytes.Buffer
-	must(t, r.html(&b))
+	require.NoError(t, r.html(&b))
 	for _, want := range []string{
 		"<title>drift 0.33.0: found</title>", "<b>DRIFT: FOUND</b>", "<li>release: 0.33.0</li>",
 		"<td>static</td><td>found</td><td>it has &lt;b&gt;changes&lt;/b&gt;</td><td>323 fields</td>", "<td>live</td><td>not run</td>",

@@ -15,6 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 )
 
@@ -24,7 +25,7 @@ func TestPythonThatDoesNotRun(t *testing.T) {
 		t.Skip("the interpreter is a script for sh")
 	}
 	python := filepath.Join(t.TempDir(), "python")
-	must(t, os.WriteFile(python, []byte("#!/bin/sh\necho No module named torch >&2\nexit 3\n"), 0o755))
+	require.NoError(t, os.WriteFile(python, []byte("#!/bin/sh\necho No module named torch >&2\nexit 3\n"), 0o755))
 	tests := []struct {
 		name, of string
 		want     Verdict
@@ -53,16 +54,16 @@ func TestPythonOfAWheelOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	python := filepath.Join(dir, "python")
 	script := "#!/bin/sh\nexit $(cat \"$PYTHONPATH/vllm/v1/engine/core_client.py\")\n"
-	must(t, os.WriteFile(python, []byte(script), 0o755))
+	require.NoError(t, os.WriteFile(python, []byte(script), 0o755))
 	path := filepath.Join(dir, "vllm.whl")
 	file, err := os.Create(path)
-	must(t, err)
+	require.NoError(t, err)
 	archive := zip.NewWriter(file)
 	member, err := archive.Create("vllm/v1/engine/core_client.py")
 	if err == nil {
 		_, err = member.Write([]byte("37"))
 	}
-	must(t, errors.Join(err, archive.Close(), file.Close()))
+	require.NoError(t, errors.Join(err, archive.Close(), file.Close()))
 	p := Python{
 		Build: build(t, "0.33.0"), Line: compat.Line{Name: "0.33", Tag: "v0.33.0"}, Model: t.TempDir(), Log: slog.New(slog.DiscardHandler),
 		Source: pinned.Source{Path: path}, Cache: t.TempDir(), Engines: Engines{Mode: EngineMode(python)},
@@ -94,9 +95,7 @@ func TestPythonCases(t *testing.T) {
 		{Name: "c", Verdict: Unknown, Message: "m"},
 		{Name: "d", Verdict: Skipped, Message: "n"},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "(-want +got)")
 }
 
 // TestPythonEnvironment: that of the release is found, else the nearest, unless none was wanted.
@@ -104,8 +103,8 @@ func TestPythonEnvironment(t *testing.T) {
 	peers := t.TempDir()
 	home := filepath.Join(peers, "engines", "0.27.1")
 	for path, text := range map[string]string{filepath.Join(home, "whole"): "x", filepath.Join(home, "bin", "python"): ""} {
-		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		must(t, os.WriteFile(path, []byte(text), 0o755))
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o755))
 	}
 	near := pyclient.Environment{Release: "0.27.1", Python: filepath.Join(home, "bin", "python")}
 	tests := []struct {
@@ -139,13 +138,5 @@ func TestPythonEnvironment(t *testing.T) {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
 		})
-	}
-}
-
-// must ends the test if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -19,7 +20,7 @@ import (
 func profile(t *testing.T, line string) *protocol.Profile {
 	t.Helper()
 	p, err := protocol.LoadProfile(line)
-	must(t, err)
+	require.NoError(t, err)
 	return p
 }
 
@@ -94,8 +95,9 @@ func TestStatic(t *testing.T) {
 				}
 				return sources.Result{Profile: read, Gaps: test.gaps, Downloaded: 5}, test.err
 			}}.Run(t.Context())
-			if layer.Verdict != test.want || layer.ExitCode() != test.code || layer.Downloaded != 5 || got.Profile != read {
-				t.Errorf("got %s, exit code %d, %d bytes: want %s, %d", layer.Verdict, layer.ExitCode(), layer.Downloaded, test.want, test.code)
+			code := Judge([]Layer{layer}).ExitCode()
+			if layer.Verdict != test.want || code != test.code || layer.Downloaded != 5 || got.Profile != read {
+				t.Errorf("got %s, exit code %d, %d bytes: want %s, %d", layer.Verdict, code, layer.Downloaded, test.want, test.code)
 			}
 			for _, want := range test.reasons {
 				if !strings.Contains(layer.Reason, want) {
@@ -112,8 +114,8 @@ func TestStatic(t *testing.T) {
 	}
 }
 
-// TestStaticReadsNothing: nothing of it may look like a release that says the same.
-func TestStaticReadsNothing(t *testing.T) {
+// TestStaticLines: nothing that was read may look like a release that says the same, and a tracker has the profile of its release.
+func TestStaticLines(t *testing.T) {
 	for _, x := range []sources.Result{{}, {Profile: &protocol.Profile{Line: "0.33", Version: "0.33.0"}}} {
 		layer, _ := Static{Line: compat.Line{Name: "0.33"}, Extract: func(context.Context) (sources.Result, error) { return x, nil }}.Run(t.Context())
 		if layer.Verdict != Unknown {
@@ -124,11 +126,7 @@ func TestStaticReadsNothing(t *testing.T) {
 	if layer.Verdict != Unknown || !strings.Contains(layer.Reason, `no wire profile for vLLM line "0.1"`) {
 		t.Errorf("got %+v", layer)
 	}
-}
-
-// TestStaticOfACandidate: a tracker has the profile of its release.
-func TestStaticOfACandidate(t *testing.T) {
-	layer, _ := Static{Line: compat.Line{Name: compat.RC, Tag: "v0.33.0rc1"}, Extract: func(context.Context) (sources.Result, error) {
+	layer, _ = Static{Line: compat.Line{Name: compat.RC, Tag: "v0.33.0rc1"}, Extract: func(context.Context) (sources.Result, error) {
 		return sources.Result{Profile: profile(t, "0.33")}, nil
 	}}.Run(t.Context())
 	if layer.Verdict != None || layer.Diff.Verdict() != wirediff.None {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 )
@@ -26,11 +27,9 @@ func TestTinyRelease(t *testing.T) {
 	}
 	got := profileText(t, p)
 	if *update {
-		must(t, os.WriteFile("testdata/tiny.json", []byte(got), 0o644))
+		require.NoError(t, os.WriteFile("testdata/tiny.json", []byte(got), 0o644))
 	}
-	if diff := cmp.Diff(readText(t, "testdata/tiny.json"), got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(readText(t, "testdata/tiny.json"), got), "-want +got")
 }
 
 // An edit replaces a text of a file; all of it if the old text is empty, and the file itself if the new one is "gone".
@@ -123,14 +122,12 @@ func TestSameWire(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			want, _, err := extractFrom(t, tiny(t))
-			must(t, err)
+			require.NoError(t, err)
 			got, gaps, err := extractFrom(t, edited(t, test.edits))
 			if err != nil || len(gaps) > 0 {
 				t.Fatalf("%v, gaps %v", err, gaps)
 			}
-			if diff := cmp.Diff(placeless(profileText(t, want)), placeless(profileText(t, got))); diff != "" {
-				t.Errorf("-before +after:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(placeless(profileText(t, want)), placeless(profileText(t, got))), "-before +after")
 		})
 	}
 }
@@ -305,9 +302,7 @@ func TestDefaultThatRuns(t *testing.T) {
 	}
 	fields := p.Structs["Sampling"].Fields
 	got := []string{string(fields[0].Default), fields[2].Name, string(fields[2].Default)}
-	if diff := cmp.Diff([]string{`"compute('a')"`, "most", `"lambda: 3()"`}, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]string{`"compute('a')"`, "most", `"lambda: 3()"`}, got), "-want +got")
 }
 
 func TestVersion(t *testing.T) {
@@ -331,7 +326,7 @@ func TestVersion(t *testing.T) {
 				}
 				return
 			}
-			must(t, err)
+			require.NoError(t, err)
 			if got, want := p.Version+" "+p.Line+" "+p.Commit, test.version+" "+test.line+" "+test.commit; got != want {
 				t.Errorf("got %q, want %q", got, want)
 			}
@@ -360,7 +355,7 @@ func TestSourceFails(t *testing.T) {
 		left := reads
 		p, _, err := extractFrom(t, failing{tiny(t), &left})
 		if left >= 0 && reads > 3 {
-			must(t, err)
+			require.NoError(t, err)
 			return // it was enough
 		}
 		if !errors.Is(err, errBroken) || p != nil {
@@ -372,7 +367,7 @@ func TestSourceFails(t *testing.T) {
 
 func TestCancelled(t *testing.T) {
 	parser, err := newParser()
-	must(t, err)
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := extract.Extract(ctx, parser, tiny(t)); !errors.Is(err, context.Canceled) {
@@ -385,7 +380,7 @@ func TestCancelled(t *testing.T) {
 func TestEveryLineCounts(t *testing.T) {
 	files := tiny(t)
 	p, _, err := extractFrom(t, files)
-	must(t, err)
+	require.NoError(t, err)
 	whole := placeless(profileText(t, p))
 	var silent strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -404,11 +399,9 @@ func TestEveryLineCounts(t *testing.T) {
 		files[name] = text
 	}
 	if *update {
-		must(t, os.WriteFile("testdata/silent.txt", []byte(silent.String()), 0o644))
+		require.NoError(t, os.WriteFile("testdata/silent.txt", []byte(silent.String()), 0o644))
 	}
-	if diff := cmp.Diff(readText(t, "testdata/silent.txt"), silent.String()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(readText(t, "testdata/silent.txt"), silent.String()), "-want +got")
 }
 
 // FuzzExtract: no source makes it panic, and none is read without a word when the module of the wire is not there.

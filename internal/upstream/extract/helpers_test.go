@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
 	"github.com/vllm-vcr/conformance/internal/upstream/sources"
@@ -27,7 +28,7 @@ var newParser = sync.OnceValues(func() (*pyast.Parser, error) { return pyast.New
 func extractFrom(t testing.TB, source extract.Source) (*protocol.Profile, []sources.Gap, error) {
 	t.Helper()
 	parser, err := newParser()
-	must(t, err)
+	require.NoError(t, err)
 	return extract.Extract(t.Context(), parser, source)
 }
 
@@ -81,14 +82,14 @@ func (s *spied) Read(ctx context.Context, paths []string) (map[string][]byte, er
 func profileText(t testing.TB, p *protocol.Profile) string {
 	t.Helper()
 	var b bytes.Buffer
-	must(t, protocol.WriteProfile(&b, p))
+	require.NoError(t, protocol.WriteProfile(&b, p))
 	return b.String()
 }
 
 func readText(t testing.TB, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	must(t, err)
+	require.NoError(t, err)
 	return string(text)
 }
 
@@ -102,16 +103,8 @@ func writeWheel(t *testing.T, path string, members map[string][]byte) {
 		if err == nil {
 			_, err = w.Write(members[name])
 		}
-		must(t, err)
+		require.NoError(t, err)
 	}
-	must(t, archive.Close())
-	must(t, os.WriteFile(path, b.Bytes(), 0o644))
-}
-
-// must ends the test if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, archive.Close())
+	require.NoError(t, os.WriteFile(path, b.Bytes(), 0o644))
 }

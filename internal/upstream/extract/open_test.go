@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 	"github.com/vllm-vcr/conformance/internal/upstream/sources"
@@ -56,8 +57,8 @@ func index(t *testing.T) *pypi.Index {
 func TestOpen(t *testing.T) {
 	x := index(t)
 	site := t.TempDir() // without _version.py, as a checkout
-	must(t, os.CopyFS(site, os.DirFS("testdata/tiny")))
-	must(t, os.Remove(filepath.Join(site, "vllm", "_version.py")))
+	require.NoError(t, os.CopyFS(site, os.DirFS("testdata/tiny")))
+	require.NoError(t, os.Remove(filepath.Join(site, "vllm", "_version.py")))
 	empty := t.TempDir()
 	base := strings.TrimSuffix(x.URL, "/simple")
 	for _, test := range []struct {
@@ -121,7 +122,7 @@ func openAndExtract(t *testing.T, index *pypi.Index, r sources.Request) (version
 
 func TestFolderWithAnImpossibleFile(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(dir, "vllm", "_version.py"), 0o755))
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "vllm", "_version.py"), 0o755))
 	if _, _, err := openAndExtract(t, nil, sources.Request{Name: dir}); err == nil || !strings.Contains(err.Error(), "vllm/_version.py is not a regular file") {
 		t.Errorf("error %v, want one that names the file", err)
 	}
@@ -129,9 +130,9 @@ func TestFolderWithAnImpossibleFile(t *testing.T) {
 
 func TestInstalledVersion(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.CopyFS(dir, os.DirFS("testdata/tiny")))
-	must(t, os.Remove(filepath.Join(dir, "vllm", "_version.py")))
-	must(t, os.Mkdir(filepath.Join(dir, "vllm-0.35.1+cpu.dist-info"), 0o755))
+	require.NoError(t, os.CopyFS(dir, os.DirFS("testdata/tiny")))
+	require.NoError(t, os.Remove(filepath.Join(dir, "vllm", "_version.py")))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "vllm-0.35.1+cpu.dist-info"), 0o755))
 	if version, _, err := openAndExtract(t, nil, sources.Request{Name: dir}); err != nil || version != "0.35.1" {
 		t.Errorf("version %q, %v, want that of the dist-info", version, err)
 	}

@@ -17,6 +17,7 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 	"github.com/vllm-vcr/conformance/internal/upstream/sources"
@@ -38,7 +39,7 @@ var older = []string{"0.23.0", "0.24.0", "0.25.0", "0.27.0"}
 func committed(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := vcr.Files.ReadFile(vcr.CompatPath)
-	must(t, err)
+	require.NoError(t, err)
 	matrix, findings := compat.Parse(vcr.CompatPath, text)
 	if len(findings) > 0 {
 		t.Fatal(findings)
@@ -63,7 +64,7 @@ func TestProfilesOfWheels(t *testing.T) {
 	for _, version := range inWheels {
 		t.Run(version, func(t *testing.T) {
 			release, err := extract.Open(t.Context(), &pypi.Index{}, sources.Request{Name: wheelPath(version)})
-			must(t, err)
+			require.NoError(t, err)
 			defer release.Close()
 			compareProfile(t, committed(t)[version], release)
 		})
@@ -73,13 +74,13 @@ func TestProfilesOfWheels(t *testing.T) {
 func compareProfile(t *testing.T, path string, source extract.Source) {
 	t.Helper()
 	p, gaps, err := extractFrom(t, source)
-	must(t, err)
+	require.NoError(t, err)
 	for _, g := range gaps {
 		t.Errorf("gap: %s", g)
 	}
 	got := profileText(t, p)
 	if *update && os.Getenv(envNetwork) != "" {
-		must(t, os.WriteFile(path, []byte(got), 0o644))
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 	}
 	if diff := gocmp.Diff(readText(t, path), got); diff != "" {
 		t.Errorf("%s is not what the release declares (go generate ./internal/wire/protocol rewrites it), -committed +extracted:\n%s",
@@ -101,7 +102,7 @@ func TestProfilesOfTheIndex(t *testing.T) {
 	for version, path := range committed(t) {
 		t.Run(version, func(t *testing.T) {
 			release, err := extract.Open(t.Context(), &pypi.Index{}, sources.Request{Name: version})
-			must(t, err)
+			require.NoError(t, err)
 			defer release.Close()
 			seen := &spied{release, map[string][]byte{}}
 			compareProfile(t, path, seen)
@@ -142,7 +143,7 @@ func TestInstalledEngines(t *testing.T) {
 				t.Fatalf("%s has %d folders of packages: %v", home, len(folders), err)
 			}
 			release, err := extract.Open(t.Context(), &pypi.Index{}, sources.Request{Name: folders[0]})
-			must(t, err)
+			require.NoError(t, err)
 			p, gaps, err := extractFrom(t, release)
 			if err != nil || len(gaps) > 0 {
 				t.Fatalf("%v, gaps %v", err, gaps)
@@ -150,9 +151,7 @@ func TestInstalledEngines(t *testing.T) {
 			if p.Version != version {
 				t.Errorf("version %q, want %q", p.Version, version)
 			}
-			if diff := gocmp.Diff(imported(t, home, p), declared(p)); diff != "" {
-				t.Errorf("-imported +extracted:\n%s", diff)
-			}
+			require.NoDiff(t, gocmp.Diff(imported(t, home, p), declared(p)), "-imported +extracted")
 		})
 	}
 }
@@ -198,7 +197,7 @@ func imported(t *testing.T, home string, p *protocol.Profile) map[string]runtime
 		modules[name] = e.Module
 	}
 	input, err := json.Marshal(modules)
-	must(t, err)
+	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), filepath.Join(home, "bin", "python3"), "testdata/imported.py")
 	cmd.Stdin = bytes.NewReader(input)
 	var stderr bytes.Buffer

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 )
@@ -32,9 +33,7 @@ func TestOpenEnds(t *testing.T) {
 // TestBounds: what a release makes us parse is bounded, file by file and in all.
 func TestBounds(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "a.py"), make([]byte, maxFile+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.py"), make([]byte, maxFile+1), 0o600))
 	if _, err := (&Folder{path: dir}).Read(t.Context(), []string{"a.py"}); err == nil || !strings.Contains(err.Error(), "a.py has more than 1048576 bytes") {
 		t.Errorf("a large file: %v", err)
 	}

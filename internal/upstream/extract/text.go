@@ -2,7 +2,6 @@ package extract
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -20,12 +19,27 @@ func profileText(p *protocol.Profile) string {
 		commit = ", commit " + p.Commit
 	}
 	fmt.Fprintf(&b, "vLLM %s, line %s%s\n", p.Version, p.Line, commit)
-	for _, section := range []func(io.Writer, *protocol.Profile){
-		textMessages, textEnums, textConstants, textUtilities, textStructs, textMetrics,
-	} {
-		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-		section(t, p)
-		_ = t.Flush() // a Builder takes everything
+	section(&b, "MESSAGES WITHOUT A STRUCT", p.Messages, messageText)
+	section(&b, "ENUMS", p.Enums, func(e protocol.Enum) []string {
+		var members []string
+		for _, m := range e.Members {
+			members = append(members, plain(m.Name)+"="+plain(string(m.Value)))
+		}
+		return []string{place(e.Place), strings.Join(members, ", ")}
+	})
+	section(&b, "CONSTANTS", p.Constants, func(c protocol.Constant) []string { return []string{place(c.Place), plain(string(c.Value))} })
+	section(&b, "UTILITIES", p.Utilities, func(u protocol.Utility) []string {
+		return []string{plain(string(u.Result)), place(u.Place), plain(u.Signature)}
+	})
+	structsText(&b, p.Structs)
+	if metrics := p.Metrics(); len(metrics) > 0 {
+		section(&b, "METRICS", metrics, func(m protocol.Metric) []string {
+			labels := plain(strings.Join(m.Labels, ", "))
+			if m.Buckets != "" {
+				labels += "; buckets " + plain(m.Buckets)
+			}
+			return []string{plain(m.Kind), place(m.Place), labels}
+		})
 	}
 	for line := range strings.Lines(b.String()) {
 		safe.WriteString(safetext.Line(strings.TrimRight(line, " \n")) + "\n")
@@ -38,54 +52,33 @@ func plain(text string) string { return strings.ReplaceAll(safetext.Line(text), 
 
 func place(p protocol.Place) string { return fmt.Sprintf("%s:%d", plain(p.Module), p.At) }
 
-func textMessages(w io.Writer, p *protocol.Profile) {
-	fmt.Fprintf(w, "\nMESSAGES WITHOUT A STRUCT\n")
-	for _, name := range slices.Sorted(maps.Keys(p.Messages)) {
-		m := p.Messages[name]
-		var keys []string
-		for _, k := range m.Keys {
-			key := plain(k.Name)
-			if k.Optional {
-				key += "?"
-			}
-			keys = append(keys, key)
+// section writes a table of the things of one kind, a row each: their names, and the cells that row returns.
+func section[T any](b *strings.Builder, title string, things map[string]T, row func(T) []string) {
+	fmt.Fprintf(b, "\n%s\n", title)
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	for _, name := range slices.Sorted(maps.Keys(things)) {
+		fmt.Fprintf(t, "  %s\t%s\n", plain(name), strings.Join(row(things[name]), "\t"))
+	}
+	_ = t.Flush() // a Builder takes everything
+}
+
+func messageText(m protocol.Message) []string {
+	var keys []string
+	for _, k := range m.Keys {
+		key := plain(k.Name)
+		if k.Optional {
+			key += "?"
 		}
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", plain(name), plain(m.Encoding), place(m.Place), strings.Join(keys, ", "))
+		keys = append(keys, key)
 	}
+	return []string{plain(m.Encoding), place(m.Place), strings.Join(keys, ", ")}
 }
 
-func textEnums(w io.Writer, p *protocol.Profile) {
-	fmt.Fprintf(w, "\nENUMS\n")
-	for _, name := range slices.Sorted(maps.Keys(p.Enums)) {
-		e := p.Enums[name]
-		var members []string
-		for _, m := range e.Members {
-			members = append(members, plain(m.Name)+"="+plain(string(m.Value)))
-		}
-		fmt.Fprintf(w, "  %s\t%s\t%s\n", plain(name), place(e.Place), strings.Join(members, ", "))
-	}
-}
-
-func textConstants(w io.Writer, p *protocol.Profile) {
-	fmt.Fprintf(w, "\nCONSTANTS\n")
-	for _, name := range slices.Sorted(maps.Keys(p.Constants)) {
-		c := p.Constants[name]
-		fmt.Fprintf(w, "  %s\t%s\t%s\n", plain(name), place(c.Place), plain(string(c.Value)))
-	}
-}
-
-func textUtilities(w io.Writer, p *protocol.Profile) {
-	fmt.Fprintf(w, "\nUTILITIES\n")
-	for _, name := range slices.Sorted(maps.Keys(p.Utilities)) {
-		u := p.Utilities[name]
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", plain(name), plain(string(u.Result)), place(u.Place), plain(u.Signature))
-	}
-}
-
-func textStructs(w io.Writer, p *protocol.Profile) {
-	fmt.Fprintf(w, "\nSTRUCTS\n")
-	for _, name := range slices.Sorted(maps.Keys(p.Structs)) {
-		s := p.Structs[name]
+func structsText(b *strings.Builder, structs map[string]protocol.Struct) {
+	fmt.Fprintf(b, "\nSTRUCTS\n")
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	for _, name := range slices.Sorted(maps.Keys(structs)) {
+		s := structs[name]
 		head := []string{s.Encoding}
 		if s.OmitDefaults {
 			head = append(head, "defaults left out")
@@ -93,7 +86,7 @@ func textStructs(w io.Writer, p *protocol.Profile) {
 		if s.Tag != "" {
 			head = append(head, "tag "+s.Tag)
 		}
-		fmt.Fprintf(w, "%s (%s) %s\n", plain(name), plain(strings.Join(head, ", ")), place(s.Place))
+		fmt.Fprintf(t, "%s (%s) %s\n", plain(name), plain(strings.Join(head, ", ")), place(s.Place))
 		for i, f := range s.Fields {
 			preset := "= None"
 			switch {
@@ -102,23 +95,8 @@ func textStructs(w io.Writer, p *protocol.Profile) {
 			case f.Default != nil:
 				preset = "= " + plain(string(f.Default))
 			}
-			fmt.Fprintf(w, "  %d\t%s\t%s\t%s\n", i, plain(f.Name), plain(f.Type), preset)
+			fmt.Fprintf(t, "  %d\t%s\t%s\t%s\n", i, plain(f.Name), plain(f.Type), preset)
 		}
 	}
-}
-
-func textMetrics(w io.Writer, p *protocol.Profile) {
-	metrics := p.Metrics()
-	if len(metrics) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "\nMETRICS\n")
-	for _, name := range slices.Sorted(maps.Keys(metrics)) {
-		m := metrics[name]
-		labels := plain(strings.Join(m.Labels, ", "))
-		if m.Buckets != "" {
-			labels += "; buckets " + plain(m.Buckets)
-		}
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", plain(name), plain(m.Kind), place(m.Place), labels)
-	}
+	_ = t.Flush()
 }

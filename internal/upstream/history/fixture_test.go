@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/history"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -56,7 +57,7 @@ func sources(t *testing.T) []history.Source {
 func parse(t *testing.T, text string) *protocol.Profile {
 	t.Helper()
 	p := new(protocol.Profile)
-	must(t, json.Unmarshal([]byte(text), p))
+	require.NoError(t, json.Unmarshal([]byte(text), p))
 	return p
 }
 
@@ -64,7 +65,7 @@ func parse(t *testing.T, text string) *protocol.Profile {
 func change(t *testing.T, of *protocol.Profile, line, version string, how func(*protocol.Profile)) *protocol.Profile {
 	t.Helper()
 	text, err := json.Marshal(of)
-	must(t, err)
+	require.NoError(t, err)
 	p := parse(t, string(text))
 	p.Line, p.Version = line, version
 	how(p)
@@ -74,7 +75,7 @@ func change(t *testing.T, of *protocol.Profile, line, version string, how func(*
 func fixture(t *testing.T) *history.History {
 	t.Helper()
 	h, err := history.New(sources(t))
-	must(t, err)
+	require.NoError(t, err)
 	return h
 }
 
@@ -84,18 +85,10 @@ func ofBuild(t *testing.T) *history.History {
 	var all []history.Source
 	for _, line := range protocol.Lines() {
 		p, err := protocol.LoadProfile(line)
-		must(t, err)
+		require.NoError(t, err)
 		all = append(all, history.Source{Profile: p})
 	}
 	h, err := history.New(all)
-	must(t, err)
+	require.NoError(t, err)
 	return h
-}
-
-// must ends the test if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

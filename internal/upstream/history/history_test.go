@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/history"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -48,9 +49,7 @@ func TestNew(t *testing.T) {
 		}
 		want[5+i] = strings.Replace(want[5+i], "CHANGES", fmt.Sprint(len(step.Changes)), 1)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
 	if h.Gaps() != 1 {
 		t.Errorf("%d gaps, want 1", h.Gaps())
 	}
@@ -61,7 +60,7 @@ func TestGapsAreNoSilence(t *testing.T) {
 	all := sources(t)
 	gaps := all[1].Gaps
 	h, err := history.New([]history.Source{{Profile: all[3].Profile}, {Profile: all[2].Profile, Gaps: gaps}})
-	must(t, err)
+	require.NoError(t, err)
 	if got := h.Steps[0].Verdict; got != "unknown" {
 		t.Errorf("verdict %s, want unknown", got)
 	}

@@ -113,12 +113,12 @@ func bar() page.Content {
 }
 
 // table returns one that can be scrolled, by keys too. Its columns are releases.
-func table(id, caption, corner string, columns []Release, body page.Content) page.Content {
+func table(id, caption string, columns []Release, body page.Content) page.Content {
 	return page.El("div", page.Class("wide"), attr("id", id), attr("tabindex", "0"), attr("role", "region"),
 		attr("aria-label", caption), page.NL,
 		page.El("table", page.Class("matrix"), page.NL, page.Lines(
 			page.El("caption", page.El("span", page.Class("stay"), shown(caption))),
-			page.El("thead", page.El("tr", page.El("th", attr("scope", "col"), shown(corner)),
+			page.El("thead", page.El("tr", page.El("th", attr("scope", "col")),
 				page.Each(columns, func(r Release) page.Element {
 					return page.El("th", attr("scope", "col"), attr("title", r.Version), shown(r.Name))
 				}))),
@@ -167,7 +167,7 @@ func (h *History) changes() page.Content {
 	}
 	return page.Lines(
 		page.El("h2", attr("id", "matrix"), shown("What changed")),
-		table("changes", "Number of changes from the release before, for each message, struct, enumeration and method.", "", columns, rows),
+		table("changes", "Number of changes from the release before, for each message, struct, enumeration and method.", columns, rows),
 		page.When(len(m.unchanged) > 0, page.El("p", page.Class("quiet"),
 			shown("Never changed: "+strings.Join(m.unchanged, ", ")+"."))))
 }
@@ -339,7 +339,7 @@ func (h *History) sizes() page.Content {
 	}
 	return page.Lines(
 		page.El("h2", attr("id", "sizes"), shown("How long")),
-		table("lengths", "Number of fields of each struct. Changes from the release before are marked.", "", h.Releases, rows))
+		table("lengths", "Number of fields of each struct. Changes from the release before are marked.", h.Releases, rows))
 }
 
 // handshake is the table of messages that have no struct, and of what an engine registers with.
@@ -367,7 +367,7 @@ func (h *History) handshake() page.Content {
 	}
 	return page.Lines(
 		page.El("h2", attr("id", "handshake"), shown("Handshake and frames")),
-		table("keys", "Keys of messages: ● always present, ○ may be absent.", "", h.Releases, rows))
+		table("keys", "Keys of messages: ● always present, ○ may be absent.", h.Releases, rows))
 }
 
 // utilities is the table of the engine's methods.
@@ -394,5 +394,5 @@ func (h *History) utilities() page.Content {
 	}
 	return page.Lines(
 		page.El("h2", attr("id", "utilities"), shown("Utility methods")),
-		table("methods", "Result types of the engine's methods. ●: the Python frontend calls the method.", "", h.Releases, rows))
+		table("methods", "Result types of the engine's methods. ●: the Python frontend calls the method.", h.Releases, rows))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/report/page"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/history"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 )
@@ -25,7 +26,7 @@ const breakout = "\"'><img/src=x><!--&amp;%41\x00\n::error::"
 func render(t *testing.T, write func(io.Writer, *history.History) error, h *history.History) string {
 	t.Helper()
 	var b bytes.Buffer
-	must(t, write(&b, h))
+	require.NoError(t, write(&b, h))
 	return b.String()
 }
 
@@ -84,9 +85,7 @@ func TestHTMLEscapes(t *testing.T) {
 	skeleton := func(end string) []string {
 		return tags.FindAllString(values.ReplaceAllString(withoutScript(t, render(t, history.HTML, extended(t, end))), `""`), -1)
 	}
-	if diff := cmp.Diff(skeleton("harmless"), skeleton(breakout)); diff != "" {
-		t.Errorf("-with harmless texts +with breakouts:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(skeleton("harmless"), skeleton(breakout)), "-with harmless texts +with breakouts")
 	page := render(t, history.HTML, extended(t, breakout))
 	if want := "&#34;&#39;&gt;&lt;img/src=x&gt;&lt;!--&amp;amp;%41  ::error::"; !strings.Contains(page, want) {
 		t.Error("no text is shown as it came")
@@ -156,9 +155,7 @@ func TestHTMLShowsEveryChange(t *testing.T) {
 			n, _ := strconv.Atoi(m[2])
 			got[m[1]] += n
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: counts in the table (-want +got):\n%s", name, diff)
-		}
+		require.NoDiff(t, cmp.Diff(want, got), "%s: counts in the table (-want +got)", name)
 		if n := strings.Count(text, "<li data-breaks="); n != want["every"] {
 			t.Errorf("%s: %d changes below the table, want %d", name, n, want["every"])
 		}
@@ -197,7 +194,7 @@ func TestJSON(t *testing.T) {
 		history.History
 	}
 	text := render(t, history.JSON, extended(t, breakout+"##vso["))
-	must(t, json.Unmarshal([]byte(text), &got))
+	require.NoError(t, json.Unmarshal([]byte(text), &got))
 	if got.Schema != "vllm-vcr/wire-history/1" || len(got.Steps) != 3 || len(got.Releases) != 4 {
 		t.Errorf("schema %s, %d steps, %d releases", got.Schema, len(got.Steps), len(got.Releases))
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
@@ -35,17 +36,13 @@ func TestReleases(t *testing.T) {
 	}
 	for _, name := range names {
 		text, err := os.ReadFile(filepath.Join("releases", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r, err := pinned.Parse(text)
 		if err != nil || r.Version+".toml" != name {
 			t.Errorf("%s: release %+v, %v", name, r, err)
 			continue
 		}
-		if diff := cmp.Diff(string(r.Text()), string(text)); diff != "" {
-			t.Errorf("%s was not written by capture engine --lock (-want +got):\n%s", name, diff)
-		}
+		require.NoDiff(t, cmp.Diff(string(r.Text()), string(text)), "%s was not written by capture engine --lock (-want +got)", name)
 		for _, machine := range []string{"x86_64", "aarch64"} {
 			if !slices.ContainsFunc(r.Wheels, func(w pinned.Wheel) bool {
 				return w.Project() == "vllm" && w.Version() == r.Version && w.Fits(machine) && w.Frontend != "" && w.Python != ""
@@ -115,9 +112,7 @@ func TestPackages(t *testing.T) {
 		"x86_64": {"torch==2 aa", "six==1 bb"}, "aarch64": {"six==1 bb", "torch==2 cc dd"},
 	})
 	want := map[string][]string{"any": {"six==1 bb"}, "x86_64": {"torch==2 aa"}, "aarch64": {"torch==2 cc dd"}}
-	if diff := cmp.Diff(want, e.Packages); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, e.Packages), "(-want +got)")
 	for machine, want := range map[string]string{
 		"aarch64": "six==1 --hash=sha256:bb\ntorch==2 --hash=sha256:cc --hash=sha256:dd\n", "s390x": "",
 	} {
@@ -142,13 +137,9 @@ func wheelOf(t *testing.T, members map[string]string) (file pypi.File, data []by
 		if err == nil {
 			_, err = member.Write([]byte(members[name]))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Close())
 	served = new(atomic.Int64)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		counted := &counter{ResponseWriter: w, n: served}
@@ -181,9 +172,7 @@ func TestVerified(t *testing.T) {
 	evil["vllm/vllm-rs"], evil["vllm/v1/engine/core_client.py"] = "#!/bin/sh\necho I am none\n", "import os\n"
 	honest, data, _ := wheelOf(t, members)
 	path := filepath.Join(t.TempDir(), "w.whl")
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, data, 0o644))
 	published, err := pinned.DigestsOf(path)
 	if err != nil || published.Frontend != digestOf([]byte(frontend)) || published.SHA256 != honest.SHA256 || published.Python == "" {
 		t.Fatalf("digests %+v, %v", published, err)
@@ -255,13 +244,9 @@ func pythonOf(t *testing.T, members map[string]string) string {
 	t.Helper()
 	_, data, _ := wheelOf(t, members)
 	path := filepath.Join(t.TempDir(), "w.whl")
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, data, 0o644))
 	w, err := pinned.DigestsOf(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return w.Python
 }
 

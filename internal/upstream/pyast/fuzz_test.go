@@ -6,15 +6,17 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func FuzzParse(f *testing.F) {
 	p := newParser(f)
 	files, err := filepath.Glob("testdata/python/*.py")
-	must(f, err)
+	require.NoError(f, err)
 	for _, path := range files {
 		source, err := os.ReadFile(path)
-		must(f, err)
+		require.NoError(f, err)
 		f.Add(source[:min(len(source), 4000)])
 		for line := range strings.Lines(string(source)) {
 			if strings.Contains(path, "tricky") {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestLiteral(t *testing.T) {
@@ -53,11 +55,9 @@ z"`, "\a\b\f\n\r\t\v\\'\"\x00AAA😀\\qz"},
 		t.Run(test.name, func(t *testing.T) {
 			tree := parse(t, p, "x = "+test.source)
 			got, err := Literal(expression(t, tree))
-			must(t, err)
+			require.NoError(t, err)
 			equal := cmp.Comparer(func(a, b *big.Int) bool { return a.Cmp(b) == 0 })
-			if diff := cmp.Diff(test.want, got, equal); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got, equal), "(-want +got)")
 		})
 	}
 }

@@ -9,21 +9,23 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // newParser returns a parser that is closed with the test.
 func newParser(t testing.TB) *Parser {
 	t.Helper()
 	p, err := New(t.Context())
-	must(t, err)
-	t.Cleanup(func() { must(t, p.Close(context.Background())) })
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close(context.Background())) })
 	return p
 }
 
 func parse(t testing.TB, p *Parser, source string) *Tree {
 	t.Helper()
 	tree, err := p.Parse(t.Context(), []byte(source))
-	must(t, err)
+	require.NoError(t, err)
 	return tree
 }
 
@@ -71,7 +73,7 @@ func TestParseRefuses(t *testing.T) {
 func TestParseAfterClose(t *testing.T) {
 	p := newParser(t)
 	tree := parse(t, p, "a = 1")
-	must(t, p.Close(t.Context()))
+	require.NoError(t, p.Close(t.Context()))
 	if got := expression(t, tree).Text(); got != "1" {
 		t.Errorf("the tree has become %q", got)
 	}
@@ -128,9 +130,7 @@ func TestParseLineEnds(t *testing.T) {
 			if broken := tree.Errors(); len(broken) > 0 {
 				t.Fatal(broken)
 			}
-			if diff := cmp.Diff(want, names(tree), cmp.AllowUnexported(line{})); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(want, names(tree), cmp.AllowUnexported(line{})), "(-want +got)")
 			if value, err := Literal(expression(t, tree)); value != "a\nb" {
 				t.Errorf("the string is %q, %v", value, err)
 			}
@@ -140,20 +140,12 @@ func TestParseLineEnds(t *testing.T) {
 
 func BenchmarkParse(b *testing.B) {
 	source, err := os.ReadFile("testdata/python/serial_utils.py")
-	must(b, err)
+	require.NoError(b, err)
 	p := newParser(b)
 	b.SetBytes(int64(len(source)))
 	for b.Loop() {
 		if _, err := p.Parse(b.Context(), source); err != nil {
 			b.Fatal(err)
 		}
-	}
-}
-
-// must ends the test if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A pythonView is what testdata/unparse.py says of a file.
@@ -39,7 +40,7 @@ func askPython(t *testing.T, python string, files []string) []pythonView {
 	var views []pythonView
 	for line := range bytes.Lines(out) {
 		var view pythonView
-		must(t, json.Unmarshal(line, &view))
+		require.NoError(t, json.Unmarshal(line, &view))
 		views = append(views, view)
 	}
 	if len(views) != len(files) {
@@ -111,7 +112,7 @@ func compareWithPython(t *testing.T, python string, files []string) {
 	compared := 0
 	for _, view := range askPython(t, python, files) {
 		source, err := os.ReadFile(view.File)
-		must(t, err)
+		require.NoError(t, err)
 		tree, err := p.Parse(t.Context(), source)
 		if err != nil {
 			t.Errorf("%s: %v", view.File, err)
@@ -129,9 +130,7 @@ func compareWithPython(t *testing.T, python string, files []string) {
 		for _, e := range tree.Errors() {
 			complain("%s:%d: %s", view.File, e.Line, e.What)
 		}
-		if diff := gocmp.Diff(sortedText(slices.Concat(view.Classes, view.Parameters)), sortedText(definitions(tree))); diff != "" {
-			t.Errorf("%s: classes and functions (-Python +here):\n%s", view.File, diff)
-		}
+		require.NoDiff(t, gocmp.Diff(sortedText(slices.Concat(view.Classes, view.Parameters)), sortedText(definitions(tree))), "%s: classes and functions (-Python +here)", view.File)
 		compared += len(view.Parameters) + compareExpressions(complain, tree, view)
 	}
 	t.Logf("%d files, %d expressions and signatures", len(files), compared)

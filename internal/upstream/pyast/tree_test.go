@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestTree(t *testing.T) {
@@ -48,9 +50,7 @@ assignment integer "right" true 2 3
 	for i := range want {
 		want[i] = strings.ReplaceAll(want[i], "|", "\n")
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "(-want +got)")
 }
 
 // TestChildren: neither comments nor the backslashes that continue a line are children, and a nil node has none.
@@ -111,9 +111,7 @@ func TestErrors(t *testing.T) {
 			for _, e := range parse(t, p, test.source).Errors() {
 				got = append(got, e.Error())
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got), "(-want +got)")
 		})
 	}
 }
@@ -128,7 +126,5 @@ func TestErrorsIn(t *testing.T) {
 			got[n.ByField("name").Text()] = len(n.Errors())
 		}
 	}
-	if diff := cmp.Diff(map[string]int{"A": 0, "B": 1, "C": 0}, got); diff != "" {
-		t.Errorf("errors of classes (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(map[string]int{"A": 0, "B": 1, "C": 0}, got), "errors of classes (-want +got)")
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestParseStops(t *testing.T) {
@@ -49,7 +51,7 @@ func TestParseStopsWithinToken(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	asked := 0
 	i, err := p.take(ctx)
-	must(t, err)
+	require.NoError(t, err)
 	source := []byte(strings.Repeat("\\\n", 1<<20)) // each backslash has it read all that follows
 	_, _, err = i.run(cancelOnErr{ctx, func() {
 		if asked++; asked == 100 {
@@ -99,9 +101,7 @@ func TestModuleAsksForNothing(t *testing.T) {
 		from, name, _ := f.Import()
 		imports = append(imports, from+"."+name)
 	}
-	if diff := cmp.Diff([]string{"env.stop"}, imports); diff != "" {
-		t.Errorf("imports (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]string{"env.stop"}, imports), "imports (-want +got)")
 }
 
 // TestModuleIsBuiltFromItsSources builds the module again, from what the registries have.
@@ -115,7 +115,7 @@ func TestModuleIsBuiltFromItsSources(t *testing.T) {
 		t.Fatalf("%v\n%s", err, log)
 	}
 	built, err := os.ReadFile(out)
-	must(t, err)
+	require.NoError(t, err)
 	if !bytes.Equal(built, module) {
 		t.Errorf("wasm/build makes %d bytes, not the %d of python.wasm: run it, and commit both", len(built), len(module))
 	}
@@ -124,7 +124,7 @@ func TestModuleIsBuiltFromItsSources(t *testing.T) {
 func BenchmarkNew(b *testing.B) {
 	for b.Loop() {
 		p, err := New(b.Context())
-		must(b, err)
+		require.NoError(b, err)
 		_ = p.Close(b.Context())
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -34,7 +35,7 @@ func indexOf(answer http.HandlerFunc) *pypi.Index {
 func FuzzPage(f *testing.F) {
 	for _, name := range []string{"vllm.html", "nightly.html", "vllm.json"} {
 		text, err := os.ReadFile("testdata/" + name)
-		must(f, err)
+		require.NoError(f, err)
 		f.Add(strings.HasSuffix(name, ".json"), text)
 	}
 	f.Add(false, []byte(htmlPage(`<base href="//y/z/"><a data-yanked href="vllm-1.0.0+cpu-py3-none-any.whl#sha256=x">`)))

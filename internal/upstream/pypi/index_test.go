@@ -20,6 +20,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -53,7 +54,7 @@ func page(t *testing.T, names ...string) []byte {
 		})
 	}
 	text, err := json.Marshal(map[string]any{"meta": map[string]any{"api-version": "1.1"}, "files": files})
-	must(t, err)
+	require.NoError(t, err)
 	return text
 }
 
@@ -71,7 +72,7 @@ func TestReleases(t *testing.T) {
 		_, _ = w.Write(body)
 	})
 	got, err := at(url+"/simple").Releases(t.Context(), "VLLM")
-	must(t, err)
+	require.NoError(t, err)
 	file := func(name string, size int64, yanked bool) pypi.File {
 		return pypi.File{Name: name, URL: url + "/files/" + name, SHA256: strings.Repeat("ab", 32), Size: size, Yanked: yanked}
 	}
@@ -84,19 +85,15 @@ func TestReleases(t *testing.T) {
 		}},
 		{Version: "0.25.1.post1", Yanked: true, Uploaded: day(16), Files: []pypi.File{file("vllm-0.25.1.post1-py3-none-any.whl", 14, true)}},
 	}
-	if diff := gocmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, gocmp.Diff(want, got), "(-want +got)")
 	builds, err := at(url+"/simple").ReleasesAndBuilds(t.Context(), "vllm")
-	must(t, err)
+	require.NoError(t, err)
 	var versions []string
 	for _, r := range builds {
 		versions = append(versions, r.Version)
 	}
 	wantVersions := []string{"0.9.2", "0.10.0.dev1", "0.10.0rc1", "0.10.0", "0.10.0+cpu", "0.25.1.post1"}
-	if diff := gocmp.Diff(wantVersions, versions); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, gocmp.Diff(wantVersions, versions), "(-want +got)")
 }
 
 // htmlPage is the page of a project with one release, and something before it.
@@ -109,7 +106,7 @@ func htmlPage(before string) string {
 func serveFile(t *testing.T, kind, name string) *pypi.Index {
 	t.Helper()
 	body, err := os.ReadFile(filepath.Join("testdata", name))
-	must(t, err)
+	require.NoError(t, err)
 	url, _ := serve(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		w.Header().Set("Content-Type", kind)
 		_, _ = w.Write(body)
@@ -120,13 +117,11 @@ func serveFile(t *testing.T, kind, name string) *pypi.Index {
 // TestBothForms: the two forms of what pypi.org answers are the same releases, but for what HTML cannot say.
 func TestBothForms(t *testing.T) {
 	want, err := serveFile(t, jsonType, "vllm.json").Releases(t.Context(), "vllm")
-	must(t, err)
+	require.NoError(t, err)
 	for _, kind := range []string{"text/html", "text/html; charset=UTF-8", "application/vnd.pypi.simple.v1+html"} {
 		got, err := serveFile(t, kind, "vllm.html").Releases(t.Context(), "vllm")
-		must(t, err)
-		if diff := gocmp.Diff(onlyInHTML(want), got); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		require.NoError(t, err)
+		require.NoDiff(t, gocmp.Diff(onlyInHTML(want), got), "(-want +got)")
 	}
 	const reason = "A bug in tensor parallelism support."
 	if len(want) != 3 || !want[0].Yanked || want[0].Reason != reason || want[0].Files[0].Reason != reason || want[2].Yanked {
@@ -164,14 +159,12 @@ func TestYankedInHTML(t *testing.T) {
 				_, _ = fmt.Fprintf(w, `<a %s href="w/%s">x</a> <a href="w/%s" %s>y</a>`, test.first, first.Name, second.Name, test.second)
 			})
 			got, err := at(url).Releases(t.Context(), "vllm")
-			must(t, err)
+			require.NoError(t, err)
 			test.want.Version = "0.33.0"
 			for i := range test.want.Files {
 				test.want.Files[i].URL = url + "/vllm/w/" + test.want.Files[i].Name
 			}
-			if diff := gocmp.Diff([]pypi.Release{test.want}, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, gocmp.Diff([]pypi.Release{test.want}, got), "(-want +got)")
 		})
 	}
 }
@@ -193,7 +186,7 @@ func onlyInHTML(releases []pypi.Release) []pypi.Release {
 func TestNightly(t *testing.T) {
 	const version = "0.34.0.dev123+g1a2b3c4d5"
 	body, err := os.ReadFile("testdata/nightly.html")
-	must(t, err)
+	require.NoError(t, err)
 	wheel := wheelOf(t, map[string]string{
 		"vllm-" + version + ".dist-info/METADATA": "Metadata-Version: 2.4\nName: vllm\nVersion: " + version + "\n\nVersion: 1\n",
 		"vllm/_version.py":                        "__commit_id__ = commit_id = 'g1a2b3c4d5'\n",
@@ -227,7 +220,7 @@ func TestNightly(t *testing.T) {
 	}
 	for _, f := range []pypi.File{file, {URL: file.URL}} {
 		opened, err := x.OpenWheel(t.Context(), f)
-		must(t, err)
+		require.NoError(t, err)
 		said, err := opened.Version()
 		if err != nil || said != version || opened.File.Name != file.Name {
 			t.Errorf("%s of version %q: %v", opened.File.Name, said, err)
@@ -426,7 +419,7 @@ func TestCredentials(t *testing.T) {
 	})
 	x := at(strings.Replace(url, "http://", "http://me:hunter2@", 1) + "/simple")
 	releases, err := x.Releases(t.Context(), "vllm")
-	must(t, err)
+	require.NoError(t, err)
 	for i, r := range releases {
 		f := r.Files[0]
 		f.Size = int64(len(wheel.data)) * int64(i) // 0: the index does not tell
@@ -434,9 +427,7 @@ func TestCredentials(t *testing.T) {
 	}
 	slices.Sort(asked)
 	want := []string{"me hunter2 /files/vllm-0.33.0-py3-none-any.whl", "me hunter2 /simple/vllm/"}
-	if diff := gocmp.Diff(want, asked); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, gocmp.Diff(want, asked), "(-want +got)")
 }
 
 func TestWheelOf(t *testing.T) {
@@ -466,14 +457,6 @@ func TestWheelOf(t *testing.T) {
 			got, err := r.Wheel(cmp.Or(test.goos, "linux"), cmp.Or(test.arch, "amd64"))
 			checkText(t, got.Name, err, test.want)
 		})
-	}
-}
-
-// must ends the test if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -36,7 +37,7 @@ func TestRealIndex(t *testing.T) {
 	x := realIndex(t)
 	start := time.Now()
 	releases, err := x.Releases(t.Context(), "vllm")
-	must(t, err)
+	require.NoError(t, err)
 	t.Logf("%d releases in %v, the newest is %s of %v", len(releases), time.Since(start), releases[len(releases)-1].Version,
 		releases[len(releases)-1].Uploaded)
 	if !releaseOf(t, releases, "0.2.1").Yanked || releaseOf(t, releases, "0.33.0").Yanked {
@@ -48,7 +49,7 @@ func TestRealIndex(t *testing.T) {
 			continue
 		}
 		version, err := compat.ParseVersion(line.Tag)
-		must(t, err)
+		require.NoError(t, err)
 		got, err := x.Commit(t.Context(), releaseOf(t, releases, version.String()))
 		if err != nil || got != line.ProtocolRev {
 			t.Errorf("%s: commit %q, %v, want %s", version, got, err, line.ProtocolRev)
@@ -60,7 +61,7 @@ func TestRealIndex(t *testing.T) {
 func TestRealWheel(t *testing.T) {
 	x := realIndex(t)
 	releases, err := x.Releases(t.Context(), "vllm")
-	must(t, err)
+	require.NoError(t, err)
 	// The second build of these wheels replaced the first.
 	file, err := releaseOf(t, releases, "0.23.0").Wheel("linux", "amd64")
 	if want := "vllm-0.23.0-2-cp38-abi3-manylinux_2_28_x86_64.whl"; err != nil || file.Name != want {
@@ -71,7 +72,7 @@ func TestRealWheel(t *testing.T) {
 	}
 	start := time.Now()
 	wheel, err := x.OpenWheel(t.Context(), pypi.File{URL: file.URL})
-	must(t, err)
+	require.NoError(t, err)
 	names := slices.DeleteFunc(wheel.Names(), func(name string) bool { return !strings.HasSuffix(name, ".py") })
 	got, absent, err := wheel.ReadFiles(append(names, "vllm/none.py"), 8<<20)
 	sources := wheel.Downloaded()

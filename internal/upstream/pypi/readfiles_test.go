@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -62,20 +63,14 @@ func TestReadFiles(t *testing.T) {
 	all, wanted := sources()
 	server := wheelOf(t, all)
 	wheel, err := at("http://x").OpenWheel(t.Context(), server.file(t))
-	must(t, err)
-	if diff := cmp.Diff(slices.Sorted(maps.Keys(all)), wheel.Names()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoError(t, err)
+	require.NoDiff(t, cmp.Diff(slices.Sorted(maps.Keys(all)), wheel.Names()), "(-want +got)")
 	before := wheel.Downloaded()
 	asked := slices.Concat([]string{"b/none", "a/none"}, wanted, wanted, []string{"b/none"})
 	got, absent, err := wheel.ReadFiles(asked, 4000)
-	must(t, err)
-	if diff := cmp.Diff(pick(all, wanted), texts(got)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff([]string{"b/none", "a/none"}, absent); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoError(t, err)
+	require.NoDiff(t, cmp.Diff(pick(all, wanted), texts(got)), "(-want +got)")
+	require.NoDiff(t, cmp.Diff([]string{"b/none", "a/none"}, absent), "(-want +got)")
 	// The end, the neighbours, the middle; "e/last" is in the end.
 	if cost := wheel.Downloaded() - before; server.number != 3 || cost > 200<<10 {
 		t.Errorf("%d requests, %d bytes: %q", server.number, cost, server.ranges)
@@ -84,9 +79,7 @@ func TestReadFiles(t *testing.T) {
 	if err != nil || len(absent) > 0 {
 		t.Errorf("absent %q, %v", absent, err)
 	}
-	if diff := cmp.Diff(all, texts(got)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(all, texts(got)), "(-want +got)")
 	for _, span := range server.ranges {
 		var from, to int
 		if _, err := fmt.Sscanf(span, "bytes=%d-%d", &from, &to); err != nil || to-from >= maxBatch {
@@ -122,7 +115,7 @@ func TestReadFilesFail(t *testing.T) {
 			server := &wheelServer{data: slices.Clone(whole.data), etag: whole.etag}
 			f := server.file(t)
 			wheel, err := at("http://x").OpenWheel(t.Context(), f)
-			must(t, err)
+			require.NoError(t, err)
 			if test.damage != nil {
 				server.mu.Lock()
 				test.damage(server)
@@ -155,7 +148,7 @@ func failing(status int) func(*wheelServer) {
 func onDisk(t *testing.T, name string, data []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	must(t, os.WriteFile(path, data, 0o600))
+	require.NoError(t, os.WriteFile(path, data, 0o600))
 	return path
 }
 
@@ -165,14 +158,12 @@ func TestOpenFile(t *testing.T) {
 	all["big/"] = "" // the folder
 	const name = "vllm-0.33.0-cp38-abi3-manylinux_2_28_x86_64.whl"
 	wheel, err := pypi.OpenFile(onDisk(t, name, wheelOf(t, all).data))
-	must(t, err)
+	require.NoError(t, err)
 	got, absent, err := wheel.ReadFiles(append(wanted, "none"), 4000)
 	if err != nil || !slices.Equal(absent, []string{"none"}) {
 		t.Errorf("absent %q, %v", absent, err)
 	}
-	if diff := cmp.Diff(pick(all, wanted), texts(got)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(pick(all, wanted), texts(got)), "(-want +got)")
 	if slices.Contains(wheel.Names(), "big/") || len(wheel.Names()) != len(all)-1 {
 		t.Errorf("%d members", len(wheel.Names()))
 	}
@@ -274,7 +265,7 @@ func TestVersion(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			path := onDisk(t, test.file, wheelOf(t, test.members).data)
 			wheel, err := pypi.OpenFile(path)
-			must(t, err)
+			require.NoError(t, err)
 			t.Cleanup(func() { _ = wheel.Close() })
 			got, err := wheel.Version()
 			checkText(t, got, err, test.want, path)
@@ -293,7 +284,7 @@ func TestLyingSize(t *testing.T) {
 	data := wheelOf(t, map[string]string{"big/a": "aaaa"}).data
 	data[bytes.Index(data, []byte("PK\x01\x02"))+24] = 3
 	wheel, err := pypi.OpenFile(onDisk(t, "w.whl", data))
-	must(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = wheel.Close() })
 	var got bytes.Buffer
 	checkError(t, wheel.Copy(&got, "big/a", 3), "big/a: ", "w.whl")
@@ -309,15 +300,15 @@ func TestNegativePlace(t *testing.T) {
 	extra := append([]byte{1, 0, 8, 0}, bytes.Repeat([]byte{0xff}, 8)...) // of zip64: the place is -1
 	for _, header := range []zip.FileHeader{{Name: "a", Extra: extra}, {Name: "b"}, {Name: "c"}} {
 		w, err := archive.CreateHeader(&header)
-		must(t, err)
+		require.NoError(t, err)
 		_, _ = io.WriteString(w, noise(1<<20))
 	}
-	must(t, archive.Close())
+	require.NoError(t, archive.Close())
 	server := &wheelServer{data: data.Bytes()}
 	place := bytes.Index(server.data, []byte("PK\x01\x02")) + 42
 	copy(server.data[place:], "\xff\xff\xff\xff")
 	wheel, err := at("http://x").OpenWheel(t.Context(), server.file(t))
-	must(t, err)
+	require.NoError(t, err)
 	_, err = wheel.ReadFile("a", 1<<20)
 	checkError(t, err, "cannot be read as a wheel: ")
 	_, _, err = wheel.ReadFiles([]string{"a", "b"}, 1<<20)

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -65,12 +66,12 @@ func writeWheel(t testing.TB, to io.Writer, members map[string]string) {
 			method = zip.Store
 		}
 		w, err := archive.CreateHeader(&zip.FileHeader{Name: name, Method: method})
-		must(t, err)
+		require.NoError(t, err)
 		if _, err := io.WriteString(w, members[name]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	must(t, archive.Close())
+	require.NoError(t, archive.Close())
 }
 
 func noise(size int) string {
@@ -104,7 +105,7 @@ func TestWheelRanges(t *testing.T) {
 				f.Size = 0
 			}
 			wheel, err := at("http://x").OpenWheel(t.Context(), f)
-			must(t, err)
+			require.NoError(t, err)
 			if text, err := wheel.ReadFile("small", 1); err != nil || string(text) != "x" {
 				t.Errorf("small: %q, %v", text, err)
 			}
@@ -241,7 +242,7 @@ func TestSave(t *testing.T) {
 			f := server.file(t)
 			f.SHA256 = test.sha256
 			wheel, err := at("").OpenWheel(t.Context(), f)
-			must(t, err)
+			require.NoError(t, err)
 			var got bytes.Buffer
 			err = wheel.Save(&got)
 			if test.want != "" {

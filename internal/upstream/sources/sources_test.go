@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -42,9 +43,7 @@ func TestMain(m *testing.M) {
 
 func TestRead(t *testing.T) {
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	request := Request{Name: "a", Wheel: &pypi.File{URL: "b"}, Index: "c", Yanked: true}
 	gap := Gap{Place: protocol.Place{Module: "m.py", At: 7}, What: "class X", Why: "it is gone"}
 	for _, test := range []struct {
@@ -69,9 +68,7 @@ func TestRead(t *testing.T) {
 			t.Setenv("SOURCES_TEST", test.program)
 			var stderr strings.Builder
 			got, err := Read(t.Context(), self, request, &stderr)
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got), "(-want +got)")
 			if err != nil && err.Error() != test.wantErr || err == nil && test.wantErr != "" || stderr.String() != test.stderr {
 				t.Errorf("error %v, stderr %q, want %q and %q", err, stderr.String(), test.wantErr, test.stderr)
 			}

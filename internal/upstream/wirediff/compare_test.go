@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -44,9 +45,7 @@ func checkChanges(t *testing.T, d *wirediff.Diff, subject, word, want string) {
 	for i := range got {
 		got[i] = strings.Replace(got[i], subject, word, 1)
 	}
-	if diff := cmp.Diff(strings.ReplaceAll(want, "; ", "\n"), strings.Join(got, "\n")); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(strings.ReplaceAll(want, "; ", "\n"), strings.Join(got, "\n")), "-want +got")
 }
 
 // sayings are changes as lines: "breaking field-added X.c@2 [engines recorders]".
@@ -202,9 +201,28 @@ func edited(fillA, fillB func(*protocol.Profile)) *wirediff.Diff {
 	return wirediff.Compare(both[0], both[1])
 }
 
+// A partCase has the text of what a profile says of something, before and after; there is nothing if it is empty.
+type partCase struct{ name, in, a, b, want string }
+
+// compareParts compares profiles that hold only what fill makes of the text of a case.
+func compareParts(t *testing.T, word string, tests []partCase, fill func(p *protocol.Profile, in, text string)) {
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			side := func(text string) func(*protocol.Profile) {
+				return func(p *protocol.Profile) {
+					if text != "" {
+						fill(p, test.in, text)
+					}
+				}
+			}
+			checkChanges(t, edited(side(test.a), side(test.b)), test.in, word, test.want)
+		})
+	}
+}
+
 func TestCompareMessages(t *testing.T) {
-	// "map a b?", "?" being optional; empty: there is none
-	tests := []struct{ name, message, a, b, want string }{
+	// "map a b?", "?" being optional
+	compareParts(t, "M", []partCase{
 		{"the same", "READY", "map a b?", "map b? a", ""},
 		{"an optional key", "READY", "map a", "map a b?", "compatible key-added M.b []"},
 		{"a key of the engine", "READY", "map a", "map a b", "breaking key-added M.b [engines]"},
@@ -223,30 +241,19 @@ func TestCompareMessages(t *testing.T) {
 		{"a message more", "READY", "", "map a", "breaking message-added M [frontends recorders]"},
 		{"a message less", "INIT.x", "map a", "", "breaking message-removed M [engines recorders]"},
 		{"on no known way", "Other", "map a", "map", "breaking key-removed M.a [engines frontends recorders]"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			fill := func(text string) func(*protocol.Profile) {
-				return func(p *protocol.Profile) {
-					words := strings.Fields(text)
-					if len(words) == 0 {
-						return
-					}
-					m := protocol.Message{Encoding: words[0]}
-					for _, word := range words[1:] {
-						m.Keys = append(m.Keys, protocol.Key{Name: strings.TrimSuffix(word, "?"), Optional: strings.HasSuffix(word, "?")})
-					}
-					p.Messages[test.message] = m
-				}
-			}
-			checkChanges(t, edited(fill(test.a), fill(test.b)), test.message, "M", test.want)
-		})
-	}
+	}, func(p *protocol.Profile, in, text string) {
+		words := strings.Fields(text)
+		m := protocol.Message{Encoding: words[0]}
+		for _, word := range words[1:] {
+			m.Keys = append(m.Keys, protocol.Key{Name: strings.TrimSuffix(word, "?"), Optional: strings.HasSuffix(word, "?")})
+		}
+		p.Messages[in] = m
+	})
 }
 
 func TestCompareEnumsAndConstants(t *testing.T) {
 	// "A=1 B=2" for an enum, else the value of a constant
-	tests := []struct{ name, in, a, b, want string }{
+	compareParts(t, "X", []partCase{
 		{"the same in another order", "FinishReason", "A=1 B=2", "B=2 A=1", ""},
 		{"a member more", "FinishReason", "A=1", "A=1 B=2", "breaking member-added X.B [frontends recorders]"},
 		{"a type more", "EngineCoreRequestType", "A=1", "A=1 B=2", "breaking member-added X.B [engines recorders]"},
@@ -265,84 +272,44 @@ func TestCompareEnumsAndConstants(t *testing.T) {
 		{"not sent", "HANDSHAKE_TIMEOUT_MINS", "5", "6", "informational constant-value X []"},
 		{"a word more", "PauseMode", "'Literal[0]'", "'Literal[0, 1]'", "breaking constant-value X [engines recorders]"},
 		{"a word less", "PauseMode", "'Literal[0, 1]'", "'Literal[0]'", "breaking constant-value X [frontends]"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			fill := func(text string) func(*protocol.Profile) {
-				return func(p *protocol.Profile) {
-					var e protocol.Enum
-					for _, word := range strings.Fields(text) {
-						if name, v, isEnum := strings.Cut(word, "="); isEnum {
-							e.Members = append(e.Members, protocol.Member{Name: name, Value: raw(v)})
-						}
-					}
-					switch {
-					case len(e.Members) > 0:
-						p.Enums[test.in] = e
-					case text != "":
-						p.Constants[test.in] = protocol.Constant{Value: raw(text)}
-					}
-				}
+	}, func(p *protocol.Profile, in, text string) {
+		var e protocol.Enum
+		for _, word := range strings.Fields(text) {
+			if name, v, isEnum := strings.Cut(word, "="); isEnum {
+				e.Members = append(e.Members, protocol.Member{Name: name, Value: raw(v)})
 			}
-			checkChanges(t, edited(fill(test.a), fill(test.b)), test.in, "X", test.want)
-		})
-	}
+		}
+		if p.Enums[in] = e; len(e.Members) == 0 {
+			delete(p.Enums, in)
+			p.Constants[in] = protocol.Constant{Value: raw(text)}
+		}
+	})
 }
 
 func TestCompareUtilities(t *testing.T) {
-	method := func(signature, result string, calls ...string) *protocol.Utility {
-		return &protocol.Utility{Signature: signature, Result: protocol.ResultKind(result), Calls: calls}
-	}
-	tests := []struct {
-		name string
-		a, b *protocol.Utility
-		want string
-	}{
-		{"the same", method("(self, a: int) -> None", "none", "a"), method("(self, a: int) -> None", "none", "a"), ""},
-		{"called now", nil, method("(self)", "none", ""), "breaking utility-added m [engines]"},
-		{"called no more", method("(self)", "none", ""), nil, "informational utility-removed m []"},
-		{"another result", method("(self)", "none"), method("(self) -> bool", "bool"), "breaking utility-result m [engines frontends]"},
-		{"a result that may be anything", method("(self) -> bool", "bool"), method("(self) -> X", "any"), "breaking utility-result m [frontends]"},
-		{"other words for a kind", method("(self) -> None", "none"), method("(self) -> None | Future", "none"), ""},
-		{"another list", method("(self) -> list[int]", "list"), method("(self) -> list[str]", "list"), "breaking utility-result m [engines frontends]"},
-		{"an argument more is passed", method("(self, a)", "none", "a"), method("(self, a, b=1)", "none", "a, b"), "breaking utility-arguments m [engines]"},
-		{"an argument more may be passed", method("(self, a)", "none", "a"), method("(self, a, b=1)", "none", "a"), "compatible utility-arguments m []"},
-		{
-			"an argument more is needed", method("(self, a)", "none", "a"), method("(self, a, b)", "none", "a, b"),
-			"breaking utility-arguments m [engines frontends]",
-		},
-		{
-			"an argument of another type", method("(self, a: int)", "none", "a"), method("(self, a: int | None)", "none", "a"),
-			"breaking utility-arguments m [engines]",
-		},
-		{
-			"another default, and all is passed", method("(self, a: int=1)", "none", "a"), method("(self, a: int=2)", "none", "a"),
-			"compatible utility-arguments m []",
-		},
-		{
-			"called from one more place", method("(self, a, b=1)", "none", "a, b"), method("(self, a, b=1)", "none", "a, b", "a"),
-			"informational utility-calls m []",
-		},
-		{"called with more than is taken", method("(self, a)", "none", "a"), method("(self, a)", "none", "a, b"), "breaking utility-calls m [engines]"},
-		{"calls that were not read before", method("(self, a)", "none"), method("(self, a)", "none", "a"), ""},
-		{"a method without a signature", method("", "any", "a"), method("", "any", "a, b"), "informational utility-calls m []"},
-		{
-			"how much is passed is not declared", method("(self, a)", "none", "*args"), method("(self, a, b=1)", "none", "*args"),
-			"compatible utility-arguments m []",
-		},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			fill := func(u *protocol.Utility) func(*protocol.Profile) {
-				return func(p *protocol.Profile) {
-					if u != nil {
-						p.Utilities["m"] = *u
-					}
-				}
-			}
-			checkChanges(t, edited(fill(test.a), fill(test.b)), "m", "m", test.want)
-		})
-	}
+	// "signature/result/call/call"
+	compareParts(t, "m", []partCase{
+		{"the same", "m", "(self, a: int) -> None/none/a", "(self, a: int) -> None/none/a", ""},
+		{"called now", "m", "", "(self)/none/", "breaking utility-added m [engines]"},
+		{"called no more", "m", "(self)/none/", "", "informational utility-removed m []"},
+		{"another result", "m", "(self)/none", "(self) -> bool/bool", "breaking utility-result m [engines frontends]"},
+		{"a result that may be anything", "m", "(self) -> bool/bool", "(self) -> X/any", "breaking utility-result m [frontends]"},
+		{"other words for a kind", "m", "(self) -> None/none", "(self) -> None | Future/none", ""},
+		{"another list", "m", "(self) -> list[int]/list", "(self) -> list[str]/list", "breaking utility-result m [engines frontends]"},
+		{"an argument more is passed", "m", "(self, a)/none/a", "(self, a, b=1)/none/a, b", "breaking utility-arguments m [engines]"},
+		{"an argument more may be passed", "m", "(self, a)/none/a", "(self, a, b=1)/none/a", "compatible utility-arguments m []"},
+		{"an argument more is needed", "m", "(self, a)/none/a", "(self, a, b)/none/a, b", "breaking utility-arguments m [engines frontends]"},
+		{"an argument of another type", "m", "(self, a: int)/none/a", "(self, a: int | None)/none/a", "breaking utility-arguments m [engines]"},
+		{"another default, and all is passed", "m", "(self, a: int=1)/none/a", "(self, a: int=2)/none/a", "compatible utility-arguments m []"},
+		{"called from one more place", "m", "(self, a, b=1)/none/a, b", "(self, a, b=1)/none/a, b/a", "informational utility-calls m []"},
+		{"called with more than is taken", "m", "(self, a)/none/a", "(self, a)/none/a, b", "breaking utility-calls m [engines]"},
+		{"calls that were not read before", "m", "(self, a)/none", "(self, a)/none/a", ""},
+		{"a method without a signature", "m", "/any/a", "/any/a, b", "informational utility-calls m []"},
+		{"how much is passed is not declared", "m", "(self, a)/none/*args", "(self, a, b=1)/none/*args", "compatible utility-arguments m []"},
+	}, func(p *protocol.Profile, in, text string) {
+		parts := strings.Split(text, "/")
+		p.Utilities[in] = protocol.Utility{Signature: parts[0], Result: protocol.ResultKind(parts[1]), Calls: parts[2:]}
+	})
 }
 
 func TestCompareMetrics(t *testing.T) {
@@ -392,9 +359,7 @@ func TestCompareMetrics(t *testing.T) {
 			slices.Sort(got)
 			want := strings.Split(test.want, "\n")
 			slices.Sort(want)
-			if diff := cmp.Diff(strings.Join(want, "\n"), strings.Join(got, "\n")); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(strings.Join(want, "\n"), strings.Join(got, "\n")), "-want +got")
 		})
 	}
 }

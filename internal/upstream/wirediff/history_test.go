@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -22,14 +23,14 @@ func load(t testing.TB, name string) *protocol.Profile {
 	t.Helper()
 	if protocol.HasProfile(name) && strings.Count(name, ".") == 1 {
 		p, err := protocol.LoadProfile(name)
-		must(t, err)
+		require.NoError(t, err)
 		return p
 	}
 	if strings.Count(name, ".") == 1 {
 		name += ".0"
 	}
 	file, err := os.Open("testdata/profiles/" + name + ".json")
-	must(t, err)
+	require.NoError(t, err)
 	defer file.Close()
 	p, err := protocol.ReadProfile(file)
 	if err != nil {
@@ -42,7 +43,7 @@ func load(t testing.TB, name string) *protocol.Profile {
 func readTable(t *testing.T, name string, cells int) [][]string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/" + name)
-	must(t, err)
+	require.NoError(t, err)
 	var rows [][]string
 	for i, line := range strings.Split(string(text), "\n") {
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -88,9 +89,7 @@ func TestHistory(t *testing.T) {
 	for i, line := range lines[1:] {
 		got := sayings(wirediff.Compare(load(t, lines[i]), load(t, line)))
 		slices.Sort(got)
-		if diff := cmp.Diff(want[line], got); diff != "" {
-			t.Errorf("%s to %s, -want +got:\n%s", lines[i], line, diff)
-		}
+		require.NoDiff(t, cmp.Diff(want[line], got), "%s to %s, -want +got", lines[i], line)
 	}
 }
 
@@ -121,9 +120,7 @@ func TestWholeHistory(t *testing.T) {
 	for _, c := range d.Changes {
 		got[nameOf(saying(c))] = true
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
 	if got := d.Verdict(); got != wirediff.Breaks {
 		t.Errorf("verdict %s", got)
 	}

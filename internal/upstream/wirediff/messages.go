@@ -2,6 +2,7 @@ package wirediff
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -61,9 +62,11 @@ func (c *comparison) compareMessage(name string, a, b protocol.Message) {
 			Where:  c.where(c.b, b.Place, 0),
 		})
 	}
-	pairs, kept := p.pairs()
-	for i := range a.Keys {
-		if !kept[i] {
+	pairs := p.pairs()
+	paired := slices.Collect(maps.Values(pairs))
+	for i, key := range a.Keys {
+		isInB := func(k protocol.Key) bool { return k.Name == key.Name }
+		if !slices.Contains(paired, i) && (p.inOrder || !slices.ContainsFunc(b.Keys, isInB)) {
 			p.keyRemoved(i)
 		}
 	}
@@ -76,28 +79,20 @@ func (c *comparison) compareMessage(name string, a, b protocol.Message) {
 	}
 }
 
-// pairs returns, by index in B, the index in A of the same key, and which keys of A B has. The order of frames and values
-// counts, and a name may be there several times; the order of a map's keys means nothing.
-func (p *messagePair) pairs() (pairs map[int]int, kept map[int]bool) {
+// pairs returns, by index in B, the index in A of the same key. The order of frames and values counts, and a name may be there
+// several times; the order of a map's keys means nothing.
+func (p *messagePair) pairs() map[int]int {
 	namesA, namesB := keyNames(p.a), keyNames(p.b)
-	kept = map[int]bool{}
 	if p.inOrder {
-		pairs = pairInOrder(namesA, namesB)
-		for _, from := range pairs {
-			kept[from] = true
-		}
-		return pairs, kept
+		return pairInOrder(namesA, namesB)
 	}
-	pairs = map[int]int{}
+	pairs := map[int]int{}
 	for i, name := range namesB {
 		if from := slices.Index(namesA, name); from >= 0 {
 			pairs[i] = from
 		}
 	}
-	for i, name := range namesA {
-		kept[i] = slices.Contains(namesB, name)
-	}
-	return pairs, kept
+	return pairs
 }
 
 func keyNames(m protocol.Message) []string {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -55,14 +56,14 @@ func failures(t *testing.T, line string) map[string]string {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	codec, err := protocol.CodecFor(line)
-	must(t, err)
+	require.NoError(t, err)
 	front, err := coreclient.Listen(coreclient.Options{Codec: codec, Clients: 1})
-	must(t, err)
+	require.NoError(t, err)
 	defer front.Close()
 	p, err := player.New(player.Options{
 		Codec: codec, VLLMVersion: line, Handshake: front.Handshake(), LoRA: player.LoRAOptions{MaxLoRAs: 1},
 	})
-	must(t, err)
+	require.NoError(t, err)
 	ended := make(chan error, 1)
 	run, stop := context.WithCancel(ctx)
 	go func() { ended <- p.Run(run) }()
@@ -88,7 +89,7 @@ func failures(t *testing.T, line string) map[string]string {
 func call(ctx context.Context, t *testing.T, front *coreclient.Frontend, method string) string {
 	t.Helper()
 	id, err := front.Call(0, method, arguments[method]...)
-	must(t, err)
+	require.NoError(t, err)
 	for {
 		var o protocol.Outputs
 		if _, err := front.Next(ctx, 0, &o); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -33,7 +34,7 @@ var formats = map[string]func(io.Writer, *wirediff.Diff) error{
 func render(t testing.TB, format string, d *wirediff.Diff) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	must(t, formats[format](&b, d))
+	require.NoError(t, formats[format](&b, d))
 	return b.Bytes()
 }
 
@@ -85,13 +86,11 @@ func TestRenderings(t *testing.T) {
 			path := filepath.Join("testdata", "fixture", "diff."+format+".golden")
 			got := render(t, format, d)
 			if *update {
-				must(t, os.WriteFile(path, got, 0o644))
+				require.NoError(t, os.WriteFile(path, got, 0o644))
 			}
 			want, err := os.ReadFile(path)
-			must(t, err)
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoError(t, err)
+			require.NoDiff(t, cmp.Diff(string(want), string(got)), "-want +got")
 			if again := render(t, format, fixture(t)); !bytes.Equal(got, again) {
 				t.Error("a second run writes something else")
 			}
@@ -156,7 +155,7 @@ func TestMarkdownLimit(t *testing.T) {
 	counts := regexp.MustCompile(`Left out because the text would be too long: .*(\d+) informational changes?\.`)
 	for _, limit := range []int{700, 2000, 5000, 20000} {
 		var b strings.Builder
-		must(t, wirediff.Markdown(&b, d, limit))
+		require.NoError(t, wirediff.Markdown(&b, d, limit))
 		got := b.String()
 		if len(got) > limit || !counts.MatchString(got) {
 			t.Errorf("limit %d: %d bytes, which end in %q", limit, len(got), got[max(0, len(got)-200):])
@@ -165,7 +164,7 @@ func TestMarkdownLimit(t *testing.T) {
 		left := 0
 		for _, n := range regexp.MustCompile(`(\d+) (breaking|compatible|informational) change`).FindAllStringSubmatch(got[strings.LastIndex(got, "Left out"):], -1) {
 			var count int
-			must(t, json.Unmarshal([]byte(n[1]), &count))
+			require.NoError(t, json.Unmarshal([]byte(n[1]), &count))
 			left += count
 		}
 		if shown+left != len(d.Changes) {
@@ -179,20 +178,20 @@ func TestMarkdownLimit(t *testing.T) {
 
 func TestSARIFFollowsSchema(t *testing.T) {
 	packed, err := os.Open("../../report/testdata/sarif-schema-2.1.0.json.gz")
-	must(t, err)
+	require.NoError(t, err)
 	defer packed.Close()
 	unpacked, err := gzip.NewReader(packed)
-	must(t, err)
+	require.NoError(t, err)
 	source, err := jsonschema.UnmarshalJSON(unpacked)
-	must(t, err)
+	require.NoError(t, err)
 	compiler := jsonschema.NewCompiler()
 	compiler.AssertFormat()
-	must(t, compiler.AddResource("file:///sarif.json", source))
+	require.NoError(t, compiler.AddResource("file:///sarif.json", source))
 	schema, err := compiler.Compile("file:///sarif.json")
-	must(t, err)
+	require.NoError(t, err)
 	valid := func(text []byte) error {
 		document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-		must(t, err)
+		require.NoError(t, err)
 		return schema.Validate(document)
 	}
 	for name, d := range map[string]*wirediff.Diff{
@@ -204,13 +203,5 @@ func TestSARIFFollowsSchema(t *testing.T) {
 	}
 	if valid(bytes.Replace(render(t, "sarif", fixture(t)), []byte(`"level": "error"`), []byte(`"level": "bad"`), 1)) == nil {
 		t.Error("the schema takes a level that it does not know: it checks nothing")
-	}
-}
-
-// must ends the test if there is an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

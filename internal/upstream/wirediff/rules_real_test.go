@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -31,7 +32,7 @@ func TestRulesAreThoseOfMsgspec(t *testing.T) {
 		pairs = append(pairs, map[string]protocol.Struct{"a": parseStruct(t, test.a), "b": parseStruct(t, test.b)})
 	}
 	input, err := json.Marshal(pairs)
-	must(t, err)
+	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), testenv.Python(t), "testdata/rules.py")
 	cmd.Stdin = bytes.NewReader(input)
 	var stderr bytes.Buffer
@@ -44,7 +45,7 @@ func TestRulesAreThoseOfMsgspec(t *testing.T) {
 	type failing struct{ Readers, Writers bool }
 	for _, test := range structCases {
 		var really failing
-		must(t, decoder.Decode(&really))
+		require.NoError(t, decoder.Decode(&really))
 		root := parseStruct(t, "array x:Part")
 		a := profile("0.1", map[string]protocol.Struct{outputs: root, "Part": parseStruct(t, test.a)})
 		b := profile("0.2", map[string]protocol.Struct{outputs: root, "Part": parseStruct(t, test.b)})

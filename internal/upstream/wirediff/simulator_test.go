@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 )
 
@@ -47,9 +48,7 @@ func TestSimulator(t *testing.T) {
 				}
 			}
 			slices.Sort(others)
-			if diff := cmp.Diff(row[6], strings.Join(others, " ")); diff != "" {
-				t.Errorf("what else breaks engines, -want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(row[6], strings.Join(others, " ")), "what else breaks engines, -want +got")
 		})
 	}
 }

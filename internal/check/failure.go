@@ -78,41 +78,33 @@ type Outcome struct {
 }
 
 // InfraError marks an error around the subject.
-type InfraError struct{ Err error }
+type InfraError struct{ error }
 
 // Infra says that an error lies around the subject: it is not the subject that is wrong.
 func Infra(err error) error { return InfraError{err} }
 
-func (e InfraError) Error() string { return e.Err.Error() }
+func (e InfraError) Unwrap() error { return e.error }
 
-func (e InfraError) Unwrap() error { return e.Err }
-
-// RequestError is an error about one request.
-type RequestError struct {
-	Err   error
-	Place Failure // its request, position and values
+// placedError is an error and what it is about.
+type placedError struct {
+	error
+	Place Failure
 }
+
+func (e placedError) Unwrap() error { return e.error }
+
+// RequestError is an error about one request: Place has its request, position and values.
+type RequestError struct{ placedError }
 
 // AboutRequest says which request an error is about.
-func AboutRequest(err error, place Failure) error { return RequestError{err, place} }
-
-func (e RequestError) Error() string { return e.Err.Error() }
-
-func (e RequestError) Unwrap() error { return e.Err }
+func AboutRequest(err error, place Failure) error { return RequestError{placedError{err, place}} }
 
 // MessageError is an error about one message of the subject: it is the subject
-// that is wrong, and no frontend could go on after it.
-type MessageError struct {
-	Err   error
-	Place Failure // its frame, path and values
-}
+// that is wrong, and no frontend could go on after it. Place has its frame, path and values.
+type MessageError struct{ placedError }
 
 // AboutMessage says which message an error is about.
-func AboutMessage(err error, place Failure) error { return MessageError{err, place} }
-
-func (e MessageError) Error() string { return e.Err.Error() }
-
-func (e MessageError) Unwrap() error { return e.Err }
+func AboutMessage(err error, place Failure) error { return MessageError{placedError{err, place}} }
 
 // Unanswered is the error of a utility call that got no answer: each utility call of a real engine gets one, be it a failure.
 func Unanswered(call string, within time.Duration) error {

@@ -167,6 +167,9 @@ func TestRealClusterPodsBehave(t *testing.T) {
 			ExitCode int
 		}{state: {Reason: reason, ExitCode: code}}}
 	}
+	both := func(restarts int, state, reason string, code int) []kubeContainer {
+		return []kubeContainer{container("tap", false, restarts, state, reason, code), container("loadgen", false, restarts, state, reason, code)}
+	}
 	tests := []struct {
 		name, behaviour string
 		phase, reason   string
@@ -178,28 +181,12 @@ func TestRealClusterPodsBehave(t *testing.T) {
 		{name: "ready", behaviour: PodReady, phase: "Running", want: []kubeContainer{
 			container("tap", true, 0, "running", "", 0), container("loadgen", true, 0, "running", "", 0),
 		}},
-		{name: "complete", behaviour: PodComplete, phase: "Succeeded", want: []kubeContainer{
-			container("tap", false, 0, "terminated", "Completed", 0),
-			container("loadgen", false, 0, "terminated", "Completed", 0),
-		}},
-		{name: "fail", behaviour: PodFail, phase: "Failed", want: []kubeContainer{
-			container("tap", false, 0, "terminated", "Error", 1), container("loadgen", false, 0, "terminated", "Error", 1),
-		}},
-		{name: "crash", behaviour: PodCrash, phase: "Running", want: []kubeContainer{
-			container("tap", false, 1, "waiting", "CrashLoopBackOff", 0),
-			container("loadgen", false, 1, "waiting", "CrashLoopBackOff", 0),
-		}},
-		{name: "oom", behaviour: PodOOM, phase: "Failed", want: []kubeContainer{
-			container("tap", false, 0, "terminated", "OOMKilled", 137),
-			container("loadgen", false, 0, "terminated", "OOMKilled", 137),
-		}},
-		{name: "evict", behaviour: PodEvict, phase: "Failed", reason: "Evicted", want: []kubeContainer{
-			container("tap", false, 0, "terminated", "Error", 137), container("loadgen", false, 0, "terminated", "Error", 137),
-		}},
-		{name: "noimage", behaviour: PodNoImage, phase: "Pending", want: []kubeContainer{
-			container("tap", false, 0, "waiting", "ImagePullBackOff", 0),
-			container("loadgen", false, 0, "waiting", "ImagePullBackOff", 0),
-		}},
+		{name: "complete", behaviour: PodComplete, phase: "Succeeded", want: both(0, "terminated", "Completed", 0)},
+		{name: "fail", behaviour: PodFail, phase: "Failed", want: both(0, "terminated", "Error", 1)},
+		{name: "crash", behaviour: PodCrash, phase: "Running", want: both(1, "waiting", "CrashLoopBackOff", 0)},
+		{name: "oom", behaviour: PodOOM, phase: "Failed", want: both(0, "terminated", "OOMKilled", 137)},
+		{name: "evict", behaviour: PodEvict, phase: "Failed", reason: "Evicted", want: both(0, "terminated", "Error", 137)},
+		{name: "noimage", behaviour: PodNoImage, phase: "Pending", want: both(0, "waiting", "ImagePullBackOff", 0)},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

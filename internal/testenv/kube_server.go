@@ -114,11 +114,11 @@ func (k *Kube) Down(t testing.TB) {
 	require.NoError(t, k.apiserver.Stop(context.Background()))
 }
 
-// Up is the other half of [Kube.Down].
-func (k *Kube) Up(t testing.TB) {
+// Up is the other half of [Kube.Down]; more are arguments of the server.
+func (k *Kube) Up(t testing.TB, more ...string) {
 	t.Helper()
 	k.client.CloseIdleConnections()
-	k.startAPIServer(t)
+	k.startAPIServer(t, more...)
 }
 
 // Restart stops the API server and starts it again: every connection to it breaks, and it holds what it held.
@@ -136,8 +136,7 @@ func (k *Kube) Authenticate(t testing.TB, configuration string) {
 	require.NoError(t, os.WriteFile(file, []byte(configuration), 0o600))
 	k.Down(t)
 	t.Cleanup(func() { k.Restart(t) })
-	k.client.CloseIdleConnections()
-	k.startAPIServer(t, "--authentication-config="+file)
+	k.Up(t, "--authentication-config="+file)
 }
 
 // APIServerPid is the process of the API server, for a test that freezes it.

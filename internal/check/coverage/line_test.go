@@ -116,21 +116,28 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestFeatures: every field, method, member and kind of message of every line is of a feature, and every feature has some.
-func TestFeatures(t *testing.T) {
-	used := map[string]bool{}
+// everything is what all lines have.
+func everything(t *testing.T) (all Details) {
+	t.Helper()
 	for _, line := range protocol.Lines() {
 		codec, err := protocol.CodecFor(line)
 		require.NoError(t, err)
-		details := New(codec).Summarise(true).Details
-		for _, f := range details.Fields {
-			used[f.Feature] = true
-		}
-		for _, items := range [][]ItemState{details.Utilities, details.Members, details.Messages} {
-			for _, i := range items {
-				used[i.Feature] = true
-			}
-		}
+		d := New(codec).Summarise(true).Details
+		all.Fields, all.Utilities = append(all.Fields, d.Fields...), append(all.Utilities, d.Utilities...)
+		all.Members, all.Messages = append(all.Members, d.Members...), append(all.Messages, d.Messages...)
+	}
+	return all
+}
+
+// TestFeatures: every field, method, member and kind of message of every line is of a feature, and every feature has some.
+func TestFeatures(t *testing.T) {
+	used := map[string]bool{}
+	all := everything(t)
+	for _, f := range all.Fields {
+		used[f.Feature] = true
+	}
+	for _, i := range slices.Concat(all.Utilities, all.Members, all.Messages) {
+		used[i.Feature] = true
 	}
 	for _, f := range Features() {
 		if !used[f] {
@@ -178,16 +185,12 @@ func TestCompared(t *testing.T) {
 // TestUnreachable: what has a reason is a name of some line, once, and has one that says something.
 func TestUnreachable(t *testing.T) {
 	known := map[string]bool{}
-	for _, line := range protocol.Lines() {
-		codec, err := protocol.CodecFor(line)
-		require.NoError(t, err)
-		details := New(codec).Summarise(true).Details
-		for _, f := range details.Fields {
-			known[f.Name] = true
-		}
-		for _, i := range slices.Concat(details.Utilities, details.Members, details.Messages) {
-			known[i.Name] = true
-		}
+	all := everything(t)
+	for _, f := range all.Fields {
+		known[f.Name] = true
+	}
+	for _, i := range slices.Concat(all.Utilities, all.Members, all.Messages) {
+		known[i.Name] = true
 	}
 	listed := 0
 	for row := range strings.Lines(unreachableText) {

@@ -15,23 +15,40 @@ import (
 // verified, and neither taken from the cache nor put into it. Beside the locations of goldens it takes http:// of this
 // machine. An error is a [*FetchError] about a trace.
 func (s *Store) Read(ctx context.Context, location string) ([]byte, error) {
+	data, err := s.readNamed(ctx, location)
+	return data, ofTrace(err)
+}
+
+func (s *Store) readNamed(ctx context.Context, location string) ([]byte, error) {
 	p := pin{what: aTrace, location: shown(location), max: s.maxSize()}
 	src, err := s.named(location)
 	if err != nil {
-		return nil, ofTrace(p.refused(err))
+		return nil, p.refused(err)
 	}
 	if !src.remote {
-		return s.readFile(ctx, p, src)
+		body, err := src.open(ctx, Span{})
+		if err != nil {
+			return nil, p.failed(err, 0)
+		}
+		defer body.Close()
+		data, err := readUpTo(body.ReadCloser, p.limit())
+		if err != nil {
+			return nil, p.failed(err, 0)
+		}
+		if int64(len(data)) > p.max {
+			return nil, p.tooLarge()
+		}
+		return data, nil
 	}
 	out := &sink{store: s, pin: p, form: inMemory, hash: sha256.New(), memory: new(bytes.Buffer)}
 	ctx, stop := retry.WithLongest(ctx, p.limit())
 	defer stop()
 	t := transfer{store: s, pin: p, src: src, out: out, size: -1}
 	if err := t.run(ctx); err != nil {
-		return nil, ofTrace(p.cannot(err, t.tries))
+		return nil, p.cannot(err, t.tries)
 	}
 	if out.size > p.max {
-		return nil, ofTrace(p.tooLarge())
+		return nil, p.tooLarge()
 	}
 	return out.memory.Bytes(), nil
 }
@@ -48,22 +65,6 @@ func (s *Store) named(location string) (source, error) {
 		return source{open: s.openHTTPS(where, nil), remote: true}, nil
 	}
 	return s.source(location)
-}
-
-func (s *Store) readFile(ctx context.Context, p pin, src source) ([]byte, error) {
-	body, err := src.open(ctx, Span{})
-	if err != nil {
-		return nil, ofTrace(p.failed(err, 0))
-	}
-	defer body.Close()
-	data, err := readUpTo(body.ReadCloser, p.limit())
-	if err != nil {
-		return nil, ofTrace(p.failed(err, 0))
-	}
-	if int64(len(data)) > p.max {
-		return nil, ofTrace(p.tooLarge())
-	}
-	return data, nil
 }
 
 // ofTrace is an error of a golden as one of a trace that a person named: there is no manifest to look into.

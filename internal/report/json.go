@@ -9,11 +9,9 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 )
 
 // Schema is the JSON Schema of a document.
@@ -23,44 +21,7 @@ var Schema []byte
 
 // JSON writes the whole document, every failure included. It may be written to the log
 // of a CI, or to a terminal, so what is a command there in a text is escaped.
-func JSON(w io.Writer, d *Document) error {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(d); err != nil {
-		return err
-	}
-	_, err := w.Write(escapeHidden(ciCommand().ReplaceAll(b.Bytes(), []byte(`#\u0023$1`))))
-	return err
-}
-
-// ciCommand begins a command anywhere in a line: "##[error]" to GitHub, "##vso[" to
-// Azure Pipelines, "##teamcity[".
-var ciCommand = lazyregexp.New(`##(\w*\[)`)
-
-// escapeHidden escapes what the encoder leaves as it is in texts although a terminal
-// acts on it and nobody sees it: control characters beyond ASCII, and what turns the
-// direction of text.
-func escapeHidden(data []byte) []byte {
-	var out []byte
-	kept := 0
-	for i := 0; i < len(data); {
-		r, size := rune(data[i]), 1
-		if r >= utf8.RuneSelf {
-			r, size = utf8.DecodeRune(data[i:])
-		}
-		if r >= 0x7f && r <= 0xffff && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r)) {
-			out = fmt.Appendf(append(out, data[kept:i]...), `\u%04x`, r)
-			kept = i + size
-		}
-		i += size
-	}
-	if kept == 0 {
-		return data
-	}
-	return append(out, data[kept:]...)
-}
+func JSON(w io.Writer, d *Document) error { return jsonout.Write(w, d) }
 
 // Read reads a document that JSON has written, and refuses what it could not
 // write again: another version of the schema, an unknown key, sums that are not
@@ -107,13 +68,7 @@ func placed(data []byte, err error) error {
 	if at < 0 || at > int64(len(data)) {
 		return err
 	}
-	line := 1
-	for _, b := range data[:at] {
-		if b == '\n' {
-			line++
-		}
-	}
-	return fmt.Errorf("line %d: %w", line, err)
+	return fmt.Errorf("line %d: %w", 1+bytes.Count(data[:at], []byte("\n")), err)
 }
 
 // check refuses a document whose parts do not agree.

@@ -44,9 +44,6 @@ func New(r *conformance.Report, m Meta) *Document {
 		OS: m.OS, Arch: m.Arch, Arguments: slices.Clone(m.Arguments), Inputs: slices.Clone(m.Inputs),
 		Subject: Subject{r.Subject.Kind, r.Subject.Command, r.Subject.Versions},
 	}
-	if m.Started.IsZero() {
-		run.Started = time.Time{}
-	}
 	d := &Document{Schema: SchemaVersion, Runs: []Run{run}, Problems: slices.Clone(r.Problems), Coverage: r.Coverage}
 	for i := range r.Results {
 		d.Cases = append(d.Cases, m.caseOf(&r.Results[i], r.Flags))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 
 	"github.com/vllm-vcr/conformance/conformance"
@@ -47,23 +48,17 @@ func verdictCounts(c Counts) string {
 	return strings.Join(parts, ", ")
 }
 
+// countedWords are what verdicts are called behind a number.
+var countedWords = map[conformance.Verdict]string{
+	conformance.Pass: "passed", conformance.Fail: "failed", conformance.XPass: "passed unexpectedly",
+	conformance.XFail: "failed as expected", conformance.Flaky: "flaky", conformance.Skip: "skipped",
+}
+
 func counted(n int, v conformance.Verdict) string {
-	word := string(v)
-	switch {
-	case v == conformance.Pass:
-		word = "passed"
-	case v == conformance.Fail:
-		word = "failed"
-	case v == conformance.Error && n != 1:
-		word = "errors"
-	case v == conformance.XPass:
-		word = "passed unexpectedly"
-	case v == conformance.XFail:
-		word = "failed as expected"
-	case v == conformance.Skip:
-		word = "skipped"
+	if v == conformance.Error {
+		return plural.Count(n, "error")
 	}
-	return fmt.Sprintf("%d %s", n, word)
+	return fmt.Sprintf("%d %s", n, countedWords[v])
 }
 
 // says is a failure in a line, its code first.

@@ -270,7 +270,7 @@ type finding struct {
 // findings reads the pages, in their order.
 func findings() []finding {
 	var all []finding
-	for _, section := range strings.Split(page(vcr.FindingsPath), "\n## ")[1:] {
+	for _, section := range strings.Split(string(embedded(vcr.FindingsPath)), "\n## ")[1:] {
 		heading, text, _ := strings.Cut(section, "\n")
 		code, title, _ := strings.Cut(heading, " ")
 		all = append(all, finding{code, title, strings.TrimSpace(text)})

@@ -56,7 +56,7 @@ type topic struct{ name, title, text string }
 
 // topics are the pages in the binary, by their names. docs/findings.md is not one of them: its sections are found by code.
 func topics() []topic {
-	paths, err := fs.Glob(vcr.Pages(), "docs/*.md")
+	paths, err := fs.Glob(vcr.Files, vcr.DocsPath+"/*.md")
 	if err != nil {
 		panic(err)
 	}
@@ -65,20 +65,11 @@ func topics() []topic {
 		if path == vcr.FindingsPath {
 			continue
 		}
-		text := page(path)
+		text := string(embedded(path))
 		title, _, _ := strings.Cut(strings.TrimPrefix(text, "# "), "\n")
-		all = append(all, topic{strings.TrimSuffix(strings.TrimPrefix(path, "docs/"), ".md"), title, text})
+		all = append(all, topic{strings.TrimSuffix(strings.TrimPrefix(path, vcr.DocsPath+"/"), ".md"), title, text})
 	}
 	return all
-}
-
-// page is the text of a page in the binary.
-func page(path string) string {
-	text, err := fs.ReadFile(vcr.Pages(), path)
-	if err != nil {
-		panic(err) // not reached: a test reads each
-	}
-	return string(text)
 }
 
 // topicList has a line for each topic.

@@ -4,8 +4,8 @@ import (
 	"archive/zip"
 	"bytes"
 	"fmt"
-	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,109 +17,115 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
+
+// engineModule declares the messages of the engine.
+const engineModule = "vllm/v1/engine/__init__.py"
 
 // newRelease makes a release that nobody has published: the newest one, with an optional field more at the end of each output.
 func newRelease(t *testing.T, version string) (path string) {
 	t.Helper()
 	p, err := protocol.LoadProfile(protocol.Newest())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p.Line, p.Version, p.Commit = protocol.LineOf(version), version, "0123456789abcdef"
 	s := p.Structs["EngineCoreOutput"]
 	s.Fields = append(slices.Clone(s.Fields), protocol.Field{Name: "brand_new", Type: "int | None"})
 	p.Structs["EngineCoreOutput"] = s
 	path = filepath.Join(t.TempDir(), "profile.json")
 	var text bytes.Buffer
-	if err := protocol.WriteProfile(&text, p); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, text.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, protocol.WriteProfile(&text, p))
+	require.NoError(t, os.WriteFile(path, text.Bytes(), 0o644))
 	return path
+}
+
+// A wheelChange changes the members of a wheel.
+type wheelChange func(t *testing.T, members map[string][]byte)
+
+// lacks takes a member out.
+func lacks(name string) wheelChange {
+	return func(t *testing.T, members map[string][]byte) {
+		t.Helper()
+		if _, ok := members[name]; !ok {
+			t.Fatalf("there is no %s", name)
+		}
+		delete(members, name)
+	}
+}
+
+// replaces puts another text in the place of a part of a member.
+func replaces(name, before, after string) wheelChange {
+	return func(t *testing.T, members map[string][]byte) {
+		t.Helper()
+		changed := strings.Replace(string(members[name]), before, after, 1)
+		if changed == string(members[name]) {
+			t.Fatalf("%s has no %q", name, before)
+		}
+		members[name] = []byte(changed)
+	}
+}
+
+// releaseWheel makes a wheel that calls itself of a version: a frontend, and the Python sources of 0.33.0, with changes.
+func releaseWheel(t *testing.T, version string, frontend []byte, changes ...wheelChange) []byte {
+	t.Helper()
+	sources, err := zip.OpenReader(extractedWheel)
+	require.NoError(t, err)
+	defer sources.Close()
+	members := map[string][]byte{}
+	for _, file := range sources.File {
+		if strings.HasSuffix(file.Name, "/METADATA") {
+			continue
+		}
+		members[file.Name], err = fs.ReadFile(sources, file.Name)
+		require.NoError(t, err)
+	}
+	members["vllm/_version.py"] = []byte("__version__ = version = '" + version + "'\n__commit_id__ = commit_id = 'g0123456789'\n")
+	members["vllm-"+version+".dist-info/METADATA"] = []byte("Metadata-Version: 2.1\nName: vllm\nVersion: " + version + "\n")
+	members["vllm/vllm-rs"] = frontend
+	for _, change := range changes {
+		change(t, members)
+	}
+	var data bytes.Buffer
+	archive := zip.NewWriter(&data)
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		w, err := archive.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Store})
+		require.NoError(t, err)
+		_, err = w.Write(members[name])
+		require.NoError(t, err)
+	}
+	require.NoError(t, archive.Close())
+	return data.Bytes()
 }
 
 // newWheel makes a wheel of a release that nobody has published: the sources of 0.33.0 with an optional field more at the end
 // of each output.
 func newWheel(t *testing.T, version string) (path string) {
 	t.Helper()
-	const base = "0.33.0"
-	paths, err := filepath.Glob("../../internal/upstream/extract/testdata/wheels/vllm-" + base + "-*.whl")
-	if err != nil || len(paths) != 1 {
-		t.Fatalf("wheels of %s: %q, %v", base, paths, err)
-	}
-	archive, err := zip.OpenReader(paths[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer archive.Close()
-	var wheel bytes.Buffer
-	w := zip.NewWriter(&wheel)
-	edits := 0
-	for _, f := range archive.File {
-		text := member(t, f)
-		switch {
-		case f.Name == "vllm/v1/engine/__init__.py":
-			head, output, _ := strings.Cut(text, "class EngineCoreOutput(")
-			output = strings.Replace(output, "\n    @property\n", "\n    brand_new: int | None = None\n\n    @property\n", 1)
-			text = head + "class EngineCoreOutput(" + output
-			edits++
-		case f.Name == "vllm/_version.py", strings.HasSuffix(f.Name, ".dist-info/METADATA"):
-			text = strings.ReplaceAll(text, base, version)
-			edits++
-		}
-		part, err := w.Create(strings.Replace(f.Name, "vllm-"+base+".dist-info", "vllm-"+version+".dist-info", 1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.WriteString(part, text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.Close(); err != nil || edits != 3 {
-		t.Fatalf("%d edits, want 3: %v", edits, err)
-	}
-	path = filepath.Join(t.TempDir(), strings.Replace(filepath.Base(paths[0]), base, version, 1))
-	if err := os.WriteFile(path, wheel.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	path = filepath.Join(t.TempDir(), "vllm-"+version+"-cp38-abi3-manylinux_2_28_x86_64.whl")
+	wheel := releaseWheel(t, version, nil, lacks("vllm/vllm-rs"), func(t *testing.T, members map[string][]byte) {
+		t.Helper()
+		head, output, _ := strings.Cut(string(members[engineModule]), "class EngineCoreOutput(")
+		members[engineModule] = []byte(output)
+		replaces(engineModule, "\n    @property\n", "\n    brand_new: int | None = None\n\n    @property\n")(t, members)
+		members[engineModule] = slices.Concat([]byte(head+"class EngineCoreOutput("), members[engineModule])
+	})
+	require.NoError(t, os.WriteFile(path, wheel, 0o644))
 	return path
-}
-
-// member is the text of a file of an archive.
-func member(t *testing.T, f *zip.File) string {
-	t.Helper()
-	r, err := f.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	text, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }
 
 // repositoryCopy is a copy of the files of this repository that commands read, in a folder of its own.
 func repositoryCopy(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, vcr.Files); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(dir, vcr.Files))
 	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		return os.Chmod(filepath.Join(dir, path), 0o600) // embedded files are read-only
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return dir
 }
 
@@ -140,9 +146,7 @@ func in(t *testing.T, dir string, args ...string) (stdout, stderr string, code i
 func nextLine(t *testing.T) string {
 	t.Helper()
 	newest, err := compat.ParseVersion(protocol.Newest() + ".0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return fmt.Sprintf("%d.%d", newest.Major, newest.Minor+1)
 }
 
@@ -226,12 +230,8 @@ func checkAdopted(t *testing.T, line, dir string, before map[string]string) {
 	}
 	path := filepath.Join(dir, "profiles", line+".json")
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, bytes.Replace(text, []byte(`"encoding"`), []byte(`"enc"`), 1), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, bytes.Replace(text, []byte(`"encoding"`), []byte(`"enc"`), 1), 0o644))
 	if _, stderr, code := in(t, dir, "compat", "check"); code != 2 || !strings.Contains(stderr, "profiles: "+line+".json: ") {
 		t.Errorf("a broken profile: exit code %d: %s", code, stderr)
 	}
@@ -242,26 +242,16 @@ func TestDriftAdoptRefuses(t *testing.T) {
 	line := nextLine(t)
 	release, dir := newRelease(t, line+".0"), repositoryCopy(t)
 	spoilt := filepath.Join(t.TempDir(), "spoilt.json")
-	if err := os.WriteFile(spoilt, []byte("{}"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(spoilt, []byte("{}"), 0o644))
 	unfit := filepath.Join(t.TempDir(), "unfit.json")
 	text, err := os.ReadFile(release)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	text = bytes.Replace(text, []byte(`"name":"brand_new","type":"int | None"`), []byte(`"name":"brand_new","type":"int","required":true`), 1)
-	if err := os.WriteFile(unfit, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(unfit, text, 0o644))
 	half := filepath.Join(t.TempDir(), "sources")
 	for name, content := range map[string]string{"_version.py": "__version__ = '" + line + ".0'\n", "__init__.py": ""} {
-		if err := os.MkdirAll(filepath.Join(half, "vllm"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(half, "vllm", name), []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(filepath.Join(half, "vllm"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(half, "vllm", name), []byte(content), 0o644))
 	}
 	before := testenv.Files(t, dir)
 	for _, test := range []struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const (
@@ -23,17 +24,13 @@ const (
 func damagedRelease(t *testing.T, file, old, replacement string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(tinyRelease)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(dir, os.DirFS(tinyRelease)))
 	path := filepath.Join(dir, file)
 	text, err := os.ReadFile(path)
 	if err != nil || !strings.Contains(string(text), old) {
 		t.Fatalf("%s holds no %q: %v", path, old, err)
 	}
-	if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), old, replacement)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(text), old, replacement)), 0o644))
 	return dir
 }
 
@@ -45,12 +42,8 @@ func TestDriftExtract(t *testing.T) {
 	t.Cleanup(forbidden.Close)
 	computed := damagedRelease(t, "vllm/v1/engine/__init__.py", "logprobs: Logprobs | None", "logprobs: make('::error::x') | None")
 	nothing := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(nothing, "vllm"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(nothing, "vllm", "_version.py"), []byte("__version__ = '0.33.0'\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(filepath.Join(nothing, "vllm"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(nothing, "vllm", "_version.py"), []byte("__version__ = '0.33.0'\n"), 0o644))
 	for _, test := range []struct {
 		name   string
 		args   []string
@@ -120,13 +113,9 @@ func TestDriftExtractWritesTheProfile(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, stderr.String())
 	}
 	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want, err := os.ReadFile("../../internal/wire/protocol/profiles/0.33.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" || stdout.Len() > 0 {
 		t.Errorf("-want +got:\n%s\nstdout %q", diff, stdout.String())
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"archive/zip"
 	"bytes"
 	"cmp"
 	"crypto/sha256"
@@ -10,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,6 +25,7 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/check/httpdiff"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -86,89 +85,6 @@ func (x *indexOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"meta": map[string]any{"api-version": "1.1"}, "files": files})
 }
 
-// pythonOf are the Python sources of a release that its profile is read from.
-func pythonOf(t *testing.T, version string) map[string][]byte {
-	t.Helper()
-	found, err := filepath.Glob("../../internal/upstream/extract/testdata/wheels/vllm-" + version + "-*.whl")
-	if err != nil || len(found) != 1 {
-		t.Fatalf("sources of %s: %q, %v", version, found, err)
-	}
-	archive, err := zip.OpenReader(found[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer archive.Close()
-	members := map[string][]byte{}
-	for _, file := range archive.File {
-		r, err := file.Open()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if members[file.Name], err = io.ReadAll(r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return members
-}
-
-// A wheelChange changes the members of a wheel.
-type wheelChange func(t *testing.T, members map[string][]byte)
-
-// lacks takes a member out.
-func lacks(name string) wheelChange {
-	return func(t *testing.T, members map[string][]byte) {
-		t.Helper()
-		if _, ok := members[name]; !ok {
-			t.Fatalf("there is no %s", name)
-		}
-		delete(members, name)
-	}
-}
-
-// replaces puts another text in the place of a part of a member.
-func replaces(name, before, after string) wheelChange {
-	return func(t *testing.T, members map[string][]byte) {
-		t.Helper()
-		changed := strings.Replace(string(members[name]), before, after, 1)
-		if changed == string(members[name]) {
-			t.Fatalf("%s has no %q", name, before)
-		}
-		members[name] = []byte(changed)
-	}
-}
-
-// releaseWheel makes a wheel that calls itself of a version: a frontend, and the Python sources of 0.33.0, with changes.
-func releaseWheel(t *testing.T, version string, frontend []byte, changes ...wheelChange) []byte {
-	t.Helper()
-	members := pythonOf(t, "0.33.0")
-	for name := range members {
-		if strings.HasSuffix(name, "/METADATA") {
-			delete(members, name)
-		}
-	}
-	members["vllm/_version.py"] = []byte("__version__ = version = '" + version + "'\n__commit_id__ = commit_id = 'g0123456789'\n")
-	members["vllm-"+version+".dist-info/METADATA"] = []byte("Metadata-Version: 2.1\nName: vllm\nVersion: " + version + "\n")
-	members["vllm/vllm-rs"] = frontend
-	for _, change := range changes {
-		change(t, members)
-	}
-	var data bytes.Buffer
-	archive := zip.NewWriter(&data)
-	for _, name := range slices.Sorted(maps.Keys(members)) {
-		w, err := archive.CreateHeader(&zip.FileHeader{Name: name, Method: zip.Store})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := w.Write(members[name]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := archive.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return data.Bytes()
-}
-
 // frontendScript runs the frontend of 0.33.0.
 func frontendScript(t *testing.T) []byte {
 	t.Helper()
@@ -201,9 +117,9 @@ type driftCase struct {
 	wheels string   // the version whose wheel was asked for
 }
 
-func (c driftCase) run(t *testing.T, index *indexOf, cache string, args ...string) {
+// run runs the case in a cache, with more arguments, and returns what it printed.
+func (c driftCase) run(t *testing.T, cache string, args ...string) (stdout, stderr string) {
 	t.Helper()
-	index.requests = nil
 	stdout, stderr, code := driftOf(t, cache, append(c.args, args...)...)
 	if code != c.code {
 		t.Errorf("exit code %d, want %d", code, c.code)
@@ -213,37 +129,39 @@ func (c driftCase) run(t *testing.T, index *indexOf, cache string, args ...strin
 			t.Errorf("stdout has no %q", want)
 		}
 	}
-	if stderr != "" {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("stdout:\n%s\nstderr:\n%s", stdout, stderr)
+		}
+	})
+	return stdout, stderr
+}
+
+// runOn runs the case with releases of an index.
+func (c driftCase) runOn(t *testing.T, index *indexOf, cache string, args ...string) {
+	t.Helper()
+	index.requests = nil
+	if _, stderr := c.run(t, cache, args...); stderr != "" {
 		t.Error("something is on stderr")
 	}
 	asked := slices.Compact(slices.Sorted(slices.Values(index.requests)))
 	if c.wheels == "" && len(asked) > 0 || c.wheels != "" && (len(asked) != 1 || !strings.Contains(asked[0], "-"+c.wheels+"-")) {
 		t.Errorf("asked for %q, want %q", asked, c.wheels)
 	}
-	if t.Failed() {
-		t.Logf("stdout:\n%s\nstderr:\n%s", stdout, stderr)
-	}
 }
 
 const (
-	engineModule = "vllm/v1/engine/__init__.py"
-	speaks33     = "static none: 0 changes; live none: 15 cases passed, 1742 tokens compared; goldens none: 10 cases passed, 41654 tokens compared; "
+	speaks33 = "static none: 0 changes; live none: 15 cases passed, 1742 tokens compared; goldens none: 10 cases passed, 41654 tokens compared; "
 )
 
 // The layer builtin finds what is in no table, and nothing else.
 func TestDriftBuiltin(t *testing.T) {
 	program, err := exec.LookPath("vllm-vcr")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	files, err := fs.Sub(vcr.Files, vcr.ModelPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	model, err := drift.Model(files, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	layer := drift.Builtin{VCR: program, Binary: testenv.Frontend(t, "0.33.0"), Line: "0.33", Model: model, Requests: httpdiff.Corpus()[:4], Known: httpdiff.BuiltinKnown()}
 	if got := layer.Run(t.Context()); got.Verdict == drift.Found || len(got.Cases) > 0 || !strings.Contains(got.Compared, "4 requests") {
 		t.Errorf("%s: %s: %+v", got.Verdict, got.Reason, got.Cases)
@@ -259,9 +177,7 @@ func TestDriftBuiltin(t *testing.T) {
 func TestDriftCheckRelease(t *testing.T) {
 	t.Parallel()
 	real, err := os.ReadFile(testenv.Frontend(t, "0.33.0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// One wheel has the frontend itself, the others a script that runs it, which is hashed and copied sooner.
 	small := frontendScript(t)
 	started := filepath.Join(t.TempDir(), "started")
@@ -320,7 +236,7 @@ func TestDriftCheckRelease(t *testing.T) {
 		},
 	}
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { test.run(t, index, cache, "--index", server.URL+"/simple") })
+		t.Run(test.name, func(t *testing.T) { test.runOn(t, index, cache, "--index", server.URL+"/simple") })
 	}
 	if exists(started) {
 		t.Error("a vllm-rs that was never published was started")
@@ -371,9 +287,7 @@ func TestDriftCheckBadIndex(t *testing.T) {
 func TestDriftCheckWheel(t *testing.T) {
 	t.Parallel()
 	real, err := os.ReadFile(testenv.Frontend(t, "0.33.0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	const nightly = "0.34.0.dev12+g0123456"
 	index := &indexOf{wheels: map[string][]byte{nightly: releaseWheel(t, nightly, frontendScript(t)), "0.33.0": releaseWheel(t, "0.33.0", real)}}
 	server := httptest.NewServer(index)
@@ -383,9 +297,7 @@ func TestDriftCheckWheel(t *testing.T) {
 	sum := sha256.Sum256(index.wheels[nightly])
 	digest := hex.EncodeToString(sum[:])
 	path := filepath.Join(t.TempDir(), "vllm-0.33.0-cp38-abi3-manylinux_2_28_x86_64.whl")
-	if err := os.WriteFile(path, index.wheels["0.33.0"], 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, index.wheels["0.33.0"], 0o644))
 	at := []string{"--index", server.URL + "/simple"}
 	tests := []driftCase{
 		{name: "on disk", args: []string{path, "--layers", "static"}, want: []string{"release: 0.33.0\n", "drift: none: vLLM 0.33.0 works as line 0.33: static none: 0 changes"}},
@@ -413,7 +325,7 @@ func TestDriftCheckWheel(t *testing.T) {
 		{name: "without --nightly", args: append(at, "--layers", "static"), wheels: "0.33.0", want: []string{"drift: none: vLLM 0.33.0"}},
 	}
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { test.run(t, index, t.TempDir()) })
+		t.Run(test.name, func(t *testing.T) { test.runOn(t, index, t.TempDir()) })
 	}
 }
 
@@ -424,44 +336,30 @@ func TestDriftCheckEngine(t *testing.T) {
 		t.Skip("runs whole programs")
 	}
 	frontend := testenv.Frontend(t, "0.33.0")
-	const silent = "exec sleep 1000"
 	tests := []struct {
-		name, engine string
-		args         []string
-		code         int
-		want         []string
+		engine string
+		driftCase
 	}{
-		{
-			name: "serves", engine: testenv.PlayerForEngine,
-			want: []string{"tap: none: ", " requests recorded and replayed, ", "drift: none: vLLM 0.33.0 works as line 0.33: engine none: 9 cases passed, "},
-		},
-		{
-			name: "of another line", engine: strings.Replace(testenv.PlayerForEngine, "0.33.0", "0.27.1", 1), code: 1,
-			want: []string{"drift: found: vLLM 0.33.0 does not work as line 0.33: engine found: "},
-		},
-		{
-			name: "hangs", engine: silent, args: []string{"--boot-timeout", "2s"}, code: 3,
+		{testenv.PlayerForEngine, driftCase{name: "serves", want: []string{
+			"tap: none: ", " requests recorded and replayed, ", "drift: none: vLLM 0.33.0 works as line 0.33: engine none: 9 cases passed, ",
+		}}},
+		{strings.Replace(testenv.PlayerForEngine, "0.33.0", "0.27.1", 1), driftCase{
+			name: "of another line", code: 1, want: []string{"drift: found: vLLM 0.33.0 does not work as line 0.33: engine found: "},
+		}},
+		{"exec sleep 1000", driftCase{
+			name: "hangs", args: []string{"--boot-timeout", "2s"}, code: 3,
 			want: []string{"drift: unknown: vLLM 0.33.0 could not be judged: engine unknown: it does not register: 0.33/live/handshake ("},
-		},
-		{name: "ends", engine: "echo ::error::no torch; exit 3", code: 3, want: []string{"drift: unknown: vLLM 0.33.0 could not be judged: engine unknown: it does not register: 0.33/live/handshake (R005)"}},
+		}},
+		{"echo ::error::no torch; exit 3", driftCase{
+			name: "ends", code: 3,
+			want: []string{"drift: unknown: vLLM 0.33.0 could not be judged: engine unknown: it does not register: 0.33/live/handshake (R005)"},
+		}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			args := append([]string{"0.33.0", "--frontend", frontend, "--layers", "engine", "--peers", testenv.EnginePeers(t, test.engine)}, test.args...)
-			stdout, stderr, code := driftOf(t, t.TempDir(), args...)
-			if code != test.code {
-				t.Errorf("exit code %d, want %d", code, test.code)
-			}
-			for _, want := range test.want {
-				if !strings.Contains(stdout, want) {
-					t.Errorf("stdout has no %q", want)
-				}
-			}
+			stdout, _ := test.run(t, t.TempDir(), "0.33.0", "--frontend", frontend, "--layers", "engine", "--peers", testenv.EnginePeers(t, test.engine))
 			if regexp.MustCompile(`(?m)^ *::`).MatchString(stdout) {
 				t.Error("the engine speaks to the CI")
-			}
-			if t.Failed() {
-				t.Logf("stdout:\n%s\nstderr:\n%s", stdout, stderr)
 			}
 		})
 	}
@@ -475,37 +373,23 @@ func TestDriftCheckEngineOfANewLine(t *testing.T) {
 	}
 	dir := t.TempDir()
 	p, err := protocol.LoadProfile("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p.Line, p.Version = "0.34", "0.34.0"
 	var profile bytes.Buffer
-	if err := protocol.WriteProfile(&profile, p); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, protocol.WriteProfile(&profile, p))
 	wheel := filepath.Join(dir, "vllm-0.34.0-cp38-abi3-manylinux_2_28_x86_64.whl")
 	for path, data := range map[string][]byte{
 		wheel: releaseWheel(t, "0.34.0", frontendScript(t)), filepath.Join(dir, "0.34.json"): profile.Bytes(),
 	} {
-		if err := os.WriteFile(path, data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, data, 0o644))
 	}
 	player := strings.Replace(testenv.PlayerForEngine, "0.33.0", "0.34.0 --profiles "+dir, 1)
 	home := filepath.Join(testenv.EnginePeers(t, player), "engines", "0.33.0")
-	stdout, stderr, code := driftOf(t, t.TempDir(), wheel, "--layers", "static,live,engine", "--engine", home)
-	for _, want := range []string{
+	test := driftCase{args: []string{wheel, "--layers", "static,live,engine", "--engine", home}, want: []string{
 		"tap: none: 12 requests recorded and replayed", "a player that is taught its profile serves it", "drift: none: vLLM 0.34.0 works as line 0.33: ",
-	} {
-		if !strings.Contains(stdout, want) {
-			t.Errorf("stdout has no %q", want)
-		}
-	}
-	if !strings.Contains(stderr, "engine: tap: start frontend, tap and engine\n") {
+	}}
+	if _, stderr := test.run(t, t.TempDir()); !strings.Contains(stderr, "engine: tap: start frontend, tap and engine\n") {
 		t.Error("stderr does not tell what takes its time")
-	}
-	if code != 0 || t.Failed() {
-		t.Errorf("exit code %d\nstdout:\n%s\nstderr:\n%s", code, stdout, stderr)
 	}
 }
 
@@ -513,28 +397,19 @@ func TestDriftCheckEngineOfANewLine(t *testing.T) {
 func TestDriftCheckLocal(t *testing.T) {
 	t.Parallel()
 	expectations, err := filepath.Abs("../../testdata/expectations/vllm-rs.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	tests := []struct {
-		name    string
 		version string // of the frontend
-		args    []string
-		code    int
-		want    string
+		driftCase
 	}{
-		{name: "told", version: "0.27.1", args: []string{"0.27.1"}, want: "\ndrift: none: vLLM 0.27.1 works as line 0.27: live none: 15 cases passed, "},
-		{name: "not told", version: "0.27.1", code: 3, want: "drift: unknown: vLLM could not be judged: --frontend: the release of the binary is not known: give it"},
-		{name: "of another line", version: "0.27.1", args: []string{"0.34.0"}, code: 1, want: "\ndrift: found: vLLM 0.34.0 does not work as line 0.33: live found: "},
-		{name: "expected to fail", version: "0.32.0", args: []string{"--expectations", expectations}, want: "\ndrift: none: vLLM 0.32.0 works as line 0.32: live none: 14 cases passed, "},
+		{"0.27.1", driftCase{name: "told", args: []string{"0.27.1"}, want: []string{"\ndrift: none: vLLM 0.27.1 works as line 0.27: live none: 15 cases passed, "}}},
+		{"0.27.1", driftCase{name: "not told", code: 3, want: []string{"drift: unknown: vLLM could not be judged: --frontend: the release of the binary is not known: give it"}}},
+		{"0.27.1", driftCase{name: "of another line", args: []string{"0.34.0"}, code: 1, want: []string{"\ndrift: found: vLLM 0.34.0 does not work as line 0.33: live found: "}}},
+		{"0.32.0", driftCase{name: "expected to fail", args: []string{"--expectations", expectations}, want: []string{"\ndrift: none: vLLM 0.32.0 works as line 0.32: live none: 14 cases passed, "}}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			args := append([]string{"--frontend", testenv.Frontend(t, test.version)}, test.args...)
-			stdout, stderr, code := driftOf(t, t.TempDir(), args...)
-			if code != test.code || !strings.Contains(stdout, test.want) {
-				t.Errorf("exit code %d, want %d and %q\nstdout:\n%s\nstderr:\n%s", code, test.code, test.want, stdout, stderr)
-			}
+			test.run(t, t.TempDir(), "--frontend", testenv.Frontend(t, test.version))
 		})
 	}
 }

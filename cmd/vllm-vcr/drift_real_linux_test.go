@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
 
@@ -20,9 +21,7 @@ func driftDocumentOf(t *testing.T, args ...string) drift.Document {
 		t.Fatalf("%v\nstdout:\n%s\nstderr:\n%s", err, stdout, stderr)
 	}
 	var d drift.Document
-	if err := json.Unmarshal(text, &d); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(text, &d))
 	if d.ExitCode != code {
 		t.Errorf("exit code %d, and %d in the JSON", code, d.ExitCode)
 	}
@@ -36,9 +35,7 @@ func TestRealDriftCheck(t *testing.T) {
 		t.Skip("set VLLM_VCR_NETWORK to ask the package index")
 	}
 	expectations, err := filepath.Abs("../../testdata/expectations/vllm-rs.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	tests := []struct {
 		name, release string
 		args          []string
@@ -78,9 +75,7 @@ func TestRealDriftCheckEngine(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			home, err := os.UserHomeDir()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			peers := os.Getenv("VLLM_VCR_PEERS")
 			if peers == "" {
 				peers = filepath.Join(home, ".cache", "vllm-vcr", "peers")

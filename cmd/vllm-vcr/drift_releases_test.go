@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestDriftReleases: what an index has becomes the matrix of a workflow.
@@ -20,13 +21,9 @@ func TestDriftReleases(t *testing.T) {
 		named("0.35.0rc1"): "2", named("0.36.0.dev3+g0123456"): "3",
 	})
 	matrix := filepath.Join(t.TempDir(), "compat.toml")
-	if err := os.WriteFile(matrix, []byte(watchedFile), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(matrix, []byte(watchedFile), 0o600))
 	manifest := filepath.Join(t.TempDir(), "manifest.toml")
-	if err := os.WriteFile(manifest, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(manifest, nil, 0o600))
 	const rc = `{"line":"rc","version":"0.35.0rc1","kind":"candidate","check":"0.35.0rc1"},`
 	const patch = `{"line":"0.33","version":"0.33.1","kind":"patch","check":"0.33.1"}`
 	const known = `,{"line":"0.32","version":"0.32.0","kind":"known","check":"0.32.0"}]`
@@ -62,13 +59,9 @@ func TestDriftReleases(t *testing.T) {
 				}
 				return
 			}
-			if diff := cmp.Diff(test.want+"\n", stdout.String()); diff != "" {
-				t.Errorf("stdout (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want+"\n", stdout.String()), "stdout (-want +got)")
 			text, err := os.ReadFile(outputs)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for _, output := range []string{"\n" + test.want + "\n", "\n" + test.adopt + "\n"} {
 				if !strings.Contains(string(text), output) {
 					t.Errorf("outputs: no %s in\n%s", output, text)

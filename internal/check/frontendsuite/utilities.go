@@ -1,6 +1,7 @@
 package frontendsuite
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"os"
@@ -77,7 +78,7 @@ func methodsOf(calls []*heard) string {
 			names = append(names, h.call.Method)
 		}
 	}
-	return strings.Join(names, ", ")
+	return cmp.Or(strings.Join(names, ", "), "nothing")
 }
 
 // noRoute are the statuses of a frontend that does not have a route, or not as it
@@ -101,7 +102,7 @@ func (k *frontendCase) admin(route adminRoute) bool {
 	k.Asserted++
 	h := k.made(mark, a.Status, calls(route.calls...))
 	if h == nil {
-		k.fail(check.Failed(CodeNoCall, "%s: status %d, but the frontend did not call %s of the engine: %s",
+		k.fail(check.Failed(CodeNoCall, "%s: status %d, but the frontend did not call %s of the engine: it called %s",
 			what, a.Status, strings.Join(route.calls, " or "), methodsOf(k.ledger.since(mark, isUtility))).
 			Within(-1, "UtilityCall.method").Compared(strings.Join(route.calls, " or "), "no call"))
 		return true

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // usableElsewhere are the packages that other modules may import: whatever their exported declarations name is exported
@@ -39,9 +41,7 @@ func privateNames(t *testing.T, folder string) (failures []string) {
 		}
 		fset := token.NewFileSet()
 		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, decl := range file.Decls {
 			check := func(name string, node ast.Node, params *ast.FieldList) {
 				if bad := privateName(node, hiddenImports(file), typeParams(params)); bad != "" {

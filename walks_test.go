@@ -5,15 +5,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestWalks: what docs/architecture.md follows a golden and a token through is there: each function in one of the files of
 // its row.
 func TestWalks(t *testing.T) {
 	text, err := os.ReadFile("docs/architecture.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, walks, _ := strings.Cut(string(text), "## Two walks")
 	walks, _, _ = strings.Cut(walks, "## Decisions")
 	quoted := regexp.MustCompile("`([^`]+)`")
@@ -52,9 +52,7 @@ func source(t *testing.T, path string) string {
 	names := []string{path}
 	if !strings.HasSuffix(path, ".go") {
 		entries, err := os.ReadDir(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		names = nil
 		for _, entry := range entries {
 			if strings.HasSuffix(entry.Name(), ".go") {
@@ -65,9 +63,7 @@ func source(t *testing.T, path string) string {
 	var text strings.Builder
 	for _, name := range names {
 		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		text.Write(data)
 	}
 	return text.String()

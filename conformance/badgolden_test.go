@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
@@ -296,23 +297,15 @@ func hexOfMap(entries [][]byte) string {
 func mapEntries(t *testing.T, hexMap string) [][]byte {
 	t.Helper()
 	raw, err := hex.DecodeString(strings.TrimSpace(hexMap))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cur := pack.NewCursor(raw)
 	n, err := cur.MapLen()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var entries [][]byte
 	for range n {
 		start := cur.Offset()
-		if err := cur.Skip(); err != nil {
-			t.Fatal(err)
-		}
-		if err := cur.Skip(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, cur.Skip())
+		require.NoError(t, cur.Skip())
 		entries = append(entries, raw[start:cur.Offset()])
 	}
 	return entries

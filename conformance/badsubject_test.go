@@ -11,6 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -299,9 +300,7 @@ func TestGivesUpAtTheStart(t *testing.T) {
 	cases, err := NewPlan(matrix, mf, Selection{
 		Lines: []string{"0.33"}, Goldens: []string{"multiturn-s7", "edge-s1"}, Assertions: []Assertion{Schema, Fidelity}, Matches: []player.Match{player.MatchIndex},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	runner := Runner{Store: NewStore(StoreOptions{Dir: "../testdata/goldens"}), Engine: dies, Timeouts: patient()}
 	var verdicts []string
 	report := runner.Run(t.Context(), cases)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -20,13 +21,9 @@ import (
 func benchSession(b *testing.B, opt player.Options) *replay.Replaying {
 	b.Helper()
 	codec, err := protocol.CodecFor(protocol.Newest())
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	s, err := replay.Boot(context.Background(), new(Runner).begin(context.Background()).env, codec, opt)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	b.Cleanup(s.Close)
 	return s
 }
@@ -64,9 +61,7 @@ func BenchmarkPlayer(b *testing.B) {
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
@@ -114,9 +109,7 @@ func BenchmarkFourGoldens(b *testing.B) {
 		Goldens: []string{"multiturn-s7", "multiturn-s13", "multiturn-nocache-s7", "multiturn-ngram-k3-s7"},
 		Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1},
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	for b.Loop() {
 		if report := liveRunner().Run(context.Background(), cases); report.ExitCode != ExitOK || report.Counts[Pass] != len(cases) {
 			b.Fatalf("%s: %v", report.Reason, report.Counts)
@@ -127,15 +120,11 @@ func BenchmarkFourGoldens(b *testing.B) {
 // BenchmarkReady is the time from nothing to a registered engine.
 func BenchmarkReady(b *testing.B) {
 	codec, err := protocol.CodecFor(protocol.Newest())
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	e := new(Runner).begin(context.Background()).env
 	for b.Loop() {
 		s, err := replay.Boot(context.Background(), e, codec, player.Options{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		s.Close()
 	}
 }

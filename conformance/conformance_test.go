@@ -16,6 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -32,9 +33,7 @@ func TestConformance(t *testing.T) {
 	}
 	matrix, mf, store := inputsOfRun(t)
 	cases, err := NewPlan(matrix, mf, sel)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(cases) == 0 {
 		t.Fatal("the plan is empty")
 	}
@@ -49,13 +48,9 @@ func TestConformance(t *testing.T) {
 func expectationsOfRun(t *testing.T, matrix *compat.Matrix, mf *manifest.Manifest, sel Selection) *expect.Judge {
 	t.Helper()
 	expected, findings := expect.Load("expectations.toml")
-	if err := errorsOf(findings); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errorsOf(findings))
 	all, err := EveryCase(matrix, mf, sel)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	j := expect.NewJudge(expected, all, time.Now())
 	for _, wrong := range j.Failures {
 		t.Error(wrong.Message)
@@ -73,9 +68,7 @@ func inputsOfRun(t *testing.T) (*compat.Matrix, *manifest.Manifest, Store) {
 		if errorsOf(findings) == nil {
 			findings = append(findings, CheckInputs(matrix, mf)...)
 		}
-		if err := errorsOf(findings); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errorsOf(findings))
 	}
 	opt := StoreOptions{Dir: repoGoldens, S3: s3store.Options{}}
 	if bucket := os.Getenv("CONFORMANCE_BUCKET"); bucket != "" {
@@ -132,9 +125,7 @@ func conformLine(t *testing.T, runner *run, expected *expect.Judge, cases []Case
 			})
 		}
 	}
-	if err := vacuous(cases, results); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, vacuous(cases, results))
 	if cases[0].Skip != "" {
 		t.Skip(cases[0].Skip)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestJudgedFields: of what an engine under test says, a report tells what fidelity has judged and what was only read; of the
@@ -15,9 +16,7 @@ func TestJudgedFields(t *testing.T) {
 	cases, err := NewPlan(matrix, mf, Selection{
 		Lines: []string{"0.33"}, Goldens: []string{"edge-s1"}, Assertions: []Assertion{Fidelity}, Concurrency: []int{16},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	run := func(r Runner) Coverage {
 		r.Store = liveRunner().Store
 		report := r.Run(t.Context(), cases)

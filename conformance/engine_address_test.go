@@ -15,6 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -25,9 +26,7 @@ func elsewhere(t *testing.T, engine Engine, opt player.Options) string {
 	t.Helper()
 	opt.Handshake = fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
 	subject, err := engine(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- subject.Run(ctx) }()
@@ -47,9 +46,7 @@ func TestAddress(t *testing.T) {
 	g := usualGolden(t)
 	cases := g.plan(t, byIndex)
 	address := elsewhere(t, Player, player.Options{VLLMVersion: "0.33", Trace: g.read(t), Replay: player.ReplayOptions{Strict: true}})
-	if err := CheckAddress(address, cases); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, CheckAddress(address, cases))
 	runner := Runner{Store: g, Timeouts: patient(), Address: address, Subject: Description{Kind: "engine", Command: address}}
 	report := runner.Run(t.Context(), cases)
 	outcome{exit: ExitOK}.check(t, report)

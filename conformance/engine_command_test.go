@@ -13,6 +13,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -34,9 +35,7 @@ func liveMock(t *testing.T, fault string) CommandEngine {
 func mockCommand(t *testing.T, fault string) string {
 	t.Helper()
 	script, err := filepath.Abs("../testdata/engines/mock.py")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return quote(testenv.Python(t)) + " -u " + quote(script) + " --handshake {handshake} --line {line} --index {index} --fault '" + fault + "'"
 }
 
@@ -63,9 +62,7 @@ func TestOurBinary(t *testing.T) {
 				Lines: []string{line.Name}, Goldens: []string{"edge-s1", "wire-edge-s1"}, Matches: replaying.Matches(), Concurrency: []int{16},
 				Assertions: []Assertion{Schema, Fidelity, Wire},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			runner := liveRunner()
 			runner.Engine, runner.Timeouts = replaying.Engine, patient()
 			wantAllPass(t, runner.Run(t.Context(), cases), nil)

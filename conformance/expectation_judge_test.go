@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -127,9 +128,7 @@ func TestJudgeByExpectations(t *testing.T) {
 		{name: "flaky wins, passes", expected: slices.Concat(listed(Fail, "0.33/**"), listed(Flaky, caseA)), want: Pass},
 	}
 	all, err := EveryCase(smallMatrix, smallManifest, Selection{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			name := test.caseName
@@ -176,9 +175,7 @@ func TestExpectationProblems(t *testing.T) {
 	mf.Goldens = slices.Clone(mf.Goldens)
 	mf.Goldens[1].Records = 180
 	all, err := EveryCase(smallMatrix, &mf, Selection{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	tests := []struct {
 		name    string
 		pattern string

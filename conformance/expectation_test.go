@@ -11,6 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile/rulestest"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestExpectationRules(t *testing.T) {
@@ -32,9 +33,7 @@ func TestLoadExpectations(t *testing.T) {
 		},
 		{Pattern: "0.33/**/replay-7", Outcome: Flaky, Reason: "a race", Issue: "https://example.org/13", Pos: "testdata/expectations.toml:9"},
 	}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
 }
 
 // TestShippedExpectations: the repository's own file is in order, and expects nothing
@@ -46,9 +45,7 @@ func TestShippedExpectations(t *testing.T) {
 	}
 	matrix, mf := repository(t)
 	all, err := EveryCase(matrix, mf, Selection{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, problem := range expect.NewJudge(e, all, time.Now()).Failures {
 		t.Error(problem.Message)
 	}
@@ -121,9 +118,7 @@ func TestUpdateExpectations(t *testing.T) {
 		},
 	}
 	all, err := EveryCase(smallMatrix, smallManifest, Selection{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -132,12 +127,8 @@ func TestUpdateExpectations(t *testing.T) {
 				t.Fatal(findings)
 			}
 			got, err := expect.Update("f.toml", []byte(test.before), reportOf(e, all, test.outcomes, now).Results, all, now)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.after, string(got.Data)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoError(t, err)
+			require.NoDiff(t, cmp.Diff(test.after, string(got.Data)), "-want +got")
 			if added, removed := strings.Join(got.Added, " "), strings.Join(got.Removed, " "); added != test.added || removed != test.removed {
 				t.Errorf("added %q, removed %q, want %q and %q", added, removed, test.added, test.removed)
 			}

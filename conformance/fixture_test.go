@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
@@ -108,9 +109,7 @@ func fixedGolden(tb testing.TB, file string, line compat.Line, g manifest.Golden
 	g.EngineConfig = "block_size=128;dtype=float32;enable_prefix_caching=true;enforce_eager=true;load_format=dummy;" +
 		"max_model_len=4096;max_num_seqs=64;model=tiny;speculative=none;tensor_parallel=1"
 	data, err := os.ReadFile(filepath.Join(repoCaptures, file))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	return &subjectGolden{Golden: g, line: line, data: data}
 }
 
@@ -142,13 +141,9 @@ func (g *subjectGolden) register(data []byte) {
 func (g *subjectGolden) read(tb testing.TB) *trace.Trace {
 	tb.Helper()
 	reader, err := trace.NewReader(bytes.NewReader(g.data), g.BucketPath, true, trace.Options{Strict: true, KeepExtra: true})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	t, err := reader.ReadAll()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	return t
 }
 
@@ -168,9 +163,7 @@ func (g *subjectGolden) rewrite(tb testing.TB, change func(*trace.Trace)) {
 	if err == nil {
 		err = w.Close()
 	}
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	g.register(b.Bytes())
 }
 
@@ -179,13 +172,9 @@ func (g *subjectGolden) rewrite(tb testing.TB, change func(*trace.Trace)) {
 func (g *subjectGolden) editLine(tb testing.TB, line int, old, with string) {
 	tb.Helper()
 	r, err := gzip.NewReader(bytes.NewReader(g.data))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	text, err := io.ReadAll(r)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	lines := strings.SplitAfter(string(text), "\n")
 	if strings.Count(lines[line-1], old) != 1 {
 		tb.Fatalf("line %d has %q %d times, want once", line, old, strings.Count(lines[line-1], old))
@@ -196,9 +185,7 @@ func (g *subjectGolden) editLine(tb testing.TB, line int, old, with string) {
 	if _, err := io.WriteString(w, strings.Join(lines, "")); err != nil {
 		tb.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, w.Close())
 	g.register(b.Bytes())
 }
 
@@ -218,9 +205,7 @@ func (g *subjectGolden) plan(tb testing.TB, sel Selection) []Case {
 	matrix := &compat.Matrix{File: "compat.toml", Lines: []compat.Line{g.line}}
 	mf := &manifest.Manifest{File: "manifest.toml", Goldens: []manifest.Golden{g.Golden}}
 	cases, err := NewPlan(matrix, mf, sel)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	return cases
 }
 

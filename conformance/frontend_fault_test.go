@@ -11,6 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -24,9 +25,7 @@ func toyReport(t *testing.T, fault string, limit time.Duration, assertions ...As
 	t.Helper()
 	front := startToy(t, "0.33", fault)
 	cases := toyCases(&manifest.Manifest{}, assertions...)
-	if err := front.Check(cases); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, front.Check(cases))
 	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: front, Timeouts: Timeouts{Connect: 10 * time.Second, Idle: limit}}
 	return runner.Run(t.Context(), cases)
 }

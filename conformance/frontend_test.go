@@ -15,6 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -51,13 +52,9 @@ func underExpectations(t *testing.T, front *FrontendUnderTest, lineName string, 
 		t.Fatalf("compat.toml has no line %s", lineName)
 	}
 	cases := frontendsuite.Cases(line, mf, assertions, true)
-	if err := front.Check(cases); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, front.Check(cases))
 	every, err := EveryCase(matrix, mf, Selection{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	runner := liveRunner()
 	runner.Frontend, runner.Timeouts, runner.Expectations, runner.All = front, limits, known, every
 	return runner.Run(t.Context(), cases)
@@ -120,9 +117,7 @@ func TestFrontendSuiteOnRealFrontends(t *testing.T) {
 			if absent := absentRoutes(version); absent != "" {
 				want[frontendsuite.Utilities] = absent
 			}
-			if diff := cmp.Diff(want, notes); diff != "" {
-				t.Errorf("notes (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(want, notes), "notes (-want +got)")
 		})
 	}
 }
@@ -241,9 +236,7 @@ func TestFrontendsThatDoNotServe(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			if test.script != "" {
-				if err := os.WriteFile(filepath.Join(dir, "frontend"), []byte("#!/bin/sh\n"+test.script+"\n"), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "frontend"), []byte("#!/bin/sh\n"+test.script+"\n"), 0o755))
 			}
 			front := &FrontendUnderTest{Command: dir + "/frontend {handshake} {http_port}", Dir: dir, ReadyTimeout: time.Second}
 			report := underTest(t, front, "0.33", Timeouts{})

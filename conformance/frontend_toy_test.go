@@ -19,6 +19,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -56,9 +57,7 @@ const firstByte = 10
 func startToy(t *testing.T, line, fault string) *FrontendUnderTest {
 	t.Helper()
 	codec, err := protocol.CodecFor(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	y := &toy{
 		fault: fault, codec: codec, calls: map[uint64]chan *protocol.UtilityOutput{}, open: map[string]chan toyOutput{}, loaded: map[string]bool{},
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -15,13 +16,9 @@ import (
 // in a bounded list of failures, and in none only if they are the same but for masks.
 func FuzzWireMessage(f *testing.F) {
 	codec, err := protocol.CodecFor("0.33")
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	w, err := replay.NewWireSession("golden", codec, messagesOf(f, pinnedWire(f)))
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	var answers []*replay.WireSaid
 	for _, m := range w.Said {
 		// A first output, log-probabilities, tables in frames, a step of nobody, an answer.

@@ -13,6 +13,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -24,17 +25,11 @@ import (
 func recordedSession(t *testing.T, path string) (*protocol.Codec, []trace.Message) {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	meta, messages, err := check.ReadFrames(data, path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	codec, err := protocol.CodecFor(*meta.VLLMVersion)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return codec, messages
 }
 
@@ -100,9 +95,7 @@ func reversed(t *testing.T, message []byte, key string) []byte {
 	for i := range pairs {
 		for range 2 {
 			raw, err := cur.Raw()
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			pairs[i] = append(pairs[i], raw...)
 		}
 	}
@@ -118,9 +111,7 @@ func shortened(t *testing.T, message []byte) []byte {
 	for i := 0; i < n-1 && err == nil; i++ {
 		err = cur.Skip()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return slices.Concat([]byte{message[0] - 1}, message[1:cur.Offset()])
 }
 
@@ -178,17 +169,13 @@ func TestLayoutFinds(t *testing.T) {
 // TestUnknownKeysAreNoted: what frontends skip is told, once, and fails nothing.
 func TestUnknownKeysAreNoted(t *testing.T) {
 	codec, err := protocol.CodecFor("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	b := codec.NewBatch(0)
 	if err := b.Add(codec.NewStream(&protocol.Request{ID: "a", Sampling: protocol.Sampling{Logprobs: protocol.NoLogprobs, PromptLogprobs: protocol.NoLogprobs}}), &protocol.Output{Tokens: []uint32{7}}); err != nil {
 		t.Fatal(err)
 	}
 	m, err := b.Finish(&protocol.SchedulerStats{}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	frame := bytes.Replace(m[0], []byte("num_running_reqs"), []byte("num_sitting_reqs"), 1)
 	layout := replay.LayoutCheck{Codec: codec}
 	for number := range 3 {
@@ -211,9 +198,7 @@ func TestUnknownKeysAreNoted(t *testing.T) {
 // of the first and how many there were.
 func TestLayoutIsToldOnce(t *testing.T) {
 	codec, err := protocol.CodecFor("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	output := func(id string) []byte { // without all but its first two fields
 		b := pack.AppendString(pack.AppendArrayHeader(nil, 2), id)
 		return pack.AppendUint32s(b, []uint32{7})

@@ -10,18 +10,15 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
 
 func TestList(t *testing.T) {
 	cases, err := NewPlan(smallMatrix, smallManifest, Selection{Assertions: []Assertion{Schema, Fidelity}, Matches: []player.Match{player.MatchIndex}, Concurrency: []int{1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var got bytes.Buffer
-	if err := List(&got, cases); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, List(&got, cases))
 	want := strings.Join([]string{
 		"CASE                     SUITE   ROLE      GATE  GOLDEN            NOTE",
 		"nightly                  replay  -         -     -                 no goldens: informational, not validated",
@@ -32,9 +29,7 @@ func TestList(t *testing.T) {
 		"0.32/a/fidelity-index-1  replay  fidelity  -     manifest.toml:3   -",
 		"",
 	}, "\n")
-	if diff := cmp.Diff(want, got.String()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got.String()), "-want +got")
 }
 
 // TestRequests: every request is listed by the name that expectations know it by, with
@@ -43,9 +38,7 @@ func TestRequests(t *testing.T) {
 	g := usualGolden(t)
 	var text bytes.Buffer
 	runner := Runner{Store: g}
-	if err := runner.Requests(t.Context(), &text, g.plan(t, Selection{Concurrency: []int{1}})); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, runner.Requests(t.Context(), &text, g.plan(t, Selection{Concurrency: []int{1}})))
 	rows := map[string][]string{}
 	for line := range strings.Lines(text.String()) {
 		if fields := strings.Fields(line); strings.Contains(line, "/") {
@@ -58,9 +51,7 @@ func TestRequests(t *testing.T) {
 	record := firstStream(g.read(t))
 	// Request 0 is on line 7, with 24 tokens in chunks of one.
 	want := []string{"7", fmt.Sprint(len(replay.PromptOf(record))), "24", "24", record.FinishReason.String()}
-	if diff := cmp.Diff(want, rows["0.33/multiturn-s7/fidelity-index-1/replay-0"]); diff != "" {
-		t.Errorf("request 0 -want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, rows["0.33/multiturn-s7/fidelity-index-1/replay-0"]), "request 0 -want +got")
 	if rows["0.33/multiturn-s7/fidelity-index-1/replay-179"] == nil || len(rows) != 360 {
 		t.Errorf("%d requests, want 180 of each of two cases", len(rows))
 	}

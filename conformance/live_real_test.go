@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -43,9 +44,7 @@ func realEngine(t *testing.T, version string) string {
 	peers := os.Getenv("VLLM_VCR_PEERS")
 	if peers == "" {
 		home, err := os.UserHomeDir()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		peers = filepath.Join(home, ".cache", "vllm-vcr", "peers")
 	}
 	home := filepath.Join(peers, "engines", version)

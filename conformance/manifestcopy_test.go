@@ -14,6 +14,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -43,9 +44,7 @@ func copyManifest(t *testing.T) *manifestCopy {
 	if copied.manifest == nil {
 		copied.manifestCopy, copied.golden = layOut(t)
 		text, err := os.ReadFile(copied.Manifest)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		copied.manifest = text
 	}
 	d, capture, dir := copied.manifestCopy, *copied.capture, t.TempDir()
@@ -84,13 +83,9 @@ func layOut(t *testing.T) (manifestCopy, []byte) {
 func inflated(t testing.TB, data []byte) []byte {
 	t.Helper()
 	r, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	text, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return text
 }
 
@@ -103,17 +98,13 @@ func deflated(t testing.TB, text []byte) []byte {
 		_, err = w.Write(text)
 		err = errors.Join(err, w.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return b.Bytes()
 }
 
 func writeTo(t *testing.T, name string, data []byte) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, data, 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, data, 0o644)))
 }
 
 // rewrite changes what the tap wrote.
@@ -133,9 +124,7 @@ func (d *manifestCopy) files(t *testing.T) map[string]string {
 func (d *manifestCopy) parsed(t *testing.T) *manifest.Manifest {
 	t.Helper()
 	m, findings := manifest.Load(d.Manifest)
-	if err := errorsOf(append(findings, CheckInputs(d.Matrix, m)...)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errorsOf(append(findings, CheckInputs(d.Matrix, m)...)))
 	return m
 }
 
@@ -153,9 +142,7 @@ func (d *manifestCopy) registered(t *testing.T) manifest.Golden {
 func (d *manifestCopy) register(t *testing.T) Registered {
 	t.Helper()
 	done, err := Register(t.Context(), d.Registration)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return done
 }
 
@@ -163,9 +150,7 @@ func (d *manifestCopy) register(t *testing.T) Registered {
 func (d *manifestCopy) conform(t *testing.T, store Store) {
 	t.Helper()
 	cases, err := NewPlan(d.Matrix, d.parsed(t), Selection{Lines: []string{d.golden.Line}, Goldens: []string{d.ID}, Enforce: EnforceAll})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	report := (&Runner{Store: store}).Run(t.Context(), cases)
 	if report.ExitCode != ExitOK || report.Counts[Pass] != len(cases) {
 		t.Errorf("%s: %v", report.Reason, report.Results)
@@ -176,16 +161,10 @@ func (d *manifestCopy) conform(t *testing.T, store Store) {
 func (d *manifestCopy) edit(t *testing.T, from string, change func(*manifest.Editor) error) {
 	t.Helper()
 	text, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	editor, err := manifest.NewEditor(d.Manifest, text, lineNames(d.Matrix))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := change(editor); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, change(editor))
 	writeTo(t, d.Manifest, editor.Bytes())
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestPatternMatch(t *testing.T) {
@@ -115,9 +116,7 @@ func TestNamesAreTheirPatterns(t *testing.T) {
 	}
 	for i, c := range all {
 		p, err := expect.ParsePattern(c.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if n := len(slices.DeleteFunc(names(all), func(name string) bool { return !p.Match(name) })); n != 1 || !p.Match(all[i].Name()) {
 			t.Errorf("%s matches %d cases, want itself", p, n)
 		}
@@ -219,9 +218,7 @@ func TestRunAndSkip(t *testing.T) {
 
 func TestEveryCase(t *testing.T) {
 	every, err := EveryCase(smallMatrix, smallManifest, Selection{Lines: []string{"0.32"}, Goldens: []string{"a"}, Concurrency: []int{3}, Run: []string{"nothing"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all := names(every)
 	for _, want := range []string{"nightly", "0.33/a/integrity", "0.32/a/fidelity-index-16", "0.32/a/fidelity-index-3", "0.33/b/fidelity-frontend-stream-index-16"} {
 		if !slices.Contains(all, want) {

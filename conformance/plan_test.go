@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -108,9 +109,7 @@ func TestNewPlan(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			cases, err := NewPlan(smallMatrix, smallManifest, test.sel)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var got []string
 			for _, c := range cases {
 				got = append(got, planned(c))
@@ -118,9 +117,7 @@ func TestNewPlan(t *testing.T) {
 					t.Errorf("%s is registered at %q, want %q", c.Name(), c.Entry, entryOf(c.Golden))
 				}
 			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got), "-want +got")
 		})
 	}
 }
@@ -143,9 +140,7 @@ func planned(c Case) string {
 func TestNewPlanOnlyOtherRoles(t *testing.T) {
 	mf := &manifest.Manifest{Goldens: []manifest.Golden{{Line: "0.33", ID: "a", Role: manifest.Schema}}}
 	cases, err := NewPlan(smallMatrix, mf, Selection{Lines: []string{"0.33"}, Assertions: []Assertion{Fidelity}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(cases) != 1 || planned(cases[0]) != "0.33 gates (no golden has the role that the selected assertions need)" {
 		t.Errorf("got %v", cases)
 	}
@@ -190,20 +185,14 @@ func TestNewPlanIsPure(t *testing.T) {
 	matrix, mf := repository(t)
 	sel := Selection{Assertions: []Assertion{Schema, Integrity}, Lines: []string{"0.32", "0.33"}}
 	first, err := NewPlan(matrix, mf, sel)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	second, err := NewPlan(matrix, mf, sel)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if !slices.Equal(names(first), names(second)) {
 		t.Errorf("%q, then %q", names(first), names(second))
 	}
 	again, _ := repository(t)
-	if diff := cmp.Diff(again, matrix); diff != "" {
-		t.Errorf("the plan changed the matrix:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(again, matrix), "the plan changed the matrix")
 	if !slices.Equal(sel.Assertions, []Assertion{Schema, Integrity}) {
 		t.Errorf("the plan changed the selection: %v", sel.Assertions)
 	}
@@ -221,9 +210,7 @@ func TestNewPlanOfOtherSuites(t *testing.T) {
 	for _, suite := range []Suite{SuiteLive, SuiteFrontend} {
 		t.Run(string(suite), func(t *testing.T) {
 			cases, err := NewPlan(smallMatrix, smallManifest, Selection{Suite: suite, Lines: []string{"0.33", "0.32"}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var want []string
 			for _, line := range []string{"0.33", "0.32"} {
 				for _, a := range AssertionsOf(suite) {

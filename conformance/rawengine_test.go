@@ -11,6 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 	"github.com/vllm-vcr/conformance/player"
@@ -174,18 +175,14 @@ func TestIdleStartsAnew(t *testing.T) {
 	runner := (&Runner{Store: g}).begin(t.Context())
 	loaded := runner.load(t.Context(), Case{Line: g.line, Golden: g.Golden})
 	s, err := replay.Boot(t.Context(), runner.env, loaded.Codec, player.Options{VLLMVersion: g.line.Tag, Trace: loaded.Trace})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer s.Close()
 	s.Limits.Idle = 0
 	over := make(chan struct{})
 	s.Quiet = s.WatchSilence(func() { close(over) })
 	<-over
 	s.Limits.Idle = never
-	if err := s.Front.Submit(replay.RecordedStreams(loaded.Trace)[0].Request()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Front.Submit(replay.RecordedStreams(loaded.Trace)[0].Request()))
 	if _, err := s.Receive(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -47,9 +48,7 @@ func TestRegisterAll(t *testing.T) {
 	d := newDeskWithout(t, "0.33", "edge-s1", "wire-edge-s1")
 	reqs := twoOfARun(t, d)
 	done, err := RegisterAll(t.Context(), reqs...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var registered []manifest.Golden
 	for _, g := range d.parsed(t).Goldens {
 		if strings.HasPrefix(g.ID, "new-") {
@@ -72,9 +71,7 @@ func TestRegisterAll(t *testing.T) {
 	if err != nil || again[0].Changed || again[1].Changed {
 		t.Errorf("%+v, %v", again, err)
 	}
-	if diff := cmp.Diff(files, d.files(t)); diff != "" {
-		t.Errorf("registering again changed:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(files, d.files(t)), "registering again changed")
 }
 
 // When the second cannot be kept, the first goes again.
@@ -91,9 +88,7 @@ func TestRegisterAllOrNone(t *testing.T) {
 			dry := *second
 			dry.DryRun = true
 			done, err := Register(t.Context(), dry)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			writeTo(t, done.Location, []byte("other"))
 		}, "already exists with other bytes"},
 		{"another manifest", func(_ *testing.T, _ *manifestCopy, second *Registration) { second.Manifest += ".other" }, "need one"},
@@ -113,9 +108,7 @@ func TestRegisterAllOrNone(t *testing.T) {
 			if !errors.As(err, &refused) || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("got %v, want it to say %q", err, test.says)
 			}
-			if diff := cmp.Diff(before, d.files(t)); diff != "" {
-				t.Errorf("refused, but changed:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(before, d.files(t)), "refused, but changed")
 		})
 	}
 }

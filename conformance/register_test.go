@@ -20,6 +20,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -64,9 +65,7 @@ func TestRegister(t *testing.T) {
 	delete(files, "run.jsonl")
 	now := d.files(t)
 	delete(now, "run.jsonl")
-	if diff := cmp.Diff(files, now); diff != "" {
-		t.Errorf("registering again changed:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(files, now), "registering again changed")
 }
 
 func TestRegisterANewGolden(t *testing.T) {
@@ -103,9 +102,7 @@ func TestRegisterInABucket(t *testing.T) {
 	for name, value := range server.Env() {
 		t.Setenv(name, value)
 	}
-	if err := os.Mkdir(filepath.Join(server.Dir, "goldens"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(filepath.Join(server.Dir, "goldens"), 0o755))
 	d := copyManifest(t)
 	d.Upload = "s3://goldens/ci/"
 	done := d.register(t)
@@ -124,9 +121,7 @@ func TestRegisterInABucket(t *testing.T) {
 	before := d.files(t)
 	_, err := Register(t.Context(), d.Registration)
 	wantRefusal(t, err, ExitInfra, "publish to "+done.Location+": file already exists with other bytes")
-	if diff := cmp.Diff(before, d.files(t)); diff != "" {
-		t.Errorf("refused, but changed:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(before, d.files(t)), "refused, but changed")
 }
 
 func TestRegisterDry(t *testing.T) {
@@ -137,18 +132,14 @@ func TestRegisterDry(t *testing.T) {
 	if done.Stored || !done.Changed || done.Removed != "" || done.Report.Counts[Pass] == 0 {
 		t.Errorf("%+v", done)
 	}
-	if diff := cmp.Diff(before, d.files(t)); diff != "" {
-		t.Errorf("a dry run changed:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(before, d.files(t)), "a dry run changed")
 }
 
 // A file that another golden still is stays.
 func TestRegisterKeepsSharedFiles(t *testing.T) {
 	d := copyManifest(t)
 	text, err := os.ReadFile(d.Manifest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// No rule lets two goldens have one path and different bytes, or the same bytes twice.
 	other := slices.IndexFunc(d.parsed(t).Goldens, func(g manifest.Golden) bool { return g.Line != d.golden.Line })
 	g := d.parsed(t).Goldens[other]
@@ -314,9 +305,7 @@ func TestRegisterRefusals(t *testing.T) {
 		},
 		{"of our own player", rewritten(func(tr *trace.Trace) {
 			codec, err := protocol.CodecFor("0.33")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			raw, _ := hex.DecodeString(*tr.Meta.ReadyResponseHex)
 			ready, _ := protocol.DecodeReady(raw)
 			ready.InstanceID = protocol.PlayerInstance + "1"
@@ -349,9 +338,7 @@ func TestRegisterRefusals(t *testing.T) {
 			dry := d.Registration
 			dry.DryRun = true
 			done, err := Register(t.Context(), dry)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			writeTo(t, done.Location, []byte("other"))
 		}, ExitInfra, []string{"already exists with other bytes", "nothing is ever overwritten"}},
 		{"upload to the web", func(_ *testing.T, d *manifestCopy) { d.Upload = "https://host/dir" }, ExitUsage, []string{`upload to "https://host/dir": want s3://bucket`}},
@@ -371,9 +358,7 @@ func TestRegisterRefusals(t *testing.T) {
 			if strings.Contains(err.Error(), "\n::") {
 				t.Errorf("a command to the CI: %q", err)
 			}
-			if diff := cmp.Diff(before, d.files(t)); diff != "" {
-				t.Errorf("refused, but changed:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(before, d.files(t)), "refused, but changed")
 		})
 	}
 }
@@ -387,9 +372,7 @@ func TestRegisterEditedMeanwhile(t *testing.T) {
 	_, err := Register(t.Context(), d.Registration)
 	wantRefusal(t, err, ExitInfra, "manifest.toml was edited while the capture was checked", "register again")
 	before["manifest.toml"] = edited
-	if diff := cmp.Diff(before, d.files(t)); diff != "" {
-		t.Errorf("refused, but changed:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(before, d.files(t)), "refused, but changed")
 	d.Progress = nil
 	d.register(t)
 	if !strings.HasSuffix(d.files(t)["manifest.toml"], "# a colleague was here\n") {
@@ -407,16 +390,12 @@ func TestRegisterWithoutPermission(t *testing.T) {
 			d.Goldens = t.TempDir()
 		}
 		path := filepath.Join(filepath.Dir(d.Manifest), dir)
-		if err := os.Chmod(path, 0o500); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Chmod(path, 0o500))
 		t.Cleanup(func() { os.Chmod(path, 0o700) })
 		before := d.files(t)
 		_, err := Register(t.Context(), d.Registration)
 		wantRefusal(t, err, ExitInfra, "permission denied")
-		if diff := cmp.Diff(before, d.files(t)); diff != "" {
-			t.Errorf("refused, but changed:\n%s", diff)
-		}
+		require.NoDiff(t, cmp.Diff(before, d.files(t)), "refused, but changed")
 	}
 }
 
@@ -427,9 +406,7 @@ func TestRegisterInterrupted(t *testing.T) {
 	d.Progress = func(Result) { cancel() }
 	_, err := Register(ctx, d.Registration)
 	wantRefusal(t, err, ExitInfra, "could not be judged")
-	if diff := cmp.Diff(before, d.files(t)); diff != "" {
-		t.Errorf("interrupted, but changed:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(before, d.files(t)), "interrupted, but changed")
 }
 
 func TestPathSegment(t *testing.T) {

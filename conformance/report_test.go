@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -158,9 +159,7 @@ func TestLineSummaries(t *testing.T) {
 	for _, l := range r.Lines {
 		got = append(got, summary{l.Line, l.Gating, l.Goldens, l.Asserted, l.Tokens, l.Verdict, l.Counts})
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
 	if r.Tokens != 60 || r.Duration != time.Second {
 		t.Errorf("%d tokens in %v, want 60 in 1s", r.Tokens, r.Duration)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -86,13 +87,9 @@ func TestNewStore(t *testing.T) {
 	g := usualGolden(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, g.BucketPath)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 	write := func(data []byte) {
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, data, 0o600))
 	}
 	flipped := slices.Clone(g.data)
 	flipped[len(flipped)/2] ^= 1
@@ -134,9 +131,7 @@ func TestCorruptGoldenWithoutIntegrity(t *testing.T) {
 	cases, err := NewPlan(&compat.Matrix{Lines: []compat.Line{line}}, mf, Selection{
 		Goldens: []string{bad.ID, good.ID}, Assertions: []Assertion{SameLine, Provenance},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	runner := Runner{Store: storeFunc(func(ctx context.Context, g manifest.Golden) ([]byte, string, error) {
 		if g.ID == bad.ID {
 			return bad.Fetch(ctx, g)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -34,9 +35,7 @@ func TestShapeOf(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := message.ShapeOf([]byte(test.message))
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, got), "-want +got")
 			if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
 				t.Errorf("got error %v, want %q", err, test.err)
 			}
@@ -70,9 +69,7 @@ func capturedReady(tb testing.TB, g *subjectGolden) []byte {
 		tb.Fatal(loaded.ReadErr)
 	}
 	raw, err := hex.DecodeString(*loaded.Trace.Meta.ReadyResponseHex)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	return raw
 }
 
@@ -81,9 +78,7 @@ func capturedReady(tb testing.TB, g *subjectGolden) []byte {
 // may be nil.
 func TestCompareShapes(t *testing.T) {
 	profile, err := protocol.LoadProfile("0.33")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all := map[string]pack.Kind{}
 	for _, field := range profile.Structs["EngineCoreReadyResponse"].Fields {
 		all[field.Name] = pack.Int
@@ -146,9 +141,7 @@ func TestCompareShapes(t *testing.T) {
 		},
 	}
 	codec, err := protocol.NewCodec(profile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	g := &check.Golden{Location: "file", Codec: codec}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

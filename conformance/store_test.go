@@ -22,6 +22,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -38,9 +39,7 @@ func webStore(t *testing.T, handler http.HandlerFunc) (*RegisteredStore, []Case)
 		moved.Goldens = append(moved.Goldens, g)
 	}
 	cases, err := NewPlan(matrix, &moved, Selection{Lines: []string{"0.33"}, Assertions: []Assertion{Integrity, Provenance}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	store := NewStore(StoreOptions{Cache: t.TempDir()})
 	store.Bytes.HTTP = server.Client()
 	store.Bytes.Backoff = func(int) time.Duration { return 0 }
@@ -122,9 +121,7 @@ func TestPrefetchChangesNoReport(t *testing.T) {
 				t.Errorf("exit code %d, want %d: %s", ahead.ExitCode, test.exit, ahead.Reason)
 			}
 			same := cmp.Options{cmpopts.IgnoreFields(Result{}, "Duration"), cmpopts.IgnoreFields(Report{}, "Duration"), cmp.Exporter(func(reflect.Type) bool { return true })}
-			if diff := cmp.Diff(alone, ahead, same); diff != "" {
-				t.Errorf("-alone +ahead:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(alone, ahead, same), "-alone +ahead")
 		})
 	}
 }
@@ -164,9 +161,7 @@ func TestPrefetchForgets(t *testing.T) {
 func TestPrefetchWithoutCache(t *testing.T) {
 	store, cases := webStore(t, serveGoldens)
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	store.Bytes.Cache = file
 	if report := (&Runner{Store: store}).Run(t.Context(), cases); report.ExitCode != ExitOK {
 		t.Errorf("exit code %d: %s", report.ExitCode, report.Reason)
@@ -180,9 +175,7 @@ func TestStoreOptionsReachTheStore(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	t.Setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
-	if err := os.CopyFS(filepath.Join(server.Dir, "goldens", "ci"), os.DirFS(repoGoldens)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(filepath.Join(server.Dir, "goldens", "ci"), os.DirFS(repoGoldens)))
 	g := goldenOf(t, "0.33", "multiturn-s7")
 	mirrored := *g
 	mirrored.BucketPath, mirrored.Mirrors = "none.jsonl.gz", []string{"s3://goldens/ci/" + g.BucketPath}
@@ -222,17 +215,13 @@ func writeGoldenBundle(t *testing.T, name string, g manifest.Golden) {
 	t.Helper()
 	store := &golden.Store{Dir: repoGoldens}
 	f, err := os.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	err = golden.WriteBundle(f, golden.Bundle{
 		Goldens: []golden.Object{{Location: g.BucketPath, SHA256: g.SHA256, Size: g.Size}},
 		Open:    func(o golden.Object) (*golden.File, error) { return store.Open(t.Context(), o) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // A golden that inflates without end is the golden's fault, whatever it is a golden of.
@@ -240,9 +229,7 @@ func TestGoldenBomb(t *testing.T) {
 	var bomb bytes.Buffer
 	w := gzip.NewWriter(&bomb)
 	w.Write(bytes.Repeat([]byte(" "), 20<<20))
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Close())
 	says := []string{"", "bytes of the golden inflate to more than", "the limit is 64 times its size"}
 	t.Run("trace", func(t *testing.T) {
 		g := usualGolden(t)
@@ -262,9 +249,7 @@ func TestGoldenBomb(t *testing.T) {
 	t.Run("registered", func(t *testing.T) {
 		d := copyManifest(t)
 		d.Trace = filepath.Join(t.TempDir(), "bomb.jsonl.gz")
-		if err := os.WriteFile(d.Trace, bomb.Bytes(), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(d.Trace, bomb.Bytes(), 0o600))
 		_, err := Register(t.Context(), d.Registration)
 		if err == nil || !strings.Contains(err.Error(), d.Trace) || !strings.Contains(err.Error(), says[1]) {
 			t.Errorf("got %v", err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -24,9 +25,7 @@ func wireGolden(tb testing.TB, line string) *subjectGolden {
 func pinnedWire(tb testing.TB) *subjectGolden {
 	tb.Helper()
 	data, err := os.ReadFile(pinnedWirePath)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	g := wireGolden(tb, "0.33")
 	g.register(data)
 	return g
@@ -47,13 +46,9 @@ func bootedWire(tb testing.TB, g *subjectGolden) *replay.WireReplay {
 		tb.Fatal(loaded.ReadErr)
 	}
 	w, err := replay.NewWireSession("golden", loaded.Codec, loaded.Frames)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	run, err := replay.BootWire(tb.Context(), runner.env, loaded, c, w)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	tb.Cleanup(run.Close)
 	return run
 }
@@ -61,9 +56,7 @@ func bootedWire(tb testing.TB, g *subjectGolden) *replay.WireReplay {
 // mustAgree replays the whole session of at least so many messages.
 func mustAgree(r *replay.WireReplay, t *testing.T, atLeast int) {
 	t.Helper()
-	if err := r.All(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.All())
 	var f check.Outcome
 	r.Comparison.Report(&f)
 	for _, wrong := range f.Failures {
@@ -232,9 +225,7 @@ func TestTamperedWire(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			run := bootedWire(t, g)
 			tamper(run, saidIn(run.Recorded, t, test.line), func(m [][]byte) [][][]byte { return test.change(t, m) })
-			if err := run.All(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, run.All())
 			var f check.Outcome
 			run.Comparison.Report(&f)
 			if len(f.Failures) == 0 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -16,9 +17,7 @@ import (
 func messagesOf(tb testing.TB, g *subjectGolden) []trace.Message {
 	tb.Helper()
 	_, messages, err := check.ReadFrames(g.data, g.BucketPath)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	return messages
 }
 
@@ -39,22 +38,14 @@ func (g *subjectGolden) rewriteFrames(tb testing.TB, messages []trace.Message) {
 	var meta struct {
 		Meta json.RawMessage `json:"meta"`
 	}
-	if err := json.Unmarshal(head, &meta); err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, json.Unmarshal(head, &meta))
 	var b bytes.Buffer
 	w, err := trace.NewFrameWriter(&b, true, meta.Meta)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	for i := range messages {
-		if err := w.Write(&messages[i]); err != nil {
-			tb.Fatal(err)
-		}
+		require.NoError(tb, w.Write(&messages[i]))
 	}
-	if err := w.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, w.Close())
 	g.register(b.Bytes())
 }
 
@@ -198,9 +189,7 @@ func TestWirePlaces(t *testing.T) {
 func TestTransferIsRepeated(t *testing.T) {
 	matrix, mf := repository(t)
 	cases, err := NewPlan(matrix, mf, Selection{Lines: []string{"0.33"}, Goldens: []string{"frames-transfer"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	report := liveRunner().Run(t.Context(), cases)
 	note := report.Results[len(report.Results)-1].Note
 	if report.ExitCode != ExitOK || !strings.HasPrefix(note, "the player does not repeat: ") {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
@@ -31,9 +32,7 @@ func capturedFrames(tb testing.TB, meta string, change func(i int, m *trace.Mess
 func framesOf(tb testing.TB, name, meta string, change func(i int, m *trace.Message) bool) []byte {
 	tb.Helper()
 	r, err := trace.OpenFrames(filepath.Join(repoCaptures, name+".jsonl.gz"), trace.Options{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	defer r.Close()
 	var b bytes.Buffer
 	var head json.RawMessage
@@ -41,9 +40,7 @@ func framesOf(tb testing.TB, name, meta string, change func(i int, m *trace.Mess
 		head = json.RawMessage(meta)
 	}
 	w, err := trace.NewFrameWriter(&b, true, head)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	var m trace.Message
 	for i := 0; ; i++ {
 		if err := r.Next(&m); err == io.EOF {
@@ -54,18 +51,12 @@ func framesOf(tb testing.TB, name, meta string, change func(i int, m *trace.Mess
 		if change != nil && !change(i, &m) {
 			continue
 		}
-		if err := w.Write(&m); err != nil {
-			tb.Fatal(err)
-		}
+		require.NoError(tb, w.Write(&m))
 		if i%100 == 0 {
-			if err := w.Flush(); err != nil {
-				tb.Fatal(err)
-			}
+			require.NoError(tb, w.Flush())
 		}
 	}
-	if err := w.Close(); err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, w.Close())
 	return b.Bytes()
 }
 
@@ -108,9 +99,7 @@ func TestRegisterFramesWithFacts(t *testing.T) {
 					}
 					return
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				if g := done.Golden; g.ConfigHash != trace.ConfigHash("cpu", "v0.33.0", "enforce_eager=true") || g.Model != "tiny" || g.Role != role {
 					t.Errorf("%+v", g)
 				}
@@ -133,16 +122,12 @@ func TestRegisterWire(t *testing.T) {
 	// Its plan has what can be asserted of frames, and nothing complains of the rest.
 	store := NewStore(StoreOptions{Dir: d.Goldens})
 	cases, err := NewPlan(d.Matrix, d.parsed(t), Selection{Lines: []string{captureLine}, Goldens: []string{d.ID}, Enforce: EnforceAll})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var checks []string
 	for _, c := range cases {
 		checks = append(checks, c.Check())
 	}
-	if diff := cmp.Diff([]string{"integrity", "line", "provenance", "wire"}, checks); diff != "" {
-		t.Errorf("plan, -want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]string{"integrity", "line", "provenance", "wire"}, checks), "plan, -want +got")
 	report := (&Runner{Store: store}).Run(t.Context(), cases)
 	if report.ExitCode != ExitOK || report.Counts[Pass] != len(cases) {
 		t.Errorf("%s: %+v", report.Reason, report.Results)
@@ -152,9 +137,7 @@ func TestRegisterWire(t *testing.T) {
 	}
 	// And what is wrong with it is found.
 	damaged, err := os.ReadFile(done.Location)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	damaged[len(damaged)/2] ^= 1
 	report = (&Runner{Store: memory{damaged, "wire.jsonl.gz"}}).Run(t.Context(), cases)
 	if report.ExitCode != ExitFail || report.Results[0].Verdict != Fail {
@@ -230,9 +213,7 @@ func TestRegisterWireRefusals(t *testing.T) {
 			before := d.files(t)
 			_, err := Register(t.Context(), d.Registration)
 			wantRefusal(t, err, ExitFail, "frames.jsonl.gz", test.says)
-			if diff := cmp.Diff(before, d.files(t)); diff != "" {
-				t.Errorf("refused, but changed:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(before, d.files(t)), "refused, but changed")
 		})
 	}
 	t.Run("a trace", func(t *testing.T) {
@@ -247,9 +228,7 @@ func TestRegisterWireRefusals(t *testing.T) {
 // engine that registered, and in a session whose messages have places in order.
 func FuzzReadFrames(f *testing.F) {
 	codec, err := protocol.CodecFor(captureLine)
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	start := func(i int, m *trace.Message) bool { return i < 6 }
 	f.Add(inflated(f, capturedFrames(f, framesMetaText, start)))
 	f.Add(inflated(f, capturedFrames(f, framesMetaText, func(i int, m *trace.Message) bool { return i < 12 })))

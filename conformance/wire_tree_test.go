@@ -3,6 +3,7 @@ package conformance
 import (
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -31,9 +32,7 @@ func readNode(tb testing.TB, cur *pack.Cursor) *node {
 	default:
 		n.raw, err = cur.Raw()
 	}
-	if err != nil {
-		tb.Fatal(err)
-	}
+	require.NoError(tb, err)
 	for range size {
 		n.parts = append(n.parts, readNode(tb, cur))
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/servetest"
 )
@@ -37,18 +38,12 @@ type answer struct {
 func post(t *testing.T, url string, body map[string]any) (status int, a answer, text string) {
 	t.Helper()
 	encoded, err := json.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got, err := http.Post(url, "application/json", bytes.NewReader(encoded))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer got.Body.Close()
 	read, err := io.ReadAll(got.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if got.StatusCode == http.StatusOK && body["stream"] != true && len(read) > 0 && read[0] == '{' {
 		if err := json.Unmarshal(read, &a); err != nil {
 			t.Fatalf("%v: %s", err, read)
@@ -119,9 +114,7 @@ func testServer(t *testing.T, frontend string) {
 		t.Errorf("unload an adapter: %d: %s", status, text)
 	}
 	metrics, err := http.Get(server.URL + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer metrics.Body.Close()
 	if text, err := io.ReadAll(metrics.Body); err != nil || !strings.Contains(string(text), `num_gpu_blocks="8192"`) || !strings.Contains(string(text), `max_lora="16"`) {
 		t.Errorf("the metrics lack values of the engine: %v: %s", err, text)
@@ -159,9 +152,7 @@ func TestEmbeddings(t *testing.T) {
 	}
 	numbers, tokens := embed("float")
 	var first, second []float32
-	if err := errors.Join(json.Unmarshal(numbers[0], &first), json.Unmarshal(numbers[1], &second)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(json.Unmarshal(numbers[0], &first), json.Unmarshal(numbers[1], &second)))
 	if tokens < 3 || len(first) == 0 || len(first) != len(second) || slices.Equal(first, second) || string(numbers[0]) != string(numbers[2]) {
 		t.Errorf("%d tokens, vectors of %d and %d numbers", tokens, len(first), len(second))
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -74,12 +75,8 @@ func TestBadCache(t *testing.T) {
 			case "a file in its place":
 				folder = filepath.Dir(c.cache)
 			}
-			if err := os.MkdirAll(folder, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := test.put(c); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.MkdirAll(folder, 0o755))
+			require.NoError(t, test.put(c))
 			c.pull(t, "--offline").wants(t, 3, `^vllm-vcr: error: golden s3://.*it is not in the cache.*\[offline\]`)
 			o := c.run(t, append(append([]string{"conform", "--assertion", "integrity"}, one...), fromBucket...)...)
 			o.wants(t, 0, `^PASS: `)
@@ -164,9 +161,7 @@ func TestBadCacheThatCannotBeWritten(t *testing.T) {
 	c.cache = dir
 	readOnly := func(flags uintptr) {
 		t.Helper()
-		if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT|flags, ""); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT|flags, ""))
 	}
 	conform := append(append([]string{"conform", "--assertion", "integrity"}, one...), fromBucket...)
 	readOnly(syscall.MS_RDONLY)
@@ -197,17 +192,13 @@ func TestBadNeighbours(t *testing.T) {
 	goldens := mf.ForLine("0.33")
 	for _, g := range goldens {
 		data, err := vcr.Files.ReadFile(vcr.GoldensPath + "/" + g.BucketPath)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		c.store(t, filepath.Join(c.server.Dir, "goldens", g.BucketPath), data)
 	}
 	var all []*started
 	for range 4 {
 		s := c.start(t, append([]string{"golden", "pull", "--line", "0.33"}, fromBucket...)...)
-		if err := s.Start(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, s.Start())
 		all = append(all, s)
 	}
 	c.poisoned = true // as long as one of them may be writing

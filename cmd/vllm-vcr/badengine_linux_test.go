@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // oneReplay selects a replay of a small golden.
@@ -22,9 +23,7 @@ func TestBadEngine(t *testing.T) {
 	t.Parallel()
 	soon := []string{"--connect-timeout", "2s", "--idle-timeout", "3s"}
 	notExecutable, err := filepath.Abs("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	tests := []struct {
 		name    string
 		command string
@@ -130,9 +129,7 @@ func TestCommandsInWords(t *testing.T) {
 			wantNoneLive(t, "stdout", s.stdout.text())
 			for _, name := range []string{"step.md", "summary.md", "report.html", "junit.xml", "report.sarif"} {
 				data, err := os.ReadFile(filepath.Join(dir, name))
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				wantNoneLive(t, name, string(data))
 				if strings.HasSuffix(name, ".html") && strings.Contains(string(data), "<img src=x") {
 					t.Errorf("%s shows an image of the subject's", name)

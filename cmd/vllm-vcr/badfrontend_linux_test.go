@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestBadRealFrontend: whatever a frontend does that goldens are replayed behind, the command ends with a report, says what
@@ -21,9 +23,7 @@ func TestBadRealFrontend(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, "vllm-rs")
-			if err := os.WriteFile(path, []byte("#!/bin/sh\n"+test.script+"\n"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+test.script+"\n"), 0o755))
 			s, code := runSpied(t, nil, "conform", "--line", "0.33", "--golden", "edge-s1", "--run", "**/fidelity-frontend-index-16",
 				"--connect-timeout", "1s", "--frontend", path, "--model", "testdata/model/tiny")
 			if code != test.code {

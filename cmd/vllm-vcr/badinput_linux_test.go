@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/flate"
 
 	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // bomb is a gzip file of some incompressible bytes and of so many zeros behind them. It takes no time to make, as deflated
@@ -25,17 +26,13 @@ func bomb(t *testing.T, before int, zeros int64) []byte {
 	var b bytes.Buffer
 	b.Write([]byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255})
 	w, err := flate.NewWriter(&b, flate.BestCompression)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	add := func(data []byte) []byte {
 		from := b.Len()
 		if _, err := w.Write(data); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.Flush())
 		return bytes.Clone(b.Bytes()[from:])
 	}
 	add(noise(before))
@@ -45,9 +42,7 @@ func bomb(t *testing.T, before int, zeros int64) []byte {
 	for range zeros/part - 2 {
 		b.Write(again)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Close())
 	var trailer [8]byte
 	b.Write(trailer[:]) // nobody gets that far
 	return b.Bytes()
@@ -311,9 +306,7 @@ func TestBadAction(t *testing.T) {
 				t.Errorf("annotations %q, want one", found)
 			}
 			outputs, err := os.ReadFile(c.env["GITHUB_OUTPUT"])
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if got := lastOutput(string(outputs), "verdict"); got != test.verdict {
 				t.Errorf("verdict %q, want %q", got, test.verdict)
 			}

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // secure is a server that the runs of a consumer trust.
@@ -156,9 +158,7 @@ func TestBadMoment(t *testing.T) {
 				<-r.Context().Done()
 			})
 			s := c.start(t, append(append(args, one...), "--bucket", "s3://goldens")...)
-			if err := s.Start(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, s.Start())
 			select {
 			case <-half:
 			case <-time.After(patience):

@@ -19,6 +19,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -63,9 +64,7 @@ func newConsumer(t *testing.T) *consumer {
 func (c *consumer) bytes(t *testing.T) []byte {
 	t.Helper()
 	data, err := fs.ReadFile(vcr.Files, vcr.GoldensPath+"/"+c.golden.BucketPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return data
 }
 
@@ -76,18 +75,14 @@ func (c *consumer) write(t *testing.T, name string, data []byte) {
 
 func (c *consumer) store(t *testing.T, path string, data []byte) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, data, 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, data, 0o644)))
 }
 
 // register replaces a key of the golden in the manifest, or adds it.
 func (c *consumer) register(t *testing.T, key, value string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(c.dir, vcr.ManifestPath))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	begin := bytes.Index(text, []byte("line = \"0.33\"\nid = \"edge-s1\"\n"))
 	end := begin + bytes.Index(text[begin:], []byte("\n\n"))
 	entry := string(text[begin:end])
@@ -111,9 +106,7 @@ type outcome struct {
 func (c *consumer) run(t *testing.T, args ...string) outcome {
 	t.Helper()
 	o := c.start(t, args...)
-	if err := o.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, o.Start())
 	return c.ended(t, o)
 }
 

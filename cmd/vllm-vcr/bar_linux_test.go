@@ -11,6 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // barCases are three cases of a run.
@@ -101,9 +102,7 @@ func TestNoBar(t *testing.T) {
 // TestProgressLines: where nobody sees a line redrawn, each tick prints how far the command is.
 func TestProgressLines(t *testing.T) {
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer r.Close()
 	defer w.Close()
 	lines := bufio.NewScanner(r)

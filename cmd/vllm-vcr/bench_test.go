@@ -11,6 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -19,9 +20,7 @@ import (
 func BenchmarkSpawn(b *testing.B) {
 	binary := buildBinary(b)
 	codec, err := protocol.CodecFor(protocol.Newest())
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	var ready time.Duration
 	var idle, loaded float64
 	for b.Loop() {
@@ -37,17 +36,13 @@ func BenchmarkSpawn(b *testing.B) {
 func spawn(b *testing.B, binary string, codec *protocol.Codec) (ready time.Duration, idle, loaded float64) {
 	b.Helper()
 	f, err := coreclient.Listen(coreclient.Options{Codec: codec})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	defer f.Close()
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()
 	start := time.Now()
 	cmd := exec.CommandContext(ctx, binary, "play", "--handshake-address", f.Handshake(), "--vocab-size", "2048")
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, cmd.Start())
 	defer func() {
 		cmd.Process.Signal(os.Interrupt)
 		cmd.Wait()

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestConformOnTerminal: a person sees how a run goes on the last line of a real
@@ -18,9 +20,7 @@ func TestConformOnTerminal(t *testing.T) {
 	cmd.Env = append(os.Environ(), "CI=", "NO_COLOR=", "TERM=xterm")
 	var stdout bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, programs
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Start())
 	programs.Close()
 	seen, _ := io.ReadAll(screen) // ends in EIO when the program has closed its end
 	if err := cmd.Wait(); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // aDigest stands for those that a page leaves to its reader.
@@ -22,9 +23,7 @@ func TestCapturingPage(t *testing.T) {
 	const page = "../../docs/capturing.md"
 	dir := t.TempDir()
 	checkout := filepath.Join(dir, "checkout")
-	if err := os.CopyFS(checkout, vcr.Files); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(checkout, vcr.Files))
 	writable(t, checkout)
 	kubectl := filepath.Join(dir, "bin", "kubectl")
 	writeAll(t, map[string]string{
@@ -46,9 +45,7 @@ func TestCapturingPage(t *testing.T) {
 		said.WriteString(shell(strings.ReplaceAll(block, "sha256:…", aDigest)))
 	}
 	applied, err := os.ReadFile(filepath.Join(dir, "applied"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for text, wants := range map[string][]string{
 		said.String(): {
 			"answers as before", "checked, replayed and registered in", "PASS: every gate holds", "**The replay holds: ",
@@ -70,13 +67,9 @@ var tomlBlock = regexp.MustCompile("(?s)```toml\n(.*?)```")
 func targetsOf(t *testing.T, page string) string {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ours, err := vcr.Files.ReadFile(vcr.TargetsPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	theirs := tomlBlock.FindSubmatch(text)
 	if theirs == nil {
 		t.Fatalf("%s shows no targets", page)
@@ -88,12 +81,8 @@ func targetsOf(t *testing.T, page string) string {
 func writeAll(t *testing.T, files map[string]string) {
 	t.Helper()
 	for path, text := range files {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o755))
 	}
 }
 
@@ -101,9 +90,7 @@ func writeAll(t *testing.T, files map[string]string) {
 // the commands draw.
 func TestInspectingPage(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.CopyFS(filepath.Join(dir, "internal/inspect/testdata"), os.DirFS("../../internal/inspect/testdata")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(filepath.Join(dir, "internal/inspect/testdata"), os.DirFS("../../internal/inspect/testdata")))
 	blocks, _ := shellBlocks(t, "../../docs/inspecting.md")
 	if len(blocks) < 6 {
 		t.Fatalf("the page has only %d commands", len(blocks))
@@ -112,23 +99,17 @@ func TestInspectingPage(t *testing.T) {
 		runBlock(t, dir, block)
 	}
 	page, err := os.ReadFile("../../docs/inspecting.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	shown := regexp.MustCompile(`\]\(inspecting/(.*?\.svg)\)`).FindAllSubmatch(page, -1)
 	if len(shown) < 3 {
 		t.Fatalf("the page shows only %d pictures", len(shown))
 	}
 	for _, name := range shown {
 		drawn, err := os.ReadFile(filepath.Join(dir, "pictures", string(name[1])))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		path := filepath.Join("../../docs/inspecting", string(name[1]))
 		if *update {
-			if err := os.WriteFile(path, drawn, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(path, drawn, 0o644))
 		}
 		if kept, err := os.ReadFile(path); err != nil || !bytes.Equal(kept, drawn) {
 			t.Errorf("%s is not what the command of the page draws (%v): go test ./cmd/vllm-vcr -run TestInspectingPage -update rewrites it", path, err)

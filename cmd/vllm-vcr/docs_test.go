@@ -11,6 +11,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -18,9 +19,7 @@ import (
 func shellBlocks(t *testing.T, page string) (blocks []string, lines []int) {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var block []string
 	inside := false
 	for i, line := range strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n") {
@@ -55,9 +54,7 @@ func runBlock(t *testing.T, dir, block string, env ...string) string {
 func TestGoldensPage(t *testing.T) {
 	server := testenv.S3(t)
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, vcr.Files); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(dir, vcr.Files))
 	writable(t, dir)
 	buckets(t, server.Dir, dir)
 
@@ -77,15 +74,11 @@ func TestGoldensPage(t *testing.T) {
 // TestGoldensPageMessages: what docs/goldens.md says of messages is about messages that there are.
 func TestGoldensPageMessages(t *testing.T) {
 	page, err := os.ReadFile("../../docs/goldens.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	files := []string{"../../internal/forge/oidc/oidc.go"}
 	for _, folder := range []string{"golden", "golden/s3store"} {
 		found, err := filepath.Glob("../../internal/" + folder + "/*.go")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		files = append(files, found...)
 	}
 	var sources strings.Builder
@@ -94,9 +87,7 @@ func TestGoldensPageMessages(t *testing.T) {
 			continue
 		}
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		sources.Write(text)
 	}
 	_, table, _ := strings.Cut(string(page), "| it says | because |")
@@ -122,9 +113,7 @@ func writable(t *testing.T, dir string) {
 		}
 		return os.Chmod(path, 0o600)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // buckets makes the buckets of the page, and the recording that it begins with.
@@ -133,9 +122,7 @@ func buckets(t *testing.T, server, checkout string) {
 	mf, _ := manifest.Load(filepath.Join(checkout, vcr.ManifestPath))
 	goldens := filepath.Join(checkout, vcr.GoldensPath)
 	for _, dir := range []string{"my-goldens", "my-mirror/goldens"} {
-		if err := os.MkdirAll(filepath.Join(server, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(filepath.Join(server, dir), 0o755))
 	}
 	for _, g := range mf.Goldens {
 		var to string
@@ -170,9 +157,7 @@ func TestNoTemplates(t *testing.T) {
 	calls := regexp.MustCompile(`\.Set(Version|Usage|Help)Template\(`)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if calls.Match(text) {
 			t.Errorf("%s sets a template of cobra: use a function", file)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	livesuite "github.com/vllm-vcr/conformance/internal/check/live"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // oneCase is a case of the live suite, which fails in these tests.
@@ -56,12 +57,8 @@ func TestLoadExpectations(t *testing.T) {
 
 func writeTestFile(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o640); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o640))
 }
 
 // TestKeepMatching: what the binary's own file expects of cases that are not there is
@@ -85,12 +82,8 @@ func TestUpdateExpectationsFile(t *testing.T) {
 	}}, 0)
 	const path = "conformance/expectations.toml"
 	writeTestFile(t, path, "# mine\n")
-	if err := os.Symlink("expectations.toml", "conformance/link.toml"); err != nil {
-		t.Fatal(err)
-	}
-	if err := updateExpectations(env, "conformance/link.toml", failed, all); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Symlink("expectations.toml", "conformance/link.toml"))
+	require.NoError(t, updateExpectations(env, "conformance/link.toml", failed, all))
 	if want := "conformance/link.toml: added 0.33/live/abort: fill in its reason and its issue\n"; stderr.String() != want {
 		t.Errorf("stderr %q, want %q", &stderr, want)
 	}

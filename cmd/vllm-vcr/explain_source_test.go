@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // sourceOfFindings is what the code of the packages conformance and internal/check, and below them, says of the codes.
@@ -44,9 +46,7 @@ func readSource(t *testing.T) *sourceOfFindings {
 		return nil
 	}
 	for _, root := range []string{"../../conformance", "../../internal/check"} {
-		if err := filepath.WalkDir(root, parse); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, filepath.WalkDir(root, parse))
 	}
 	return s
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -88,9 +89,7 @@ func findingsInTestdata(t *testing.T) map[string]bool {
 		}
 		for _, file := range files {
 			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for line := range strings.Lines(string(data)) {
 				known[strings.TrimSpace(line)] = true
 			}

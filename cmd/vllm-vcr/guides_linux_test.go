@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // guides are the pages whose readers begin in an empty folder: their programs, by the name that the page gives them, in
@@ -47,9 +48,7 @@ var programBlock = regexp.MustCompile("(?s)```(?:python|go)\n(.*?)```")
 func TestGuidePrograms(t *testing.T) {
 	for _, guide := range guides {
 		page, err := os.ReadFile("../../docs/" + guide.page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		blocks := programBlock.FindAllSubmatch(page, -1)
 		if len(blocks) != len(guide.programs) {
 			t.Errorf("%s shows %d programs, want %d", guide.page, len(blocks), len(guide.programs))
@@ -57,18 +56,14 @@ func TestGuidePrograms(t *testing.T) {
 		}
 		for i, program := range guide.programs {
 			text, err := os.ReadFile("../../examples/" + program[1])
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if !bytes.Equal(text, blocks[i][1]) {
 				t.Errorf("docs/%s shows another text than examples/%s: copy it there", guide.page, program[1])
 			}
 		}
 	}
 	engine, err := os.ReadFile("../../examples/engine-python/engine.py")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// Statements start with a letter, but for the closing line of a table.
 	code := regexp.MustCompile(`(?m)^ *([a-z].*|OUTPUT.*|"0\.30".*)$`).FindAllString(string(engine), -1)
 	imports := regexp.MustCompile(`(?m)^import |^ *"0\.30"`).FindAllString(string(engine), -1)
@@ -96,9 +91,7 @@ func TestGuides(t *testing.T) {
 					continue
 				}
 				text, err := os.ReadFile(source)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				writeAll(t, map[string]string{filepath.Join(dir, program[0]): string(text)})
 			}
 			blocks, lines := shellBlocks(t, "../../docs/"+guide.page)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestReplayStepsBehindFrontend: the clients of a real frontend get as many tokens as were recorded, in the recorded outputs, from a
@@ -23,9 +24,7 @@ func TestReplayStepsBehindFrontend(t *testing.T) {
 {"prompt_tokens":4,"output_tokens":5,"ttft_ms":200.0,"itl_ms":[1.0,2.0],"itl_tokens":[1,2],"arrival_ms":1.0,"finish_reason":"stop"}
 {"prompt_tokens":4,"output_tokens":3,"ttft_ms":100.0,"itl_summary":{"mean_ms":50.0,"count":2},"arrival_ms":2.0}
 `
-	if err := os.WriteFile(recording, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(recording, []byte(text), 0o600))
 	server, player := playingServer(t, "0.33.0", "--replay-steps", recording, "--vocab-size", "2048")
 	for _, want := range []struct {
 		id, reason string
@@ -33,9 +32,7 @@ func TestReplayStepsBehindFrontend(t *testing.T) {
 	}{{"replay-0", "stop", []int{2, 1, 2}}, {"replay-1", "length", []int{1, 1, 1}}} {
 		sent := time.Now()
 		got, err := server.Complete(t.Context(), openai.Request{ID: want.id, Prompt: []uint32{5, 6, 7, 8}, MaxTokens: 100, Stream: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if got.FinishReason != want.reason || !slices.Equal(got.Chunks, want.chunks) {
 			t.Errorf("%s: %v in chunks of %v, ended by %q, want %v and %q", want.id, got.Tokens, got.Chunks, got.FinishReason, want.chunks, want.reason)
 		}
@@ -52,12 +49,8 @@ func TestReplayStepsBehindFrontend(t *testing.T) {
 func TestTraceInBucket(t *testing.T) {
 	server := testenv.S3(t)
 	folder := filepath.Join(server.Dir, "bucket", "runs")
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, "run.jsonl"), []byte(locatedTrace), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(folder, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "run.jsonl"), []byte(locatedTrace), 0o644))
 	t.Setenv("AWS_ENDPOINT_URL_S3", server.Endpoint)
 	t.Setenv("AWS_REGION", testenv.S3Region)
 	t.Setenv("AWS_ACCESS_KEY_ID", testenv.S3AccessKey)
@@ -90,9 +83,7 @@ func TestCalibrateOverWire(t *testing.T) {
 {"prompt_tokens":80,"output_tokens":6,"ttft_ms":20.03,"itl_ms":[10.02,10.01,10.03,10.02,10.05],"arrival_ms":200,"block_hashes":[1,2,3,4,5]}
 `,
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	var out, problems bytes.Buffer
 	env := newEnvironment(&out, &problems, os.LookupEnv)

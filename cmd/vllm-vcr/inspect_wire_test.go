@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/inspect"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -21,9 +22,7 @@ func TestWireSaysWhatWasRecorded(t *testing.T) {
 		record(1, []uint32{1, 2}, []uint32{5, 6}),
 		record(2, []uint32{1, 2, wireVocabulary + 3}, []uint32{wireVocabulary + 7}),
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	source := saidIn(w)
 	for i, ask := range []struct{ prompt, want []uint32 }{
 		{[]uint32{1, 2, 3}, []uint32{7}},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestInterrupt: ^C during any kind of run ends it with a report of what ran and exit
@@ -170,9 +171,7 @@ func TestEngineAddress(t *testing.T) {
 	s.await(t, s.stderr.has("waiting for an engine at "+address+"\n"))
 	engine := exec.Command(python, "-u", "testdata/engines/mock.py", "--handshake", address)
 	engine.Dir = "../.."
-	if err := engine.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, engine.Start())
 	defer func() {
 		engine.Process.Kill()
 		engine.Wait()
@@ -186,9 +185,7 @@ func TestEngineAddress(t *testing.T) {
 // TestEngineAddressAlone: nobody comes, or somebody else is there already.
 func TestEngineAddressAlone(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer ln.Close()
 	for _, test := range []struct{ name, address, stdout string }{
 		{"nobody", freeAddress(t), `^  R004 waiting for HELLO: no handshake within 500ms$`},

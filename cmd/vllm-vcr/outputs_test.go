@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func outputsTo(path string) *environment {
@@ -14,13 +16,9 @@ func outputsTo(path string) *environment {
 
 func TestSetOutputs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "output")
-	if err := setOutputs(outputsTo(path), output{"matrix", `[{"line":"0.33"}]`}, output{"note", "two\nlines"}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, setOutputs(outputsTo(path), output{"matrix", `[{"line":"0.33"}]`}, output{"note", "two\nlines"}))
 	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := "matrix<<" + outputFence + "\n[{\"line\":\"0.33\"}]\n" + outputFence + "\nnote<<" + outputFence + "\ntwo\nlines\n" + outputFence + "\n"
 	if strings.ReplaceAll(string(got), "\r\n", "\n") != want {
 		t.Errorf("got %q, want %q", got, want)

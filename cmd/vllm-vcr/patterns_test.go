@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestReadPatterns(t *testing.T) {
@@ -19,9 +20,7 @@ func TestReadPatterns(t *testing.T) {
 		"wrong": "0.33/**\na//b\n\n/c\n",
 		"large": strings.Repeat("# \n", maxPatternFile/3+1),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	at := func(name string) string { return "@" + filepath.Join(dir, name) }
 	tests := []struct {

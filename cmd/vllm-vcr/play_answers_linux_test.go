@@ -21,6 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A pairOfTexts is a row of the dataset of these tests.
@@ -53,9 +54,7 @@ func playingServer(t *testing.T, version string, args ...string) (server *vllmrs
 	server, err := vllmrs.Start(t.Context(), vllmrs.Options{
 		Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), ServedName: "tiny",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { server.Close() })
 	player = start(t, append([]string{
 		"play", "--handshake-address", server.Handshake(), "--vllm-version", version,
@@ -69,9 +68,7 @@ func playingServer(t *testing.T, version string, args ...string) (server *vllmrs
 // stop ends a player as a user does, and returns what it has said.
 func (c *command) stop(t *testing.T) string {
 	t.Helper()
-	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
 	if err := c.Wait(); err != nil {
 		t.Errorf("the player ended with %v: %s", err, &c.stderr)
 	}
@@ -142,14 +139,10 @@ func writeAnswers(t *testing.T) string {
 	var b strings.Builder
 	for _, a := range answers {
 		line, err := json.Marshal(a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		b.Write(append(line, '\n'))
 	}
-	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(b.String()), 0o600))
 	return path
 }
 
@@ -194,15 +187,11 @@ func TestPlayRandom(t *testing.T) {
 			defer client.Close()
 			said := func(id string) []uint32 {
 				got, err := client.Complete(t.Context(), openai.Request{ID: id, Prompt: []uint32{5, 6, 7}, MaxTokens: 16, IgnoreEOS: true})
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				return got.Tokens
 			}
 			first := said("named")
-			if diff := cmp.Diff(first, said("named")); diff != "" {
-				t.Errorf("the same request again (-first +second):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(first, said("named")), "the same request again (-first +second)")
 			if slices.Equal(first, said("other")) || slices.Max(first) < vocab/2 || len(first) != 16 {
 				t.Errorf("%v are no 16 draws of the request's own from %d tokens", first, vocab)
 			}
@@ -219,9 +208,7 @@ func TestPlayMoreEnginesThanTheFrontendHas(t *testing.T) {
 	server, err := vllmrs.Start(t.Context(), vllmrs.Options{
 		Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), ServedName: "tiny",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer server.Close()
 	player := start(t, "play", "--handshake-address", server.Handshake(), "--vllm-version", version, "--engine-count", "4", "--handshake-timeout", "30s")
 	if code := player.end(t); code != 3 || !strings.Contains(player.stderr.String(), "vllm-vcr: error: engine ") {
@@ -232,9 +219,7 @@ func TestPlayMoreEnginesThanTheFrontendHas(t *testing.T) {
 // TestPlayEcho: the text of a prompt comes back as it was, again and again, until the answer is long enough.
 func TestPlayEcho(t *testing.T) {
 	tok, err := tokenizer.Load(testenv.ModelDir(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, version := range testenv.FrontendVersions() {
 		t.Run(version, func(t *testing.T) {
 			server, _ := answeringServer(t, version, "--mode", "echo")
@@ -276,9 +261,7 @@ func TestPlayDatasetStrictly(t *testing.T) {
 			client := openai.NewClient(server.URL(), "tiny")
 			defer client.Close()
 			answer, err := client.Send(t.Context(), "POST", "/v1/completions", map[string]any{"model": "tiny", "prompt": "Who is it?", "max_tokens": 4})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if strict != (answer.Status >= 500) {
 				t.Errorf("status %d: %s", answer.Status, answer.Body)
 			}
@@ -295,9 +278,7 @@ func TestPlayRewinds(t *testing.T) {
 	const records = `{"meta":{"block_size":16}}
 {"prompt_tokens":1,"output_tokens":3,"ttft_ms":1.0,"itl_ms":[1.0,1.0],"arrival_ms":1.0,"output_token_ids":[70,71,72],"finish_reason":"length","request_id":"cmpl-named-0"}
 `
-	if err := os.WriteFile(recording, []byte(records), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(recording, []byte(records), 0o644))
 	version := testenv.FrontendVersions()[0]
 	server, player := playingServer(t, version, "--trace", recording, "--replay-match", "index", "--replay-once", "--strict")
 	client := openai.NewClient(server.URL(), "tiny")
@@ -315,9 +296,7 @@ func TestPlayRewinds(t *testing.T) {
 	if got, err := ask(); err == nil {
 		t.Fatalf("the record has answered twice: %v", got)
 	}
-	if err := player.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, player.Process.Signal(syscall.SIGHUP))
 	for {
 		got, err := ask()
 		if err == nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
@@ -90,17 +91,13 @@ func publishedBehind(t *testing.T, version string, run func(t *testing.T, server
 	server, err := vllmrs.Start(t.Context(), vllmrs.Options{
 		Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), ServedName: "tiny", ReadyTimeout: 4 * time.Minute,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { server.Close() })
 	dir := t.TempDir()
 	endpoint, again := "ipc://"+filepath.Join(dir, "pub"), "ipc://"+filepath.Join(dir, "again")
 	run(t, server, version, "--block-size", fmt.Sprint(kvBlockSize), "--prefix-caching-hash-algo", "sha256_cbor", "--kv-events-config",
 		fmt.Sprintf(`{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": %q, "replay_endpoint": %q}`, endpoint, again))
-	if err := server.Healthy(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, server.Healthy(t.Context()))
 	client := openai.NewClient(server.URL(), "tiny")
 	defer client.Close()
 	bodies := kvPrompts()
@@ -143,21 +140,13 @@ func runReleasedEngine(t *testing.T, server *vllmrs.Server, version string, args
 func publishedSoFar(t *testing.T, endpoint string) (blocks []storedBlock) {
 	t.Helper()
 	c, err := zmq.Dial(t.Context(), endpoint, zmq.Dealer, zmq.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Close()
-	if err := c.Send(nil, make([]byte, 8)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Send(nil, make([]byte, 8)))
 	for next := uint64(0); ; next++ {
-		if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 		m, err := c.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		payload, number := m[len(m)-1], m[len(m)-2]
 		if len(payload) == 0 {
 			return blocks
@@ -175,9 +164,7 @@ func blocksOf(t *testing.T, payload []byte) (blocks []storedBlock) {
 	d := msgpack.NewDecoder(bytes.NewReader(payload))
 	d.UseLooseInterfaceDecoding(true)
 	batch, err := d.DecodeSlice()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, e := range batch[1].([]any) {
 		event := e.(map[string]any)
 		if event["type"] != "BlockStored" || fmt.Sprint(event["block_size"]) != fmt.Sprint(kvBlockSize) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -54,9 +55,7 @@ func TestPlayWarnings(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			must := func(err error) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 			}
 			var log bytes.Buffer
 			env := &environment{log: slog.New(slog.NewTextHandler(&log, nil))}
@@ -97,25 +96,19 @@ func TestReplaySteps(t *testing.T) {
 {"prompt_tokens":4,"output_tokens":3,"ttft_ms":7.0,"itl_summary":{"mean_ms":4.0,"count":2},"arrival_ms":2.0}
 {"prompt_tokens":4,"output_tokens":2,"ttft_ms":7.0,"itl_ms":[4.0],"arrival_ms":3.0,"output_token_ids":[90,91]}
 `
-	if err := os.WriteFile(recording, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(recording, []byte(text), 0o600))
 	script := func(id string, args ...string) player.Script {
 		t.Helper()
 		var opts sourceOptions
 		flags := pflag.NewFlagSet("play", pflag.ContinueOnError)
 		opts.add(flags)
-		if err := flags.Parse(append(args, "--replay-steps="+recording, "--vocab-size=50")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, flags.Parse(append(args, "--replay-steps="+recording, "--vocab-size=50")))
 		opt := player.Options{}
 		if _, err := opts.source(t.Context(), newEnvironment(io.Discard, io.Discard, os.LookupEnv), &opt); err != nil {
 			t.Fatal(err)
 		}
 		got, err := opt.Source.Script(&player.Request{ID: id, PromptTokenIDs: []uint32{1, 2, 3, 4}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return got
 	}
 	ms := time.Millisecond

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // constrainedAnswer is what a frontend made of an answer.
@@ -44,9 +45,7 @@ func askConstrained(t *testing.T, url, members string, stream bool) (answer cons
 	t.Helper()
 	body := fmt.Sprintf(`{"model":"model","max_tokens":600,"stream":%v,"messages":[{"role":"user","content":"hi"}],%s}`, stream, members)
 	resp, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		t.Fatalf("HTTP %d", resp.StatusCode)
@@ -101,13 +100,9 @@ func TestPlayConformsToStructuredOutputs(t *testing.T) {
 	for _, version := range []string{"0.33.0", "0.27.1"} {
 		t.Run(version, func(t *testing.T) {
 			model := filepath.Join(t.TempDir(), "Hermes-3") // a frontend chooses its parser of tool calls by the name
-			if err := os.CopyFS(model, os.DirFS(testenv.ModelDir(t))); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.CopyFS(model, os.DirFS(testenv.ModelDir(t))))
 			server, err := vllmrs.Start(t.Context(), vllmrs.Options{Binary: testenv.Frontend(t, version), ModelDir: model, ServedName: "model"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			t.Cleanup(func() { server.Close() })
 			player := start(t, "play", "--handshake-address", server.Handshake(), "--vllm-version", version,
 				"--tokenizer", model, "--max-model-len", "4096")
@@ -161,9 +156,7 @@ func conformingCalls(t *testing.T, url string, stream bool) {
 			}
 		}
 	}
-	if diff := cmp.Diff(map[string]bool{"get_weather": true, "stop_rain": true}, named); diff != "" {
-		t.Errorf("required: called (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(map[string]bool{"get_weather": true, "stop_rain": true}, named), "required: called (-want +got)")
 	choice := `"tool_choice":{"type":"function","function":{"name":"get_weather"}},`
 	got := askConstrained(t, url, choice+weatherTools, stream)
 	if other := slices.IndexFunc(got.calls, func(c toolCall) bool { return c.Name != "get_weather" }); len(got.calls) == 0 || other >= 0 {

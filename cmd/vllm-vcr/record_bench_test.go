@@ -17,6 +17,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -84,9 +85,7 @@ func buildBinary(b *testing.B) string {
 func startPair(b *testing.B, binary string, recorded bool) (f *coreclient.Frontend, tap int) {
 	b.Helper()
 	codec, err := protocol.CodecFor(protocol.Newest())
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	if f, err = coreclient.Listen(coreclient.Options{Codec: codec}); err != nil {
 		b.Fatal(err)
 	}
@@ -117,9 +116,7 @@ func startProcess(b *testing.B, binary string, args ...string) (pid int) {
 	cmd := exec.Command(binary, args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, cmd.Start())
 	b.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
@@ -147,9 +144,7 @@ func generate(b *testing.B, f *coreclient.Frontend, requests, inFlight int) (mes
 					Logprobs: protocol.NoLogprobs, PromptLogprobs: protocol.NoLogprobs,
 				},
 			})
-			if err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, err)
 		}
 		if _, err := f.Next(ctx, 0, &outputs); err != nil {
 			b.Fatal(err)
@@ -183,17 +178,13 @@ func cpuAtRest(b *testing.B, pid int) time.Duration {
 func cpuOf(b *testing.B, pid int) time.Duration {
 	b.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	_, rest, _ := strings.Cut(string(stat), ") ") // the name may have spaces
 	fields := strings.Fields(rest)
 	ticks := 0
 	for _, field := range fields[11:13] {
 		n, err := strconv.Atoi(field)
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		ticks += n
 	}
 	return time.Duration(ticks) * 10 * time.Millisecond

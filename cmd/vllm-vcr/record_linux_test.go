@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -20,25 +21,15 @@ import (
 func terminal(t *testing.T, columns uint16) (screen, programs *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { screen.Close() })
 	fd := int(screen.Fd())
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	require.NoError(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns}))
 	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	programs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return screen, programs
 }
 
@@ -62,9 +53,7 @@ func TestRecordOnTerminal(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "vllm-vcr", append(args, test.args...)...)
 			cmd.Env = append(os.Environ(), "TERM="+test.term)
 			cmd.Stderr = programs
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, cmd.Start())
 			programs.Close()
 			// The signal goes out when the line is there, or, if there is to be none, the log.
 			until := "waiting for the engine"
@@ -72,9 +61,7 @@ func TestRecordOnTerminal(t *testing.T) {
 				until = line
 			}
 			seen := readUntil(t, screen, until)
-			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 			rest, _ := io.ReadAll(screen) // ends in EIO when the last program has closed its end
 			seen += string(rest)
 			cmd.Wait()
@@ -125,9 +112,7 @@ func TestRecordOnFullDisk(t *testing.T) {
 			MaxTokens: 5, HasMaxTokens: true, EOSTokenID: -1, Logprobs: protocol.NoLogprobs, PromptLogprobs: protocol.NoLogprobs,
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	tokens := 0
 	for outputs, done := (protocol.Outputs{}), false; !done; {
 		if _, err := f.Next(ctx, 0, &outputs); err != nil {
@@ -140,9 +125,7 @@ func TestRecordOnFullDisk(t *testing.T) {
 	}
 	awaitPage(t, "http://"+metrics+"/metrics", "\nvllm_vcr_record_requests_total{outcome=\"done\"} 1\n")
 	awaitPage(t, "http://"+metrics+"/healthz", "ok, but nothing is recorded any more\n")
-	if err := tap.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tap.Process.Signal(syscall.SIGTERM))
 	code := tap.end(t)
 	if code != 3 || tokens != 5 || !strings.Contains(tap.stderr.String(), "no space left on device") ||
 		!strings.HasSuffix(tap.stdout.String(), "\nRECORDING STOPPED before the end, in 1 file\n") {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/recorder"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -30,18 +31,14 @@ func TestGiven(t *testing.T) {
 		flags := pflag.NewFlagSet("record", pflag.ContinueOnError)
 		opts.addFlags(flags)
 		for _, name := range names {
-			if err := flags.Set(name, values[name]); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, flags.Set(name, values[name]))
 		}
 		opts.cfg.Observe.Recorder = "new"
 		return given(flags, opts.cfg.Observe, earlier)
 	}
 	none := earlier
 	none.Recorder = "new"
-	if diff := cmp.Diff(none, parse(t)); diff != "" {
-		t.Errorf("without flags, -want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(none, parse(t)), "without flags, -want +got")
 	for name := range values {
 		if got := parse(t, name); changes(got, none) != 1 {
 			t.Errorf("--%s changes %d options:\n%s", name, changes(got, none), cmp.Diff(none, got))
@@ -54,9 +51,7 @@ func TestGiven(t *testing.T) {
 	want := recorder.Options{
 		BlockSize: 32, Model: "new", GPU: "new", TP: 2, MaxNumSeqs: 2, VLLMVersion: "v0.2.0", EngineConfig: "new", ConfigHash: "new", Recorder: "new",
 	}
-	if diff := cmp.Diff(want, parse(t, all...)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, parse(t, all...)), "-want +got")
 }
 
 // changes counts the options that differ.

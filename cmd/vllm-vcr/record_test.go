@@ -24,6 +24,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -40,9 +41,7 @@ func recordRealFrontend(t *testing.T, version string) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	server, err := vllmrs.Start(ctx, vllmrs.Options{Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer server.Close()
 	dir := t.TempDir()
 	engine := fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
@@ -57,17 +56,13 @@ func recordRealFrontend(t *testing.T, version string) {
 	}
 	streams, tokens := complete(t, ctx, server)
 	awaitPage(t, "http://"+metrics+"/metrics", fmt.Sprintf("\nvllm_vcr_record_records_total %d\n", len(streams)))
-	if err := tap.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tap.Process.Signal(syscall.SIGTERM))
 	if code := tap.end(t); code != 0 || tap.stderr.Len() > 0 {
 		t.Fatalf("exit code %d, stderr %q, want 0 and silence", code, &tap.stderr)
 	}
 
 	tr, err := trace.Read(dir+"/run.jsonl.gz", trace.Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	recorded := make(map[string][]uint32)
 	for _, r := range tr.Records {
 		recorded[fmt.Sprint(r.PromptTokenIDs)] = r.OutputTokenIDs
@@ -153,9 +148,7 @@ func fetchPage(ctx context.Context, url string) (string, error) {
 func checkSummary(t *testing.T, path string, requests, tokens int) {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var got struct {
 		Whole        bool
 		Engines      int
@@ -164,9 +157,7 @@ func checkSummary(t *testing.T, path string, requests, tokens int) {
 		Requests     map[string]int `json:"requests"`
 		NotRecorded  map[string]int `json:"not_recorded"`
 	}
-	if err := json.Unmarshal(data, &got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(data, &got))
 	for reason, n := range got.NotRecorded {
 		if n != 0 {
 			t.Errorf("%s: %d, want 0", reason, n)
@@ -182,9 +173,7 @@ func checkSummary(t *testing.T, path string, requests, tokens int) {
 func checkConforms(t *testing.T, dir, line, configHash string) {
 	t.Helper()
 	data, err := os.ReadFile(dir + "/run.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	digest := sha256.Sum256(data)
 	writeTestFile(t, dir+"/compat.toml", fmt.Sprintf(
 		"[[vllm]]\nline = %q\ntag = \"v%s.0\"\nprotocol_rev = \"4ba787ec9\"\nfidelity_validated = true\ndefault = true\n", line, line))
@@ -215,9 +204,7 @@ func inflated(t *testing.T, path string) []byte {
 	t.Helper()
 	if !trace.IsGzip(path) {
 		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return data
 	}
 	var all bytes.Buffer
@@ -248,9 +235,7 @@ func TestRecordEndsOnSignal(t *testing.T) {
 	metrics := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
 	tap := start(t, "record", "--engine-handshake", "tcp://127.0.0.1:0", "--trace-out", dir+"/run.jsonl", "--metrics-address", metrics, "--verbose")
 	awaitPage(t, "http://"+metrics+"/healthz", "ok")
-	if err := tap.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, tap.Process.Signal(syscall.SIGTERM))
 	if code := tap.end(t); code != 3 || tap.stdout.Len() > 0 ||
 		!strings.HasSuffix(tap.stderr.String(), "vllm-vcr: error: record ended before an engine connected: nothing was recorded\n") {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, &tap.stdout, &tap.stderr)
@@ -272,9 +257,7 @@ func TestRecordUploads(t *testing.T) {
 	}
 	t.Setenv("TMPDIR", t.TempDir())
 	local := t.TempDir() + "/run.jsonl"
-	if err := os.Mkdir(server.Dir+"/bucket", 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(server.Dir+"/bucket", 0o755))
 	const object = "s3://bucket/dir/run.jsonl"
 	for _, where := range []string{local, object} {
 		c := start(t, "record", "--from-frames", framesFile, "--trace-out", where, "--record-tokens")

@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/cli.md and the expected files of the scripts")
@@ -27,17 +29,13 @@ func quietEnvironment() *environment {
 func TestReferenceIsCurrent(t *testing.T) {
 	got := reference(newRootCommand(quietEnvironment()))
 	if *update {
-		if err := os.WriteFile(referencePath, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(referencePath, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(referencePath)
 	if err != nil {
 		t.Fatalf("%v: go generate ./cmd/vllm-vcr writes it", err)
 	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("docs/cli.md is not current (go generate ./cmd/vllm-vcr rewrites it), -want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(string(want), got), "docs/cli.md is not current (go generate ./cmd/vllm-vcr rewrites it), -want +got")
 }
 
 // TestReferenceIsComplete: every command and flag that can be used is on the page.
@@ -100,12 +98,8 @@ func TestCommandAlone(t *testing.T) {
 			t.Errorf("%s: %d commands were made", cmd.CommandPath(), len(root.Commands()))
 		}
 		alone, _, err := root.Find(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(helpText(cmd, true), helpText(alone, true)); diff != "" {
-			t.Errorf("%s, in the whole tree and alone:\n%s", cmd.CommandPath(), diff)
-		}
+		require.NoError(t, err)
+		require.NoDiff(t, cmp.Diff(helpText(cmd, true), helpText(alone, true)), "%s, in the whole tree and alone", cmd.CommandPath())
 	})
 }
 
@@ -195,15 +189,11 @@ func TestOldNamesOfFlags(t *testing.T) {
 			flagsOf := func(variables map[string]string) (*environment, *pflag.FlagSet) {
 				env := newEnvironment(io.Discard, io.Discard, func(name string) (string, bool) { value, ok := variables[name]; return value, ok })
 				cmd, _, err := newRootCommand(env).Find(strings.Fields(test.command))
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				return env, cmd.Flags()
 			}
 			_, flags := flagsOf(nil)
-			if err := flags.Parse([]string{"--" + test.old + "=" + given}); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, flags.Parse([]string{"--" + test.old + "=" + given}))
 			if f := flags.Lookup(test.now); !f.Changed || f.Value.String() != test.value {
 				t.Errorf("--%s: --%s is %q, want %q", test.old, test.now, f.Value, test.value)
 			}

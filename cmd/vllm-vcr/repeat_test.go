@@ -12,6 +12,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestRepeatRoundTrip: the command that a report gives for a case is one that
@@ -19,9 +20,7 @@ import (
 func TestRepeatRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "vllm rs")
-	if err := os.WriteFile(binary, nil, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(binary, nil, 0o700))
 	behind := []string{"--frontend", "v0.33.0=" + binary, "--model", dir}
 	for _, test := range []struct {
 		atLeast int
@@ -59,32 +58,22 @@ func repeatAlone(t *testing.T, c conformance.Case, flags *conformOptions) {
 	t.Helper()
 	line := report.Repeat(c, flags.inputFlags()...)
 	again := parseConform(t, shellWords(t, line))
-	if diff := cmp.Diff(flags.inputFlags(), again.inputFlags()); diff != "" {
-		t.Errorf("%s: other inputs, -want +got:\n%s", line, diff)
-	}
+	require.NoDiff(t, cmp.Diff(flags.inputFlags(), again.inputFlags()), "%s: other inputs, -want +got", line)
 	var got []string
 	for _, c := range planOf(t, again) {
 		got = append(got, c.Name())
 	}
-	if diff := cmp.Diff([]string{c.Name()}, got); diff != "" {
-		t.Errorf("%s: -want +got:\n%s", line, diff)
-	}
+	require.NoDiff(t, cmp.Diff([]string{c.Name()}, got), "%s: -want +got", line)
 }
 
 func planOf(t *testing.T, opts *conformOptions) []conformance.Case {
 	t.Helper()
 	matrix, mf, err := loadInputs(quietEnvironment(), &opts.in)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	sel, err := opts.selection(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cases, err := conformance.NewPlan(matrix, mf, sel)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return cases
 }
 

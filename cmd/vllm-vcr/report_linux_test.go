@@ -4,15 +4,15 @@ import (
 	"bytes"
 	"os"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestColours: only a terminal that can show them gets colours.
 func TestColours(t *testing.T) {
 	_, programs := terminal(t, 60)
 	file, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	with := func(name, value string) *environment {
 		return newEnvironment(programs, file, func(n string) (string, bool) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // Each path that is handed on is that of a file that was written.
@@ -23,13 +24,9 @@ func TestReportOutputs(t *testing.T) {
 	flags := reportFlagsOf(t, "--report-dir", filepath.Join(dir, "r"), "--report-format", "junit,badges,json", "--github-output")
 	path := filepath.Join(dir, "output")
 	app := outputsTo(path)
-	if err := writeReports(app, d, flags); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, writeReports(app, d, flags))
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got := strings.ReplaceAll(strings.ReplaceAll(string(text), outputFence, "|"), "\r\n", "\n")
 	for _, want := range []string{
 		"verdict<<|\nfail\n|", "exit-code<<|\n1\n|", "passed<<|\n5\n|", "failed<<|\n3\n|", "expected<<|\n7\n|", "errors<<|\n0\n|", "tokens<<|\n7\n|",
@@ -60,9 +57,7 @@ func TestReportCommandHasNoAccount(t *testing.T) {
 	err := flags.Parse([]string{
 		"--role-to-assume", "arn:aws:iam::123456789012:role/goldens", "--bucket", "https://me:secret@host/x?X-Amz-Signature=abc", "--line", "0.33",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got := strings.Join(opts.report.command("vllm-vcr", "conform"), " ")
 	want := "vllm-vcr conform --bucket=https://host/x?… --line=0.33 --role-to-assume=arn:aws:iam::…:role/goldens"
 	if got != want {

@@ -20,6 +20,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -29,9 +30,7 @@ func reportFlagsOf(t *testing.T, args ...string) reportOptions {
 	var opts reportOptions
 	cmd := &cobra.Command{}
 	opts.addFlags(cmd.Flags())
-	if err := cmd.ParseFlags(args); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.ParseFlags(args))
 	return opts
 }
 
@@ -114,9 +113,7 @@ func TestStepSummary(t *testing.T) {
 		})
 	}
 	d := report.New(conformance.NewReport(results, time.Second), report.Meta{Tool: report.Tool{Name: "vllm-vcr"}})
-	if err := atomicfile.WriteFunc(dir+"/report.json", 0o644, func(w io.Writer) error { return report.JSON(w, d) }); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, atomicfile.WriteFunc(dir+"/report.json", 0o644, func(w io.Writer) error { return report.JSON(w, d) }))
 	variables := map[string]string{"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": dir + "/step.md"}
 	var stderr bytes.Buffer
 	env := newEnvironment(io.Discard, &stderr, func(name string) (string, bool) { v, ok := variables[name]; return v, ok })
@@ -140,9 +137,7 @@ func TestStepSummary(t *testing.T) {
 func TestAppendSummary(t *testing.T) {
 	for _, test := range []struct{ size, limit int }{{0, report.MarkdownLimit}, {1 << 19, 1<<19 - 4<<10}, {2 << 20, 0}} {
 		path := filepath.Join(t.TempDir(), "summary.md")
-		if err := os.WriteFile(path, make([]byte, test.size), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, make([]byte, test.size), 0o600))
 		err := appendSummary(path, func(w io.Writer, limit int) error {
 			if limit != test.limit {
 				t.Errorf("after %d bytes the limit is %d, want %d", test.size, limit, test.limit)
@@ -150,9 +145,7 @@ func TestAppendSummary(t *testing.T) {
 			_, err := io.WriteString(w, "more")
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if data, err := os.ReadFile(path); err != nil || len(data) != test.size+4 {
 			t.Errorf("%d bytes, %v", len(data), err)
 		}
@@ -163,9 +156,7 @@ func TestAppendSummary(t *testing.T) {
 func TestCommandLine(t *testing.T) {
 	opts := reportFlagsOf(t, "--report-dir", "a b", "--report-format", "json,sarif", "--deterministic")
 	want := []string{"vllm-vcr", "conform", "--deterministic=true", "--report-dir=a b", "--report-format=json", "--report-format=sarif"}
-	if diff := cmp.Diff(want, opts.command("vllm-vcr", "conform")); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, opts.command("vllm-vcr", "conform")), "-want +got")
 }
 
 func TestRepository(t *testing.T) {
@@ -173,9 +164,7 @@ func TestRepository(t *testing.T) {
 	kept := filepath.Join(workspace, "kept")
 	deep := filepath.Join(kept, "deep")
 	for _, dir := range []string{filepath.Join(kept, ".git"), deep} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(dir, 0o755))
 	}
 	elsewhere := t.TempDir()
 	inActions := func(name string) (string, bool) { return workspace, name == "GITHUB_WORKSPACE" }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // peerVariable is the command of another server that BenchmarkBuiltin measures beside serve, without the port:
@@ -83,9 +84,7 @@ func BenchmarkBuiltin(b *testing.B) {
 		defer conn.Close()
 		send(b, conn, "/v1/completions", fmt.Sprintf(`{"model":"m","prompt":"Hello","ignore_eos":true,"max_tokens":%d,"stream":true}`, tokens+1))
 		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, err)
 		var began time.Time
 		events := 0
 		for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
@@ -111,17 +110,13 @@ type benchServer struct {
 func startServer(b *testing.B, command string) benchServer {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	address := l.Addr().String()
 	l.Close()
 	words := append(strings.Fields(command), "--port", address[strings.LastIndexByte(address, ':')+1:])
 	cmd := exec.Command(words[0], words[1:]...)
 	began := time.Now()
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, cmd.Start())
 	stop := sync.OnceFunc(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	b.Cleanup(stop)
 	for time.Since(began) < time.Minute {
@@ -143,9 +138,7 @@ func startServer(b *testing.B, command string) benchServer {
 
 func connect(b *testing.B, address string) net.Conn {
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	return conn
 }
 

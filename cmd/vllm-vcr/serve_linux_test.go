@@ -20,6 +20,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -41,9 +42,7 @@ func startServe(t *testing.T, args ...string) *served {
 	out, in := io.Pipe()
 	cmd.Stdout = in
 	p, err := process.Start(cmd, process.Options{Name: "serve"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	go func() { <-p.Done(); in.Close() }()
 	s := &served{Process: p, stdout: bufio.NewReader(out)}
 	t.Cleanup(func() {
@@ -72,13 +71,9 @@ func (s *served) next(t *testing.T) {
 func (s *served) stream(t *testing.T, tokens int) *bufio.Reader {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"model": s.Models[0], "prompt": "Hi", "max_tokens": tokens, "ignore_eos": true, "stream": true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	answer, err := http.Post(s.URL+"/v1/completions", "application/json", bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { answer.Body.Close() })
 	r := bufio.NewReader(answer.Body)
 	if first, err := r.ReadString('\n'); err != nil || !strings.HasPrefix(first, "data: ") {
@@ -95,9 +90,7 @@ func (s *served) ask(t *testing.T, path, body string, headers ...string) (status
 		method = http.MethodPost
 	}
 	r, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.Header.Set("Content-Type", "application/json")
 	for i := 0; i+1 < len(headers); i += 2 {
 		if headers[i+1] != "" {
@@ -105,9 +98,7 @@ func (s *served) ask(t *testing.T, path, body string, headers ...string) (status
 		}
 	}
 	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer answer.Body.Close()
 	all, _ := io.ReadAll(answer.Body)
 	return answer.StatusCode, answer.Header, string(all)
@@ -131,9 +122,7 @@ func TestServeEndsGently(t *testing.T) {
 		t.Errorf("on a port in use: %v: %s", err, out)
 	}
 	stream := s.stream(t, 100)
-	if err := syscall.Kill(s.Pid(), syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(s.Pid(), syscall.SIGTERM))
 	rest, err := io.ReadAll(stream)
 	if chunks := strings.Count(string(rest), `"text":`); err != nil || chunks < 90 || !strings.HasSuffix(strings.TrimSpace(string(rest)), "data: [DONE]") {
 		t.Errorf("after SIGTERM: %v, %d chunks of 100: ends with %q", err, chunks, rest[max(0, len(rest)-200):])
@@ -165,9 +154,7 @@ func TestServeCutsOff(t *testing.T) {
 		t.Errorf("want two engines of line 0.32: %s", s.line)
 	}
 	stream := s.stream(t, 1000)
-	if err := syscall.Kill(s.Pid(), syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(s.Pid(), syscall.SIGTERM))
 	if rest, err := io.ReadAll(stream); err == nil && strings.Contains(string(rest), "[DONE]") {
 		t.Errorf("the stream was not cut off: %s", rest)
 	}
@@ -240,9 +227,7 @@ func compareBuiltin(t *testing.T, table string, args ...string) {
 // Frontends that have engines of their own publish KV events, and offer KV caches, at ports of their own.
 func TestPortsOfRanks(t *testing.T) {
 	free, err := vllmrs.Reserve()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer free.Release()
 	first := free.Number() - 1
 	env := newEnvironment(io.Discard, io.Discard, func(name string) (string, bool) {
@@ -256,9 +241,7 @@ func TestPortsOfRanks(t *testing.T) {
 	var opt player.Options
 	free.Release()
 	stop, err := opts.configure(env, &opt, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer stop()
 	if events := opt.KVCache.Events; events.Endpoint != "tcp://*:5558" || events.ReplayEndpoint != "tcp://*:7001" || opt.Transfer.Port != first+1 || opt.Transfer.EngineID != "me_dp1" {
 		t.Errorf("got %q %q %d %s", events.Endpoint, events.ReplayEndpoint, opt.Transfer.Port, opt.Transfer.EngineID)
@@ -272,17 +255,13 @@ func TestPortsOfRanks(t *testing.T) {
 // The end of the frontend ends the command with its exit code, or starts both again at the same URL.
 func TestServeLosesFrontend(t *testing.T) {
 	s := startServe(t)
-	if err := syscall.Kill(s.Pids[0], syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(s.Pids[0], syscall.SIGKILL))
 	if code := s.exit(); code != 137 || !strings.Contains(s.Tail(), "the frontend ended by itself: signal: killed") {
 		t.Errorf("exit code %d, want 137: %s", code, s.Tail())
 	}
 	s = startServe(t, "--restart")
 	url := s.URL
-	if err := syscall.Kill(s.Pids[0], syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(s.Pids[0], syscall.SIGKILL))
 	s.next(t)
 	if s.URL != url || s.Restarts != 1 {
 		t.Errorf("started again: %s", s.line)
@@ -326,9 +305,7 @@ func TestServeBuiltin(t *testing.T) {
 			t.Errorf("/metrics has no %s: %s", line, metrics)
 		}
 	}
-	if err := syscall.Kill(s.Pid(), syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Kill(s.Pid(), syscall.SIGTERM))
 	if code := s.exit(); code != 0 {
 		t.Errorf("exit code %d, want 0: %s", code, s.Tail())
 	}
@@ -356,9 +333,7 @@ func TestServingPage(t *testing.T) {
 			t.Parallel()
 			for _, port := range []string{"8000", "8001", "5600", "5601"} {
 				free, err := vllmrs.Reserve()
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				defer free.Release()
 				block = strings.ReplaceAll(block, port, fmt.Sprint(free.Number()))
 			}
@@ -378,9 +353,7 @@ func TestBuiltinPassesTheFrontendSuite(t *testing.T) {
 	if err == nil {
 		err = os.CopyFS(model, files)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	out, err := exec.Command("vllm-vcr", "conform", "--suite", "frontend", "--line", "0.33", "--model", model, "--quiet", "--frontend-command",
 		"vllm-vcr serve {model} --frontend builtin --quiet --engine-handshake {handshake} --port {http_port} --vllm-version {line} --frontend-env VLLM_SERVER_DEV_MODE=1").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "PASS: every gate holds: ") {

@@ -12,19 +12,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestSimulatorFlags compares the table of flags with those that llm-d-inference-sim has: each is translated, or refused by its name.
 func TestSimulatorFlags(t *testing.T) {
 	text, err := os.ReadFile("testdata/simulator-flags.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	env := newEnvironment(io.Discard, io.Discard, func(string) (string, bool) { return "", false })
 	serve, _, err := newRootCommand(env).Find([]string{"serve"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var listed []string
 	for line := range strings.Lines(string(text)) {
 		words := strings.Fields(line)
@@ -68,9 +65,7 @@ func TestSimulatorFlags(t *testing.T) {
 func TestSimulatorPage(t *testing.T) {
 	const page, begin, end = "../../docs/simulator.md", "<!-- flags -->\n", "<!-- /flags -->\n"
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	before, rest, found := strings.Cut(string(text), begin)
 	got, after, closed := strings.Cut(rest, end)
 	if !found || !closed {
@@ -95,9 +90,7 @@ func TestSimulatorPage(t *testing.T) {
 	if !*update {
 		t.Fatalf("%s has another table: go test ./cmd/vllm-vcr -run TestSimulatorPage -update writes it\n%s", page, cmp.Diff(got, b.String()))
 	}
-	if err := os.WriteFile(page, []byte(before+begin+b.String()+end+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(page, []byte(before+begin+b.String()+end+after), 0o644))
 }
 
 func TestSimulatorArguments(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -34,9 +35,7 @@ func start(t *testing.T, args ...string) *command {
 	t.Cleanup(cancel)
 	c := &command{Cmd: exec.CommandContext(ctx, "vllm-vcr", args...)}
 	c.Stdout, c.Stderr = &c.stdout, &c.stderr
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Start())
 	t.Cleanup(func() { c.Process.Kill() })
 	return c
 }
@@ -57,9 +56,7 @@ func (c *command) end(t *testing.T) int {
 func listen(t *testing.T) (address string, dialed <-chan net.Conn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { ln.Close() })
 	conns := make(chan net.Conn, 1)
 	go func() {
@@ -83,9 +80,7 @@ func TestPlayEndsOnSignal(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("the player never dialed the handshake address")
 			}
-			if err := c.Process.Signal(sig); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, c.Process.Signal(sig))
 			if code := c.end(t); code != 0 || c.stdout.Len() > 0 || c.stderr.Len() > 0 {
 				t.Errorf("exit code %d, stdout %q, stderr %q, want 0 and silence", code, &c.stdout, &c.stderr)
 			}
@@ -96,9 +91,7 @@ func TestPlayEndsOnSignal(t *testing.T) {
 // TestPlayEndsWhateverRuns: a player that is stuck, here in a file that nobody writes, ends all the same.
 func TestPlayEndsWhateverRuns(t *testing.T) {
 	stuck := filepath.Join(t.TempDir(), "fifo")
-	if err := syscall.Mkfifo(stuck, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Mkfifo(stuck, 0o600))
 	var stdout, stderr bytes.Buffer
 	env := newEnvironment(&stdout, &stderr, func(string) (string, bool) { return "", false })
 	env.grace = time.Millisecond
@@ -109,9 +102,7 @@ func TestPlayEndsWhateverRuns(t *testing.T) {
 		t.Errorf("exit code %d, stderr %q, want 3 and the reason", code, &stderr)
 	}
 	writer, err := os.OpenFile(stuck, os.O_WRONLY, 0) // lets what was stuck go on, which finds a file of nothing
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	writer.Close()
 }
 
@@ -119,13 +110,9 @@ func TestPlayEndsWhateverRuns(t *testing.T) {
 func frontendOf(t *testing.T) *coreclient.Frontend {
 	t.Helper()
 	codec, err := protocol.CodecFor(protocol.Newest())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f, err := coreclient.Listen(coreclient.Options{Codec: codec})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -140,9 +127,7 @@ func TestPlayTellsItsFrontend(t *testing.T) {
 	if _, err := f.Accept(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
 	var outputs protocol.Outputs
 	for {
 		_, err := f.Next(ctx, 0, &outputs)
@@ -168,9 +153,7 @@ func TestPlayEndsWithItsFrontend(t *testing.T) {
 	if _, err := f.Accept(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, f.Close())
 	if code := c.end(t); code != 0 || !strings.Contains(c.stderr.String(), "the frontend closed its connections: the player ends") {
 		t.Errorf("exit code %d, stderr %q, want 0 and the reason", code, &c.stderr)
 	}
@@ -187,9 +170,7 @@ func TestConformEndsOnSignal(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatalf("nobody fetched from the bucket: %s %s", &c.stdout, &c.stderr)
 	}
-	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
 	if code := c.end(t); code != 3 {
 		t.Errorf("exit code %d, want 3", code)
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // spied is the vllm-vcr of this test binary as a process in the repository, whose words
@@ -39,9 +40,7 @@ func startSpied(t *testing.T, env []string, args ...string) *spied {
 	s.Dir, s.Stdout, s.Stderr = "../..", &s.stdout, &s.stderr
 	s.Env = append(os.Environ(), "GITHUB_ACTIONS=", "GITHUB_STEP_SUMMARY=", s.mark)
 	s.Env = append(s.Env, env...)
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Start())
 	t.Cleanup(func() { s.Process.Kill() })
 	return s
 }
@@ -78,18 +77,14 @@ func (s *spied) end(t *testing.T) int {
 func marked(t *testing.T, mark string) (pids []int) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, file := range files {
 		data, err := os.ReadFile(file)
 		if err != nil || !bytes.Contains(append([]byte{0}, data...), []byte("\x00"+mark+"\x00")) {
 			continue // it has gone, or is of somebody else
 		}
 		pid, err := strconv.Atoi(strings.Split(file, "/")[2])
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		pids = append(pids, pid)
 	}
 	return pids
@@ -192,14 +187,10 @@ const replaying = "--line {line} --trace {trace}"
 func fifo(t *testing.T) (path string, opened <-chan struct{}) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "fifo")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
 	// Opened both ways, it does not have to be waited for, and has no end.
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { file.Close() })
 	told := make(chan struct{})
 	go func() {

@@ -14,6 +14,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestVariablesAreKnown: no variable that a file of this repository names is called unknown.
@@ -61,9 +62,7 @@ func TestEnginesAsJSON(t *testing.T) {
 		{Kind: "lock", Release: "0.34.0", LockFile: "0.34.0.toml", Wheels: 2},
 	}}
 	text, err := jsonout.Bytes(result)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if err := testenv.CheckJSON("../../docs/json.md", "capture engine", text); err != nil {
 		t.Error(err)
 	}
@@ -72,9 +71,7 @@ func TestEnginesAsJSON(t *testing.T) {
 // TestJSONIsDocumented: each command with --json that prints a document of its own has a section, and the section has its schema.
 func TestJSONIsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/json.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	seen := 0
 	visit(newRootCommand(quietEnvironment()), func(cmd *cobra.Command) {
 		f := cmd.LocalFlags().Lookup("json")

@@ -14,6 +14,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -50,14 +51,10 @@ func TestShares(t *testing.T) {
 	path := filepath.Join("..", "coverage.txt")
 	summaries := covered(t)
 	if *updateShares {
-		if err := os.WriteFile(path, writeShares(summaries), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, writeShares(summaries), 0o644))
 	}
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	was, err := readShares(string(text))
 	if err != nil {
 		t.Fatalf("%s: %v: write it anew: %s", path, err, renew)
@@ -104,9 +101,7 @@ func outOfReachAndSeen(d *coverage.Details) (names []string) {
 func covered(t *testing.T) []coverage.Summary {
 	cfg := repository(t)
 	cases, err := conformance.NewPlan(cfg.Matrix, cfg.Manifest, conformance.Selection{Assertions: []conformance.Assertion{conformance.Integrity}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	runner := conformance.Runner{Store: cfg.Store, Coverage: true}
 	report := runner.Run(t.Context(), cases)
 	if report.ExitCode != conformance.ExitOK {
@@ -116,9 +111,7 @@ func covered(t *testing.T) []coverage.Summary {
 		cfg.Lines = append(cfg.Lines, s.Line)
 	}
 	proven, err := Proven(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i := range report.Coverage {
 		report.Coverage[i].Prove(proven[report.Coverage[i].Line])
 	}
@@ -192,9 +185,7 @@ func TestProven(t *testing.T) {
 	cfg := repository(t)
 	cfg.Lines = []string{"0.33"}
 	proven, err := Proven(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, want := range map[string]bool{
 		"EngineCoreOutput.finish_reason":      true,  // wrong-finish-reason
 		"EngineCoreOutput.new_token_ids":      true,  // altered-token
@@ -215,18 +206,12 @@ func TestDifferingFields(t *testing.T) {
 	cfg := repository(t)
 	line, _ := cfg.Matrix.ByName("0.33")
 	codec, err := check.CodecFor(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	g := cfg.ofRole(line, "wire")[0]
 	data, location, err := cfg.Store.Fetch(t.Context(), g)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, messages, err := check.ReadFrames(data, location)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	at := slices.IndexFunc(messages, func(m trace.Message) bool { return m.Channel == "output" })
 	was := messages[at].Frames[0]
 	look := fieldFinder{codec: codec, names: fieldNames(codec)}
@@ -237,9 +222,7 @@ func TestDifferingFields(t *testing.T) {
 		"SchedulerStats.num_running_reqs": func(root *node) { root.items[2].value("num_running_reqs").become(number(77)) },
 	} {
 		root, err := parse(was)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		edit(root)
 		found := map[string]bool{}
 		look.differing(protocol.KindOutputs, was, root.bytes(), found)

@@ -17,6 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -46,9 +47,7 @@ func TestSelfTest(t *testing.T) {
 	var logged bytes.Buffer
 	cfg.Log = slog.New(slog.NewTextHandler(&logged, nil))
 	report, err := Run(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, r := range report.Results {
 		if r.Verdict != conformance.Pass {
 			t.Errorf("%s: %s %s", r.Case.Name(), r.Verdict, r.Note)
@@ -163,9 +162,7 @@ func TestBlindRunner(t *testing.T) {
 			cfg.Lines, cfg.Run = []string{"0.33"}, []string{"0.33/self-test/" + test.fault}
 			cfg.runner = func(r conformance.Runner) runs { return &blinded{r, test.blind} }
 			report, err := Run(t.Context(), cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			r := report.Results[0]
 			if len(report.Results) != 1 || r.Verdict != conformance.Fail || report.ExitCode != conformance.ExitFail {
 				t.Fatalf("%d results, %s, exit code %d, want one that fails", len(report.Results), r.Verdict, report.ExitCode)
@@ -259,9 +256,7 @@ func TestNothingToShow(t *testing.T) {
 	mf.Goldens[0].Size = 0
 	cfg.Manifest = &mf
 	report, err := Run(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, r := range report.Results {
 		want := conformance.Skip
 		if r.Case.Assertion == "no-fault" {
@@ -285,9 +280,7 @@ func TestRedWithoutFault(t *testing.T) {
 	}
 	cfg.Manifest = &mf
 	report, err := Run(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	control, fault := report.Results[0], report.Results[1]
 	if control.Verdict != conformance.Fail || control.Failures[0].Code != CodeWrongCheck {
 		t.Errorf("the control: %s %v", control.Verdict, control.Failures)
@@ -308,9 +301,7 @@ func TestInterrupted(t *testing.T) {
 		return &r
 	}
 	report, err := Run(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if report.ExitCode != conformance.ExitInfra {
 		t.Errorf("exit code %d (%s), want %d", report.ExitCode, report.Reason, conformance.ExitInfra)
 	}

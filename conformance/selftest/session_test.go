@@ -6,6 +6,7 @@ import (
 	"io"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -15,9 +16,7 @@ import (
 func TestSessionIsCutAtRest(t *testing.T) {
 	cfg := repository(t)
 	tasks, err := cfg.tasks(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, task := range tasks {
 		if task.fault.red != nil {
 			continue // the control of each line will do
@@ -37,14 +36,10 @@ func TestSessionIsCutAtRest(t *testing.T) {
 func unansweredIn(t *testing.T, s *scene) int {
 	t.Helper()
 	codec, err := protocol.NewCodec(s.profile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	b := s.framed.stored
 	reader, err := trace.NewFrameReader(bytes.NewReader(b.data), b.location, trace.IsGzip(b.location), trace.Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	open := unanswered{codec: codec, requests: map[string]bool{}, calls: map[uint64]bool{}}
 	for {
 		var m trace.Message
@@ -55,8 +50,6 @@ func unansweredIn(t *testing.T, s *scene) int {
 		if err == nil {
 			err = open.see(&m)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -43,9 +44,7 @@ func TestTreeEdits(t *testing.T) {
 	message = pack.AppendUint32s(pack.AppendInt(message, 5), []uint32{7, 8})
 	message = pack.AppendNil(pack.AppendString(message, "b"))
 	root, err := parse(message)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if root.value("c") != nil || root.value("b") == nil || !root.value("b").isNil() || root.first(pack.Ext) != nil {
 		t.Error("a key is found that is not there, or not found")
 	}

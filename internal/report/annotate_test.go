@@ -8,14 +8,13 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func annotations(t *testing.T, d *Document, limit int) []string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := Annotate(&b, d, limit); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Annotate(&b, d, limit))
 	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 }
 

@@ -3,6 +3,8 @@ package report
 import (
 	"io"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // BenchmarkRender writes a document of 10,000 cases, 1,000 of which fail, in every
@@ -13,9 +15,7 @@ func BenchmarkRender(b *testing.B) {
 		for b.Loop() {
 			d := New(r, someRun())
 			for _, f := range renderers {
-				if err := f.write(io.Discard, d); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, f.write(io.Discard, d))
 			}
 		}
 	})
@@ -23,9 +23,7 @@ func BenchmarkRender(b *testing.B) {
 	for _, f := range renderers {
 		b.Run(f.name, func(b *testing.B) {
 			for b.Loop() {
-				if err := f.write(io.Discard, d); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, f.write(io.Discard, d))
 			}
 		})
 	}

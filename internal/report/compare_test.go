@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // outcome is a case for comparisons; it fails with the codes, if there are any.
@@ -55,19 +56,13 @@ func TestCompare(t *testing.T) {
 		Digests: []Change{{"0.33/repinned", true, "tokens 2b2b2b2b2b2b", "tokens 77"}},
 		still:   1,
 	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(Difference{})); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got, cmp.AllowUnexported(Difference{})), "-want +got")
 	if !got.Worse() {
 		t.Error("not worse")
 	}
 	var text, markdown bytes.Buffer
-	if err := got.Text(&text); err != nil {
-		t.Fatal(err)
-	}
-	if err := got.Markdown(&markdown, MarkdownLimit); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, got.Text(&text))
+	require.NoError(t, got.Markdown(&markdown, MarkdownLimit))
 	golden(t, "compare.txt.golden", text.Bytes())
 	golden(t, "compare.md.golden", markdown.Bytes())
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestHTMLNeedsNothingElse: the page loads nothing, and links only to the
@@ -119,9 +120,7 @@ func TestWindow(t *testing.T) {
 				}
 				got = append(got, grouped(v.Position)+":"+v.Expected+"/"+v.Actual+mark)
 			}
-			if diff := cmp.Diff(test.want, strings.Join(got, " ")); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, strings.Join(got, " ")), "-want +got")
 		})
 	}
 }

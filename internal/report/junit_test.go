@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // node is an XML element.
@@ -129,9 +131,7 @@ func TestXMLText(t *testing.T) {
 	for r := rune(0); r <= 0x10FFFF; r++ {
 		text := xmlText("a" + string(r) + "b")
 		var b bytes.Buffer
-		if err := xml.EscapeText(&b, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, xml.EscapeText(&b, []byte(text)))
 		// encoding/xml replaces what is not allowed.
 		if replaced := strings.Contains(b.String(), "\uFFFD"); replaced && r != 0xFFFD && (r < 0xD800 || r > 0xDFFF) {
 			t.Fatalf("%U is not left out", r)

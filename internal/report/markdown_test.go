@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestMarkdownLimit: the summary is never longer than its limit, is cut between
@@ -14,9 +16,7 @@ func TestMarkdownLimit(t *testing.T) {
 	more := regexp.MustCompile(`… and (\d+) cases more: see the JSON report`)
 	for _, limit := range []int{4 << 10, 20 << 10, 100 << 10} {
 		var b bytes.Buffer
-		if err := Markdown(&b, d, limit); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, Markdown(&b, d, limit))
 		text := b.String()
 		if len(text) > limit || len(text) < limit-2<<10 {
 			t.Errorf("%d bytes under a limit of %d", len(text), limit)
@@ -38,9 +38,7 @@ func TestMarkdownLimit(t *testing.T) {
 		t.Errorf("%d bytes under no limit, %v", none.Len(), err)
 	}
 	var whole bytes.Buffer
-	if err := Markdown(&whole, d, MarkdownLimit); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Markdown(&whole, d, MarkdownLimit))
 	if shown := strings.Count(whole.String(), "<details>"); shown != 400 || more.MatchString(whole.String()) {
 		t.Errorf("%d of 400 cases are shown within %d bytes", shown, MarkdownLimit)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // only is the run with the cases that are wanted, as one job of a matrix has it.
@@ -34,9 +35,7 @@ func TestMergeIsOneRun(t *testing.T) {
 		{"new.json", only(allSortsOfWrong(), func(c conformance.Case) bool { return c.Line.Name == "0.33" && c.Assertion != conformance.Wire })},
 	}
 	merged, err := Merge(parts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(merged.Runs) != 3 || merged.DurationMs != 60 {
 		t.Errorf("%d runs in %v ms", len(merged.Runs), merged.DurationMs)
 	}
@@ -44,9 +43,7 @@ func TestMergeIsOneRun(t *testing.T) {
 	sorted := *whole
 	// The wire golden came first, in the second document.
 	sorted.Cases = append([]Case{whole.Cases[4]}, append(append([]Case{}, whole.Cases[:4]...), whole.Cases[5:]...)...)
-	if diff := cmp.Diff(&sorted, merged); diff != "" {
-		t.Errorf("-whole +merged:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(&sorted, merged), "-whole +merged")
 }
 
 // TestMergeKeepsTheBestCoverage: of a line that two documents have, that which shows more is kept.
@@ -58,9 +55,7 @@ func TestMergeKeepsTheBestCoverage(t *testing.T) {
 		return Named{name, New(r, someRun())}
 	}
 	merged, err := Merge([]Named{document("a", "0.32", 5), document("b", "0.33", 7), document("c", "0.32", 6), document("d", "0.33", 2)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var got []string
 	for _, c := range merged.Coverage {
 		got = append(got, fmt.Sprintf("%s %d", c.Line, c.Fields.Seen))
@@ -73,16 +68,10 @@ func TestMergeKeepsTheBestCoverage(t *testing.T) {
 // TestMergeReads: a merged document is one as any other.
 func TestMergeReads(t *testing.T) {
 	merged, err := Merge([]Named{{"a", New(allPassed(), someRun())}, {"b", New(expectations(), someRun())}, {"c", New(suites(), someRun())}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	again, err := Read("merged", bytes.NewReader(render(t, JSON, merged)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(merged, again); diff != "" {
-		t.Errorf("-written +read:\n%s", diff)
-	}
+	require.NoError(t, err)
+	require.NoDiff(t, cmp.Diff(merged, again), "-written +read")
 	if err := validate(t, compile(t, Schema), render(t, JSON, merged)); err != nil {
 		t.Error(err)
 	}
@@ -90,9 +79,7 @@ func TestMergeReads(t *testing.T) {
 	for _, l := range merged.Lines {
 		lines = append(lines, l.Line)
 	}
-	if diff := cmp.Diff([]string{"nightly", "0.33", "0.27"}, lines); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]string{"nightly", "0.33", "0.27"}, lines), "-want +got")
 }
 
 // TestMergeJudges: the exit code is that of all, problems included.
@@ -118,9 +105,7 @@ func TestMergeJudges(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			merged, err := Merge([]Named{{"a", good}, {"b", test.with}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if merged.ExitCode != test.exit {
 				t.Errorf("exit code %d (%s), want %d", merged.ExitCode, merged.Reason, test.exit)
 			}
@@ -165,9 +150,7 @@ func TestMergePlaceholders(t *testing.T) {
 		return New(conformance.NewReport([]conformance.Result{r}, 0), someRun())
 	}
 	merged, err := Merge([]Named{{"a", document(nothing)}, {"b", New(allPassed(), someRun())}, {"c", document(other)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, c := range merged.Cases {
 		if c.Name == "0.33" {
 			t.Errorf("%+v", c)

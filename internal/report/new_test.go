@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestDeterministic: documents of equal runs are equal, wherever and whenever they
@@ -62,9 +63,7 @@ func TestSecrets(t *testing.T) {
 	d := New(r, m)
 	for _, render := range renderers {
 		var b bytes.Buffer
-		if err := render.write(&b, d); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, render.write(&b, d))
 		if bytes.Contains(b.Bytes(), []byte("hunter2")) {
 			t.Errorf("%s tells a password", render.name)
 		}

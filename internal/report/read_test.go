@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestRoundTrip: what is read back is what was written, and is rendered equally.
@@ -15,9 +17,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if diff := cmp.Diff(d, again); diff != "" {
-			t.Errorf("%s: -written +read:\n%s", name, diff)
-		}
+		require.NoDiff(t, cmp.Diff(d, again), "%s: -written +read", name)
 		for _, r := range renderers {
 			if !bytes.Equal(render(t, r.write, d), render(t, r.write, again)) {
 				t.Errorf("%s: %s is another when it was read back", name, r.name)
@@ -63,9 +63,7 @@ func TestReadRefuses(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	var b bytes.Buffer
-	if err := JSON(&b, New(allSortsOfWrong(), someRun())); err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, JSON(&b, New(allSortsOfWrong(), someRun())))
 	f.Add(b.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		d, err := Read("fuzz", bytes.NewReader(data))

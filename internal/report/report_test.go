@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 var update = flag.Bool("update", false, "rewrite the files of testdata")
@@ -55,9 +56,7 @@ var renderers = []struct {
 func render(t *testing.T, write func(io.Writer, *Document) error, d *Document) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := write(&b, d); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, write(&b, d))
 	return b.Bytes()
 }
 
@@ -101,9 +100,7 @@ func TestColour(t *testing.T) {
 	for _, code := range []string{"31", "32", "33", "2", "1", "0"} {
 		coloured = strings.ReplaceAll(coloured, "\x1b["+code+"m", "")
 	}
-	if diff := cmp.Diff(string(render(t, renderers[0].write, d)), coloured); diff != "" {
-		t.Errorf("-plain +without colours:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(string(render(t, renderers[0].write, d)), coloured), "-plain +without colours")
 }
 
 // TestNoCommands: nothing that a renderer prints to a log is a command to GitHub's
@@ -129,17 +126,13 @@ func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, got, 0o644))
 	}
 	want, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatalf("%v: go test -update writes it", err)
 	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s is another (go test -update rewrites it), -want +got:\n%s", path, diff)
-	}
+	require.NoDiff(t, cmp.Diff(string(want), string(got)), "%s is another (go test -update rewrites it), -want +got", path)
 }
 
 // failingWriter takes so many bytes.

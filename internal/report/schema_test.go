@@ -15,33 +15,26 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // compile makes a JSON Schema ready. Formats, such as dates, are checked too.
 func compile(t *testing.T, source []byte) *jsonschema.Schema {
 	t.Helper()
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(source))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c := jsonschema.NewCompiler()
 	c.AssertFormat()
-	if err := c.AddResource("file:///schema.json", doc); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.AddResource("file:///schema.json", doc))
 	schema, err := c.Compile("file:///schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return schema
 }
 
 func validate(t *testing.T, schema *jsonschema.Schema, document []byte) error {
 	t.Helper()
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(document))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return schema.Validate(doc)
 }
 
@@ -98,18 +91,12 @@ func TestSchemaKnowsAll(t *testing.T) {
 func sarifSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	packed, err := os.Open("testdata/sarif-schema-2.1.0.json.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer packed.Close()
 	unpacked, err := gzip.NewReader(packed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	source, err := io.ReadAll(unpacked)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return compile(t, source)
 }
 
@@ -141,9 +128,7 @@ func readSARIF(t *testing.T, d *Document) map[string]sarifResult {
 			Results []sarifResult
 		}
 	}
-	if err := json.Unmarshal(render(t, SARIF, d), &log); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(render(t, SARIF, d), &log))
 	results := map[string]sarifResult{}
 	for _, r := range log.Runs[0].Results {
 		results[r.Properties.Case+" "+r.RuleID] = r

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestJSONIsNoCommand: what a subject says is in the document as it was said, and no
@@ -17,9 +18,7 @@ func TestJSONIsNoCommand(t *testing.T) {
 		Verdict: conformance.Fail, Failures: []conformance.Failure{{Code: check.CodeStray, Actual: said, Message: "m"}},
 	}}, 0), Meta{})
 	var b bytes.Buffer
-	if err := JSON(&b, d); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, JSON(&b, d))
 	for _, live := range []string{"##[", "##vso[", "\x7f", "\u009b", "\u202e"} {
 		if strings.Contains(b.String(), live) {
 			t.Errorf("it has %q", live)
@@ -29,9 +28,7 @@ func TestJSONIsNoCommand(t *testing.T) {
 		t.Errorf("it has not what was said: %s", &b)
 	}
 	var again Document
-	if err := strictly(b.Bytes(), &again); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, strictly(b.Bytes(), &again))
 	if got := again.Cases[0].Failures[0].Actual; got != said {
 		t.Errorf("%q was said, %q is read", said, got)
 	}

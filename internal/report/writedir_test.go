@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func filesBelow(t *testing.T, dir string) []string {
@@ -25,9 +27,7 @@ func filesBelow(t *testing.T, dir string) []string {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return names
 }
 
@@ -45,14 +45,10 @@ func TestWriteDir(t *testing.T) {
 	d := runs()["wrong"]
 	dir := filepath.Join(t.TempDir(), "not", "there")
 	for range 2 { // over what is there
-		if err := writeDir(dir, d, Formats()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, writeDir(dir, d, Formats()))
 	}
 	want := []string{"badges/0.27.json", "badges/0.33.json", "junit.xml", "report.html", "report.json", "report.sarif", "summary.md"}
-	if diff := cmp.Diff(want, filesBelow(t, dir)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, filesBelow(t, dir)), "-want +got")
 	written, err := os.ReadFile(filepath.Join(dir, "report.json"))
 	if err != nil || !bytes.Equal(written, render(t, JSON, d)) {
 		t.Errorf("report.json is another: %v", err)
@@ -66,12 +62,8 @@ func TestWriteDir(t *testing.T) {
 
 func TestWriteDirChooses(t *testing.T) {
 	dir := t.TempDir()
-	if err := writeDir(dir, runs()["passed"], []Format{FormatSARIF, FormatJSON, FormatSARIF}); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"report.json", "report.sarif"}, filesBelow(t, dir)); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoError(t, writeDir(dir, runs()["passed"], []Format{FormatSARIF, FormatJSON, FormatSARIF}))
+	require.NoDiff(t, cmp.Diff([]string{"report.json", "report.sarif"}, filesBelow(t, dir)), "-want +got")
 	if err := writeDir(dir, runs()["passed"], []Format{"pdf"}); err == nil || !strings.Contains(err.Error(), `unknown report format "pdf"`) {
 		t.Errorf("%v", err)
 	}
@@ -81,9 +73,7 @@ func TestWriteDirChooses(t *testing.T) {
 // others from being.
 func TestWriteDirBlocked(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "report.html", "in the way"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "report.html", "in the way"), 0o755))
 	err := writeDir(dir, runs()["passed"], Formats())
 	if err == nil || !strings.HasPrefix(err.Error(), "write "+filepath.Join(dir, "report.html")+": ") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("%v", err)
@@ -99,9 +89,7 @@ func TestWriteDirBlocked(t *testing.T) {
 
 func TestWriteDirIsAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	if err := writeDir(path, runs()["passed"], []Format{FormatJSON}); !errors.Is(err, syscall.ENOTDIR) {
 		t.Errorf("%v", err)
 	}
@@ -128,13 +116,9 @@ func TestWriteDirLinks(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path, outside := filepath.Join(t.TempDir(), "report"), t.TempDir()
-			if err := os.WriteFile(filepath.Join(outside, "victim"), []byte("untouched"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(filepath.Join(outside, "victim"), []byte("untouched"), 0o600))
 			dir, err := OpenDir(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer dir.Close()
 			if err := tt.plant(path, outside); err != nil {
 				t.Skip(err) // a system where this cannot be done
@@ -143,9 +127,7 @@ func TestWriteDirLinks(t *testing.T) {
 			if removed := tt.name == "the directory itself"; removed != (err != nil) {
 				t.Errorf("error %v", err)
 			}
-			if diff := cmp.Diff([]string{"victim"}, filesBelow(t, outside)); diff != "" {
-				t.Errorf("written outside (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff([]string{"victim"}, filesBelow(t, outside)), "written outside (-want +got)")
 			if data, err := os.ReadFile(filepath.Join(outside, "victim")); string(data) != "untouched" {
 				t.Errorf("the file outside is %q, %v", data, err)
 			}

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"path/filepath"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestMarkupIsLiteral: text that is not in the source never becomes markup, in no package, so all of it goes through the one
@@ -19,15 +21,11 @@ func TestMarkupIsLiteral(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	literals := 0
 	for _, file := range files {
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		ast.Inspect(parsed, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok || len(call.Args) != 1 || !isMarkup(call.Fun) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/report/page"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestWrite(t *testing.T) {
@@ -36,9 +37,7 @@ func TestWrite(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var b strings.Builder
-			if err := page.Write(&b, test.content); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, page.Write(&b, test.content))
 			if b.String() != test.want {
 				t.Errorf("got %s, want %s", b.String(), test.want)
 			}

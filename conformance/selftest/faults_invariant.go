@@ -38,6 +38,13 @@ func invariantFaults(s *scene) []Fault {
 			wire: atPrefill(func(stats *node) { stats.value("num_computed_tokens").become(number(otherToken)) }),
 		},
 		{
+			Name: "prefill-again", Says: "an output that is not the first of its request has statistics of a prompt",
+			red: told(invariant.CodePrefill, ".prefill_stats", differingOutput(kind, outputAt+"[0].prefill_stats")),
+			wire: inMiddle(func(o *spoken) {
+				o.node().items[o.scene.field("EngineCoreOutput", "prefill_stats")] = &node{kind: pack.Map}
+			}),
+		},
+		{
 			Name: "more-hits", Says: "the prefix cache has more hits than queries",
 			red:  told(invariant.CodeCache, statsAt+".prefix_cache_stats.hits", differing(value, statsAt+".prefix_cache_stats.hits")),
 			wire: stats(func(stats *node) { stats.value("prefix_cache_stats").value("hits").become(number(otherToken)) }),

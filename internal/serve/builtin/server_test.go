@@ -359,3 +359,33 @@ func TestAbortOfAllAnswers(t *testing.T) {
 		s.open.mu.Unlock()
 	}
 }
+
+// What ends an answer comes from generation_config.json, else from config.json, and from the name of a token in tokenizer_config.json.
+func TestEndsOfAModel(t *testing.T) {
+	for _, test := range []struct {
+		name, config, generation string
+		want                     []uint32
+	}{
+		{"none", `{}`, `{}`, nil},
+		{"nobody names one", `{"eos_token_id": null}`, `{"eos_token_id": null}`, nil},
+		{"one", `{"eos_token_id": 7}`, `{}`, []uint32{7}},
+		{"several", `{"eos_token_id": [7, 8, 7]}`, `{}`, []uint32{7, 8}},
+		{"of the generation", `{"eos_token_id": 7}`, `{"eos_token_id": 9}`, []uint32{9}},
+		{"of the text", `{"text_config": {"eos_token_id": 3}}`, `{}`, []uint32{3}},
+		{"no ids", `{"eos_token_id": [-1, 5000000000, "x"]}`, `{}`, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			tokenizerJSON, err := vcr.Files.ReadFile(vcr.ModelPath + "/tokenizer.json")
+			require.NoError(t, err)
+			for name, text := range map[string]string{"config.json": test.config, "generation_config.json": test.generation, "tokenizer_config.json": "{}", "tokenizer.json": string(tokenizerJSON)} {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+			}
+			tok, err := tokenizer.Load(dir)
+			require.NoError(t, err)
+			m, err := readModel(dir, tok)
+			require.NoError(t, err)
+			require.NoDiff(t, cmp.Diff(test.want, m.eos), "ends")
+		})
+	}
+}

@@ -86,6 +86,7 @@ func TestRefused(t *testing.T) {
 		{"a huge range", "{{ range(100000000000) | list }}", "range from 0"},
 		{"a call of nothing", "{{ nothing() }}", "'nothing' is no function"},
 		{"division", "{{ 1 / 0 }}", "division by zero"},
+		{"a break out of a macro", "{% for i in [1] %}{% macro m() %}{% break %}{% endmacro %}{{ m() }}{% endfor %}", "break outside of a loop"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			template, err := Parse(test.template)

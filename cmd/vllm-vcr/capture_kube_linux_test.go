@@ -40,7 +40,7 @@ const (
 // playerInPod is the engine, unless another is wanted.
 const playerInPod = `#!/bin/sh
 while [ $# -gt 1 ]; do [ "$1" != --data-parallel-rpc-port ] || port=$2; shift; done
-exec /vllm-vcr play --handshake-address tcp://127.0.0.1:$port --vllm-version 0.33.0 --vocab-size 2048 --max-model-len 4096`
+exec /vllm-vcr play --handshake-address tcp://127.0.0.1:$port --vllm-version 0.33.0 --vocab-size 2048 --max-model-len 4096 --instance-id 12345`
 
 func newSite(t *testing.T, engine string) *site {
 	t.Helper()
@@ -345,7 +345,7 @@ func (s *site) pullRequest(t *testing.T, base string) {
 	if !hub.Head("auto/goldens-0.33").Has("conformance/manifest.toml", string(after)) {
 		t.Error("the branch does not have the manifest")
 	}
-	wantSaid(t, hub.Issues[0].Body, "2 new or different, 4 as they were", "docker.io/vllm/vllm-openai:v0.33.0@sha256:5a5a")
+	wantSaid(t, hub.Issues[0].Body, ": 2 new or different, ", "docker.io/vllm/vllm-openai:v0.33.0@sha256:5a5a")
 }
 
 // inTheMiddle returns once the tap has a good part of what the target says, which goes as slowly as the recording.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"strings"
@@ -458,7 +459,7 @@ func TestWhoMaySubscribe(t *testing.T) {
 }
 
 func TestPublishingAllocatesNothing(t *testing.T) {
-	p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{HighWater: 1000})
+	p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{HighWater: 100_000})
 	for range 3 {
 		r := greetPub(t, p)
 		r.send(short(0, "\x01kv"))
@@ -466,14 +467,20 @@ func TestPublishingAllocatesNothing(t *testing.T) {
 		go func() { _, _ = io.Copy(io.Discard, r.Conn) }()
 	}
 	m := frames("kv", "12345678", strings.Repeat("x", 1000))
-	// Far more than the high-water mark, so that the queues have grown before it counts.
+	// The queues grow before it counts. They never are full: a message that is dropped proves nothing.
 	for range 10_000 {
 		require.NoError(t, p.Send(m))
 	}
-	if got := testing.AllocsPerRun(1000, func() {
-		require.NoError(t, p.Send(m))
-	}); got != 0 {
-		t.Errorf("%v allocations a message, want none", got)
+	// Those of other goroutines count too, such as of an earlier test that is ending. What Send allocated would be there each time.
+	fewest := math.Inf(1)
+	for range 10 {
+		fewest = min(fewest, testing.AllocsPerRun(1000, func() { require.NoError(t, p.Send(m)) }))
+	}
+	if p.Dropped() > 0 {
+		t.Errorf("%d messages were dropped", p.Dropped())
+	}
+	if fewest != 0 {
+		t.Errorf("%v allocations a message, want none", fewest)
 	}
 }
 

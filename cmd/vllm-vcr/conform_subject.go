@@ -215,7 +215,9 @@ func (opts *subjectOptions) flags() []string {
 	if opts.engineCommand != "" && opts.engineGrace != conformance.DefaultGrace {
 		flags = append(flags, "--engine-grace", opts.engineGrace.String())
 	}
-	flags = append(flags, repeated(setFlag{"--logprobs-mode", cmp.Or(opts.logprobsMode, logprobsModes[0]), logprobsModes[0]})...)
+	if opts.logprobsMode != "" && opts.logprobsMode != logprobsModes[0] {
+		flags = append(flags, "--logprobs-mode", opts.logprobsMode)
+	}
 	for _, name := range opts.engineEnv {
 		flags = append(flags, "--engine-env", name)
 	}

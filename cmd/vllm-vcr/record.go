@@ -461,11 +461,11 @@ func (opts *recordOptions) checkOutputs() error {
 func (opts *recordOptions) checkOutput(name string) error {
 	scheme, rest, remote := strings.Cut(name, "://")
 	if remote {
-		bucket, key, _ := strings.Cut(rest, "/")
+		_, key, err := golden.BucketAndKey(rest)
 		switch {
 		case scheme != "s3":
 			return fmt.Errorf("cannot write to %s: want a path or s3://BUCKET/KEY", scheme)
-		case bucket == "" || key == "" || strings.HasSuffix(key, "/"):
+		case err != nil || strings.HasSuffix(key, "/"):
 			return errors.New("want s3://BUCKET/KEY")
 		case strings.Contains(path.Dir(rest), "{rank}"):
 			return errors.New("{rank} is only allowed after the last slash")

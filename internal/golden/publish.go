@@ -106,7 +106,7 @@ func (p *publication) to(ctx context.Context, location string) error {
 		}
 		return p.toFile(filepath.FromSlash(rest))
 	case "s3":
-		bucket, key, err := bucketAndKey(rest)
+		bucket, key, err := BucketAndKey(rest)
 		if err != nil {
 			return err
 		}

@@ -75,9 +75,9 @@ func (s *Store) objects() (ObjectStore, error) {
 	return s.connected, nil
 }
 
-// bucketAndKey takes an S3 location without its scheme apart. In place of a bucket it may have the ARN of an access point, which is the
+// BucketAndKey takes an S3 location without its scheme apart. In place of a bucket it may have the ARN of an access point, which is the
 // one that contains a slash.
-func bucketAndKey(location string) (bucket, key string, err error) {
+func BucketAndKey(location string) (bucket, key string, err error) {
 	bucket, key, _ = strings.Cut(location, "/")
 	if strings.HasPrefix(bucket, "arn:") && strings.HasSuffix(bucket, ":accesspoint") {
 		name, rest, _ := strings.Cut(key, "/")
@@ -110,7 +110,7 @@ func (s *Store) source(location string) (source, error) {
 		}
 		return fileSource(filepath.FromSlash(rest)), nil
 	case "s3":
-		bucket, key, err := bucketAndKey(rest)
+		bucket, key, err := BucketAndKey(rest)
 		if err != nil {
 			return source{}, err
 		}

@@ -3,7 +3,7 @@
 //
 //	cd tools && go run ./figures [-list] ..
 //
-// Product code is what is neither a test nor in testdata or examples. A function has a single caller when exactly one
+// Product code is what is neither a test nor generated nor in testdata or examples. A function has a single caller when exactly one
 // other function, anywhere in the product code, mentions it; it is foreign when that caller is in another file. Exported
 // functions, methods that some interface asks for, and main are left out of both.
 //
@@ -65,7 +65,7 @@ func run(root string, list bool) error {
 
 // countLines counts files as they are, for all platforms.
 func countLines(root string, list bool) error {
-	var product, productFiles, tests, small int
+	var product, productFiles, tests, small, generated int
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -85,6 +85,10 @@ func countLines(root string, list bool) error {
 			return err
 		}
 		lines := bytes.Count(text, []byte("\n"))
+		if bytes.HasPrefix(text, []byte("// Code generated ")) {
+			generated += lines
+			return nil
+		}
 		if strings.HasSuffix(path, "_test.go") {
 			tests += lines
 			return nil
@@ -101,6 +105,7 @@ func countLines(root string, list bool) error {
 	})
 	fmt.Printf("product code              %6d lines in %d files\n", product, productFiles)
 	fmt.Printf("test code                 %6d lines\n", tests)
+	fmt.Printf("generated code            %6d lines\n", generated)
 	fmt.Printf("files under 60 lines      %6d (doc.go aside)\n", small)
 	return err
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -217,7 +216,7 @@ func TestGivesUp(t *testing.T) {
 	refuses := func(player.Options) (Subject, error) { return nil, errors.New("no such option") }
 	dies := runs(func(context.Context) error { return errors.New("out of memory") })
 	soon := Timeouts{Connect: time.Millisecond, Idle: never, Golden: never}
-	known := &expect.Expectations{File: "e.toml", List: []expect.Expectation{{
+	known := &Expectations{File: "e.toml", List: []Expectation{{
 		Pattern: "0.33/multiturn-s7/schema", Outcome: Fail, Codes: []Code{check.CodeNoHandshake}, Reason: "slow", Issue: "#1", Pos: "e.toml:1",
 	}}}
 	tests := []struct {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
@@ -45,13 +44,13 @@ func TestConformance(t *testing.T) {
 }
 
 // expectationsOfRun are what the repository's file says is known to fail.
-func expectationsOfRun(t *testing.T, matrix *compat.Matrix, mf *manifest.Manifest, sel Selection) *expect.Judge {
+func expectationsOfRun(t *testing.T, matrix *compat.Matrix, mf *manifest.Manifest, sel Selection) *Judge {
 	t.Helper()
-	expected, findings := expect.Load("expectations.toml")
+	expected, findings := LoadExpectations("expectations.toml")
 	require.NoError(t, errorsOf(findings))
 	all, err := EveryCase(matrix, mf, sel)
 	require.NoError(t, err)
-	j := expect.NewJudge(expected, all, time.Now())
+	j := NewJudge(expected, all, time.Now())
 	for _, wrong := range j.Failures {
 		t.Error(wrong.Message)
 	}
@@ -107,7 +106,7 @@ func groups(cases []Case, key func(Case) string) [][]Case {
 	return all
 }
 
-func conformLine(t *testing.T, runner *run, expected *expect.Judge, cases []Case) {
+func conformLine(t *testing.T, runner *run, expected *Judge, cases []Case) {
 	var results []Result
 	if cases[0].Golden.ID == "" {
 		results = append(results, runner.runCase(t.Context(), &check.Golden{}, cases[0]))

@@ -9,7 +9,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -128,7 +127,7 @@ func TestLastWords(t *testing.T) {
 			[2]int{0, 24},
 		},
 		{"the answer to the last call", "", func(e *rawEngine) error {
-			m, err := e.codec.UtilityResult(0, protocol.UtilityCall{CallID: 1, Method: sut.LastCall}, false, 1)
+			m, err := e.codec.UtilityResult(0, protocol.UtilityCall{CallID: 1, Method: check.LastCall}, false, 1)
 			return errors.Join(err, e.output.Send(m...))
 		}, nil, "", [2]int{}},
 	}

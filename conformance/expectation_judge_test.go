@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/conformance/expect"
-
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -29,8 +27,8 @@ func token(request int) Failure {
 }
 
 // reportOf is the report of cases with these failures, judged by expectations.
-func reportOf(e *expect.Expectations, all []Case, outcomes map[string][]Failure, now time.Time) *Report {
-	j := expect.NewJudge(e, all, now)
+func reportOf(e *Expectations, all []Case, outcomes map[string][]Failure, now time.Time) *Report {
+	j := NewJudge(e, all, now)
 	var results []Result
 	for _, c := range all {
 		failures, ran := outcomes[c.Name()]
@@ -51,16 +49,16 @@ func reportOf(e *expect.Expectations, all []Case, outcomes map[string][]Failure,
 	return r
 }
 
-func listed(outcome Verdict, patterns ...string) []expect.Expectation {
-	var list []expect.Expectation
+func listed(outcome Verdict, patterns ...string) []Expectation {
+	var list []Expectation
 	for i, p := range patterns {
-		list = append(list, expect.Expectation{Pattern: p, Outcome: outcome, Reason: "a race", Issue: "#1", Pos: fmt.Sprintf("e.toml:%d", i+1)})
+		list = append(list, Expectation{Pattern: p, Outcome: outcome, Reason: "a race", Issue: "#1", Pos: fmt.Sprintf("e.toml:%d", i+1)})
 	}
 	return list
 }
 
 // coded expects these codes of a case, and no others.
-func coded(codes ...Code) []expect.Expectation {
+func coded(codes ...Code) []Expectation {
 	list := listed(Fail, caseA)
 	list[0].Codes = codes
 	return list
@@ -70,7 +68,7 @@ func TestJudgeByExpectations(t *testing.T) {
 	broken := check.Failed(check.CodeSilence, "no output for 10s")
 	tests := []struct {
 		name     string
-		expected []expect.Expectation
+		expected []Expectation
 		caseName string // default caseA
 		failures []Failure
 		want     Verdict
@@ -135,7 +133,7 @@ func TestJudgeByExpectations(t *testing.T) {
 			if name == "" {
 				name = caseA
 			}
-			r := reportOf(&expect.Expectations{List: test.expected}, all, map[string][]Failure{name: test.failures}, time.Now())
+			r := reportOf(&Expectations{List: test.expected}, all, map[string][]Failure{name: test.failures}, time.Now())
 			if len(r.Results) != 1 || len(r.Problems) != 0 {
 				t.Fatalf("%d results, problems %v", len(r.Results), r.Problems)
 			}
@@ -145,7 +143,7 @@ func TestJudgeByExpectations(t *testing.T) {
 			}
 			var stale []int
 			for _, f := range got.Failures {
-				if f.Code == expect.CodeStale {
+				if f.Code == CodeStale {
 					stale = append(stale, f.Request)
 				}
 			}
@@ -158,7 +156,7 @@ func TestJudgeByExpectations(t *testing.T) {
 
 func TestStaleSaysWhere(t *testing.T) {
 	all, _ := EveryCase(smallMatrix, smallManifest, Selection{})
-	r := reportOf(&expect.Expectations{List: listed(Fail, caseA)}, all, map[string][]Failure{caseA: nil}, time.Now())
+	r := reportOf(&Expectations{List: listed(Fail, caseA)}, all, map[string][]Failure{caseA: nil}, time.Now())
 	const want = `the case passes, but e.toml:1 expects it to fail: remove the expectation of "0.33/b/fidelity-index-1", or narrow its pattern (a race; #1)`
 	if got := saidBy(r.Results[0]); got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -208,7 +206,7 @@ func TestExpectationProblems(t *testing.T) {
 			list := listed(Fail, test.pattern)
 			list[0].Expires = test.expires
 			// A narrow run of another case: what it does not select is no problem.
-			r := reportOf(&expect.Expectations{List: list}, all, map[string][]Failure{"0.32/a/schema": nil}, test.now)
+			r := reportOf(&Expectations{List: list}, all, map[string][]Failure{"0.32/a/schema": nil}, test.now)
 			got := ""
 			if len(r.Problems) > 0 {
 				got = string(r.Problems[0].Code) + " " + r.Problems[0].Message
@@ -228,7 +226,7 @@ func TestExpiredIsNotApplied(t *testing.T) {
 	all, _ := EveryCase(smallMatrix, smallManifest, Selection{})
 	list := listed(Fail, caseA)
 	list[0].Expires = time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
-	r := reportOf(&expect.Expectations{List: list}, all, map[string][]Failure{caseA: {token(1)}}, list[0].Expires)
+	r := reportOf(&Expectations{List: list}, all, map[string][]Failure{caseA: {token(1)}}, list[0].Expires)
 	if r.Results[0].Verdict != Fail || len(r.Problems) != 1 || r.Reason != "does not conform on 0.33 (problems of the run: 1)" {
 		t.Errorf("%s, problems %v: %q", r.Results[0].Verdict, r.Problems, r.Reason)
 	}
@@ -243,7 +241,7 @@ func TestRunByExpectations(t *testing.T) {
 	name := func(check string) string { return "0.33/multiturn-s7/" + check }
 	tests := []struct {
 		name     string
-		expected []expect.Expectation
+		expected []Expectation
 		want     map[string]Verdict
 		exit     int
 	}{
@@ -260,7 +258,7 @@ func TestRunByExpectations(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			shown := map[string]Verdict{}
-			runner := Runner{Store: g, Expectations: &expect.Expectations{List: test.expected}, Progress: func(r Result) {
+			runner := Runner{Store: g, Expectations: &Expectations{List: test.expected}, Progress: func(r Result) {
 				if r.Verdict != Pass {
 					shown[r.Case.Check()] = r.Verdict
 				}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile/rulestest"
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -15,18 +14,18 @@ import (
 )
 
 func TestExpectationRules(t *testing.T) {
-	rulestest.Run(t, expect.Rules(), func(path string) []tomlfile.Diagnostic {
-		_, findings := expect.Load(path)
+	rulestest.Run(t, ExpectationRules(), func(path string) []tomlfile.Diagnostic {
+		_, findings := LoadExpectations(path)
 		return findings
 	}, "X101")
 }
 
 func TestLoadExpectations(t *testing.T) {
-	got, findings := expect.Load("testdata/expectations.toml")
+	got, findings := LoadExpectations("testdata/expectations.toml")
 	if len(findings) > 0 {
 		t.Fatal(findings)
 	}
-	want := &expect.Expectations{File: "testdata/expectations.toml", List: []expect.Expectation{
+	want := &Expectations{File: "testdata/expectations.toml", List: []Expectation{
 		{
 			Pattern: "0.33/multiturn-s7/fidelity-index-1", Outcome: Fail, Reason: "the scheduler preempts", Issue: "12",
 			Expires: time.Date(2027, 1, 31, 0, 0, 0, 0, time.UTC), Pos: "testdata/expectations.toml:1",
@@ -39,14 +38,14 @@ func TestLoadExpectations(t *testing.T) {
 // TestShippedExpectations: the repository's own file is in order, and expects nothing
 // that the goldens do not need.
 func TestShippedExpectations(t *testing.T) {
-	e, findings := expect.Load("expectations.toml")
+	e, findings := LoadExpectations("expectations.toml")
 	if len(findings) > 0 {
 		t.Fatal(findings)
 	}
 	matrix, mf := repository(t)
 	all, err := EveryCase(matrix, mf, Selection{})
 	require.NoError(t, err)
-	for _, problem := range expect.NewJudge(e, all, time.Now()).Failures {
+	for _, problem := range NewJudge(e, all, time.Now()).Failures {
 		t.Error(problem.Message)
 	}
 }
@@ -122,11 +121,11 @@ func TestUpdateExpectations(t *testing.T) {
 	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			e, findings := expect.Parse("f.toml", []byte(test.before))
+			e, findings := ParseExpectations("f.toml", []byte(test.before))
 			if len(findings) > 0 {
 				t.Fatal(findings)
 			}
-			got, err := expect.Update("f.toml", []byte(test.before), reportOf(e, all, test.outcomes, now).Results, all, now)
+			got, err := UpdateExpectations("f.toml", []byte(test.before), reportOf(e, all, test.outcomes, now).Results, all, now)
 			require.NoError(t, err)
 			require.NoDiff(t, cmp.Diff(test.after, string(got.Data)), "-want +got")
 			if added, removed := strings.Join(got.Added, " "), strings.Join(got.Removed, " "); added != test.added || removed != test.removed {
@@ -144,13 +143,13 @@ func TestUpdateExpectations(t *testing.T) {
 					t.Errorf("note %q, want %q", got.Notes[i], part)
 				}
 			}
-			_, after := expect.Parse("f.toml", got.Data)
+			_, after := ParseExpectations("f.toml", got.Data)
 			if (len(got.Added) > 0) != tomlfile.HasErrors(after) {
 				t.Errorf("with %q added, the file has the findings %v", got.Added, after)
 			}
 		})
 	}
-	if _, err := expect.Update("f.toml", []byte("[[expect]]\n"), nil, all, now); err == nil || !strings.Contains(err.Error(), "f.toml:1: X105") {
+	if _, err := UpdateExpectations("f.toml", []byte("[[expect]]\n"), nil, all, now); err == nil || !strings.Contains(err.Error(), "f.toml:1: X105") {
 		t.Errorf("a file with findings: %v", err)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
@@ -44,7 +43,7 @@ func underTest(t *testing.T, front *FrontendUnderTest, lineName string, limits T
 }
 
 // underExpectations is underTest of a frontend that is known to fail.
-func underExpectations(t *testing.T, front *FrontendUnderTest, lineName string, limits Timeouts, known *expect.Expectations, assertions ...Assertion) *Report {
+func underExpectations(t *testing.T, front *FrontendUnderTest, lineName string, limits Timeouts, known *Expectations, assertions ...Assertion) *Report {
 	t.Helper()
 	matrix, mf := repository(t)
 	line, ok := matrix.ByName(lineName)
@@ -85,7 +84,7 @@ func absentRoutes(version string) string {
 // TestFrontendSuiteOnRealFrontends makes every assertion of the vllm-rs of each
 // release, before a player of its line.
 func TestFrontendSuiteOnRealFrontends(t *testing.T) {
-	known, findings := expect.Load(knownOfFrontends)
+	known, findings := LoadExpectations(knownOfFrontends)
 	for _, f := range findings {
 		t.Error(f)
 	}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/live"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -78,7 +77,7 @@ func FuzzLiveValues(f *testing.F) {
 			t.Errorf("%d rows out of %d bytes", len(first), len(raw))
 		}
 		_, _ = protocol.Integers(raw)
-		_ = message.FloatOf(raw, "kv_cache_usage")
+		_ = check.FloatOf(raw, "kv_cache_usage")
 		for _, kind := range []protocol.ResultKind{protocol.ResultNone, protocol.ResultBool, protocol.ResultStr, protocol.ResultInts, protocol.ResultStrings, protocol.ResultList} {
 			_ = live.IsResult(kind, raw)
 		}

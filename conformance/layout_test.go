@@ -10,9 +10,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -61,12 +59,12 @@ func TestLayoutOfRealEngines(t *testing.T) {
 				case m.Channel == "output":
 					outputs++
 					framed += min(len(m.Frames)-1, 1)
-					for _, wrong := range message.OutputsLayout(codec, m.Frames) {
+					for _, wrong := range check.OutputsLayout(codec, m.Frames) {
 						t.Errorf("line %d: %v", m.Line, wrong)
 					}
 				case m.Channel == "input":
 					ready++
-					s := replay.Replaying{Session: new(sut.Session), Layout: &replay.LayoutCheck{Codec: codec}}
+					s := replay.Replaying{Session: new(check.Session), Layout: &replay.LayoutCheck{Codec: codec}}
 					s.Engine.RawReady = m.Frames[0]
 					var f check.Outcome
 					s.CheckRegistration(&f)
@@ -152,7 +150,7 @@ func TestLayoutFinds(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			found := message.OutputsLayout(codec, test.frames)
+			found := check.OutputsLayout(codec, test.frames)
 			if test.path == "" {
 				if len(found) > 0 {
 					t.Errorf("found %v", found)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
@@ -43,7 +42,7 @@ func TestRequests(t *testing.T) {
 	for line := range strings.Lines(text.String()) {
 		if fields := strings.Fields(line); strings.Contains(line, "/") {
 			rows[fields[0]] = fields[1:]
-			if p, err := expect.ParsePattern(fields[0]); err != nil || p.Request() < 0 {
+			if p, err := ParsePattern(fields[0]); err != nil || p.Request() < 0 {
 				t.Errorf("%s is no pattern of a request: %v", fields[0], err)
 			}
 		}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
@@ -56,7 +55,7 @@ func TestPatternMatch(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.pattern+" "+test.name, func(t *testing.T) {
-			p, err := expect.ParsePattern(test.pattern)
+			p, err := ParsePattern(test.pattern)
 			if err != nil {
 				if test.name != "" {
 					t.Fatal(err)
@@ -96,7 +95,7 @@ func TestParsePattern(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			p, err := expect.ParsePattern(test.pattern)
+			p, err := ParsePattern(test.pattern)
 			switch {
 			case test.err == "" && (err != nil || p.Request() != test.request):
 				t.Errorf("request %d, %v, want %d", p.Request(), err, test.request)
@@ -115,7 +114,7 @@ func TestNamesAreTheirPatterns(t *testing.T) {
 		t.Fatalf("%d cases, %v", len(all), err)
 	}
 	for i, c := range all {
-		p, err := expect.ParsePattern(c.Name())
+		p, err := ParsePattern(c.Name())
 		require.NoError(t, err)
 		if n := len(slices.DeleteFunc(names(all), func(name string) bool { return !p.Match(name) })); n != 1 || !p.Match(all[i].Name()) {
 			t.Errorf("%s matches %d cases, want itself", p, n)
@@ -134,25 +133,25 @@ func FuzzPattern(f *testing.F) {
 		if len(pattern) > 200 || len(name) > 1000 || !utf8.ValidString(pattern) || !utf8.ValidString(name) || strings.ContainsAny(name, "\n\r") {
 			return
 		}
-		p, err := expect.ParsePattern(pattern)
+		p, err := ParsePattern(pattern)
 		if err != nil {
 			return
 		}
 		if got, want := p.Match(name), reference(p).MatchString("/"+name); got != want {
 			t.Errorf("%q matches %q: %v, want %v", pattern, name, got, want)
 		}
-		if self, err := expect.ParsePattern(name); err == nil && self.Request() < 0 && !self.Match(name) {
+		if self, err := ParsePattern(name); err == nil && self.Request() < 0 && !self.Match(name) {
 			t.Errorf("%q does not match itself", name)
 		}
 	})
 }
 
 // reference is the pattern as a regular expression for "/" and a name.
-func reference(p expect.Pattern) *regexp.Regexp {
+func reference(p Pattern) *regexp.Regexp {
 	var b strings.Builder
 	b.WriteString(`\A`)
 	for _, c := range p.Components {
-		if c == expect.AnyComponents {
+		if c == AnyComponents {
 			b.WriteString(`(/[^/]*)*`)
 			continue
 		}

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
@@ -182,7 +181,7 @@ func (s Selection) filter(cases []Case, every func() []Case) ([]Case, error) {
 		return nil, err
 	}
 	left := slices.DeleteFunc(slices.Clone(cases), func(c Case) bool {
-		return len(run) > 0 && !expect.MatchAny(run, c) || expect.MatchAny(skip, c)
+		return len(run) > 0 && !MatchAny(run, c) || MatchAny(skip, c)
 	})
 	if len(left) == 0 {
 		return nil, fmt.Errorf("no case is left to run: of the %d selected cases, run %q and skip %q leave none", len(cases), s.Run, s.Skip)
@@ -191,17 +190,17 @@ func (s Selection) filter(cases []Case, every func() []Case) ([]Case, error) {
 }
 
 // casePatterns reads patterns that are about whole cases and match at least one.
-func casePatterns(what string, texts []string, all []Case) ([]expect.Pattern, error) {
-	var patterns []expect.Pattern
+func casePatterns(what string, texts []string, all []Case) ([]Pattern, error) {
+	var patterns []Pattern
 	for _, text := range texts {
-		p, err := expect.ParsePattern(text)
+		p, err := ParsePattern(text)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", what, err)
 		case p.Request() >= 0:
 			return nil, fmt.Errorf("%s: pattern %q names a request: a case runs as a whole", what, text)
 		case !slices.ContainsFunc(all, func(c Case) bool { return p.Match(c.Name()) }):
-			return nil, fmt.Errorf("%s: pattern %q matches no case%s", what, text, expect.NearestCase(text, all))
+			return nil, fmt.Errorf("%s: pattern %q matches no case%s", what, text, NearestCase(text, all))
 		}
 		patterns = append(patterns, p)
 	}

@@ -8,8 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check"
+
 	"github.com/vllm-vcr/conformance/internal/check/replay"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -195,8 +196,8 @@ func TestIdleStartsAnew(t *testing.T) {
 // and an end that is seen before its reason is known is waited for.
 func TestExplain(t *testing.T) {
 	reason := errors.New("engine: out of memory")
-	session := func() *sut.Session {
-		s := &sut.Session{Limits: Timeouts{Idle: never}}
+	session := func() *check.Session {
+		s := &check.Session{Limits: Timeouts{Idle: never}}
 		s.Context, s.Cancel = context.WithCancelCause(t.Context())
 		return s
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -195,7 +194,7 @@ func (r *registrar) checkReady(f *check.Outcome, c *check.Golden) {
 		return
 	}
 	failures := len(f.Failures)
-	shape := message.CapturedShape(f, c)
+	shape := check.CapturedShape(f, c)
 	if len(f.Failures) > failures {
 		return
 	}

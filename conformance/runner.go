@@ -10,13 +10,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
-	"github.com/vllm-vcr/conformance/internal/check/suite"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -70,7 +67,7 @@ type Runner struct {
 
 	// Expectations are what is known to fail; may be nil. All are the cases that
 	// their patterns must be of, see [EveryCase], default the cases of the run.
-	Expectations *expect.Expectations
+	Expectations *Expectations
 	All          []Case
 	// Now tells which expectations have expired, default [time.Now].
 	Now func() time.Time
@@ -85,7 +82,7 @@ type Runner struct {
 // run is one run of a [Runner], whose settings it has with the defaults filled in.
 type run struct {
 	Runner
-	env     *sut.Env
+	env     *check.Env
 	covered []*coverage.Line
 	heard   map[string]*coverage.Line // of the engine under test
 	faced   map[string]*coverage.Line // what passed between the frontend under test and its engine
@@ -99,13 +96,13 @@ type run struct {
 func (r *Runner) begin(ctx context.Context) *run {
 	started := &run{Runner: *r, gaveUp: map[string]string{}, ended: map[string]Case{}}
 	started.setDefaults()
-	started.env = &sut.Env{
+	started.env = &check.Env{
 		Engine: started.Engine, Address: r.Address, Logits: r.Logits, Frontend: r.Frontend, KeepAlive: r.KeepAlive, Timeouts: started.Timeouts,
 		Log: started.Log, Context: ctx, Versions: map[string]string{}, Step: r.Step,
 	}
 	if r.Coverage && r.Frontend != nil {
 		started.faced = map[string]*coverage.Line{}
-		started.env.Exchanged = func(line string, x sut.Exchange) {
+		started.env.Exchanged = func(line string, x check.Exchange) {
 			if started.faced[line] == nil {
 				started.faced[line] = coverage.New(x.Codec)
 			}
@@ -115,7 +112,7 @@ func (r *Runner) begin(ctx context.Context) *run {
 	if r.Coverage && (r.Engine != nil || r.Address != "") {
 		started.heard = map[string]*coverage.Line{}
 		started.env.Wanted = func(line string) bool { return started.heard[line] == nil }
-		started.env.Heard = func(line string, c sut.Conversation) {
+		started.env.Heard = func(line string, c check.Conversation) {
 			started.heard[line] = coverage.New(c.Codec)
 			started.heard[line].AddConversation(c)
 		}
@@ -134,7 +131,7 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 	if all == nil {
 		all = cases
 	}
-	expected := expect.NewJudge(r.Expectations, all, run.Now())
+	expected := NewJudge(r.Expectations, all, run.Now())
 	var results []Result
 	var g *check.Golden
 	for i, c := range cases {
@@ -206,7 +203,7 @@ func (r *run) setDefaults() {
 		}
 	}
 	if r.KeepAlive != nil {
-		r.Timeouts = sut.WithoutDeadlines()
+		r.Timeouts = check.WithoutDeadlines()
 	}
 	if r.Log == nil {
 		r.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -245,8 +242,8 @@ func (r *run) runCase(ctx context.Context, g *check.Golden, c Case) Result {
 	start := time.Now()
 	r.env.Case = c.Name()
 	f, err := r.assert(ctx, g, c)
-	r.atStart = errors.As(err, new(sut.StartError))
-	if lost := (*sut.LostError)(nil); errors.As(err, &lost) && slices.Contains(r.red, lost.In) && !r.EveryCase {
+	r.atStart = errors.As(err, new(check.StartError))
+	if lost := (*check.LostError)(nil); errors.As(err, &lost) && slices.Contains(r.red, lost.In) && !r.EveryCase {
 		r.gaveUp[c.Line.Name] = fmt.Sprintf("not judged: the engine was lost in %s: %s", lost.In, lost.Reason)
 		result.Verdict, result.Note = Skip, r.gaveUp[c.Line.Name]
 		return result
@@ -382,7 +379,7 @@ func notRun(ctx context.Context) error {
 }
 
 // checkOf is the check that judges a case.
-func checkOf(c Case) (suite.Check, bool) {
+func checkOf(c Case) (check.Check, bool) {
 	for _, k := range checksOf(c.Suite) {
 		if k.Name() == c.Assertion {
 			return k, true

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -34,7 +33,7 @@ func TestShapeOf(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := message.ShapeOf([]byte(test.message))
+			got, err := check.ShapeOf([]byte(test.message))
 			require.NoDiff(t, cmp.Diff(test.want, got), "-want +got")
 			if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
 				t.Errorf("got error %v, want %q", err, test.err)
@@ -50,7 +49,7 @@ func FuzzShapeOf(f *testing.F) {
 	}
 	f.Add(capturedReady(f, g))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		shape, err := message.ShapeOf(raw)
+		shape, err := check.ShapeOf(raw)
 		if (err == nil) != (shape != nil) {
 			t.Fatalf("shape %v and error %v", shape, err)
 		}
@@ -146,7 +145,7 @@ func TestCompareShapes(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var f check.Outcome
-			message.CompareShapes(&f, g, overlaid(all, test.want), overlaid(all, test.got))
+			check.CompareShapes(&f, g, overlaid(all, test.want), overlaid(all, test.got))
 			var got []string
 			for _, failure := range f.Failures {
 				got = append(got, strings.TrimPrefix(failure.Message, "file: ready response: "))

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -84,39 +83,39 @@ const (
 
 // Timeouts bound every wait of a run. What is not positive has its default. A
 // deadline that passes is an [Error] that lies around the subject.
-type Timeouts = sut.Timeouts
+type Timeouts = check.Timeouts
 
 // DefaultTimeouts are generous for a loaded CI machine.
-func DefaultTimeouts() Timeouts { return sut.DefaultTimeouts() }
+func DefaultTimeouts() Timeouts { return check.DefaultTimeouts() }
 
 // ReplayTimeouts are for engines that play recordings.
-func ReplayTimeouts() Timeouts { return sut.ReplayTimeouts() }
+func ReplayTimeouts() Timeouts { return check.ReplayTimeouts() }
 
 // EngineTimeouts are for engines that load a model, and that prepare themselves at
 // the first request of a kind.
-func EngineTimeouts() Timeouts { return sut.EngineTimeouts() }
+func EngineTimeouts() Timeouts { return check.EngineTimeouts() }
 
 // Subject is an engine under test and [Engine] makes one; [OwnTimed] is what a Subject may be besides.
 type (
-	Subject  = sut.Subject
-	Engine   = sut.Engine
-	OwnTimed = sut.OwnTimed
+	Subject  = check.Subject
+	Engine   = check.Engine
+	OwnTimed = check.OwnTimed
 )
 
 // Player is the embedded engine, [player.Player].
-func Player(opt player.Options) (Subject, error) { return sut.Player(opt) }
+func Player(opt player.Options) (Subject, error) { return check.Player(opt) }
 
 // CommandEngine starts an engine under test by a command, [FrontendUnderTest] a frontend. [Attached] tells where a subject
 // that is kept alive can be reached.
 type (
-	CommandEngine     = sut.CommandEngine
-	FrontendUnderTest = sut.FrontendUnderTest
-	Attached          = sut.Attached
+	CommandEngine     = check.CommandEngine
+	FrontendUnderTest = check.FrontendUnderTest
+	Attached          = check.Attached
 )
 
 // DefaultGrace is how long an engine may take to end.
-const DefaultGrace = sut.DefaultGrace
+const DefaultGrace = check.DefaultGrace
 
 // CheckAddress refuses an address that no engine can be awaited at, and cases that
 // one engine, started by somebody else, cannot serve.
-func CheckAddress(address string, cases []Case) error { return sut.CheckAddress(address, cases) }
+func CheckAddress(address string, cases []Case) error { return check.CheckAddress(address, cases) }

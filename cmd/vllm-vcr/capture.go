@@ -15,7 +15,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/conformance/expect"
+	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
@@ -164,7 +164,7 @@ func ofLine(text string, matrix *compat.Matrix) string {
 
 // choosePattern marks the targets that a pattern selects.
 func choosePattern(text string, targets []target.Target, chosen []bool) error {
-	pattern, err := expect.ParsePattern(targetPattern(text))
+	pattern, err := conformance.ParsePattern(targetPattern(text))
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,6 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
@@ -184,13 +183,13 @@ func updateAfterRun(env *environment, opts *planOptions, r *conformance.Report, 
 // directory, else the one in the binary, which also stands for a file that mayLack: it is yet to be created. Diagnostics that are errors end the command. What
 // the binary's own expects of goldens that all does not have is left out: the user did
 // not write it there.
-func loadExpectations(env *environment, path string, mayLack bool, all []conformance.Case) (*expect.Expectations, error) {
-	var expected *expect.Expectations
+func loadExpectations(env *environment, path string, mayLack bool, all []conformance.Case) (*conformance.Expectations, error) {
+	var expected *conformance.Expectations
 	var findings []tomlfile.Diagnostic
 	if path = expectationsPath(path); path != "" && (exists(path) || !mayLack) {
-		expected, findings = expect.Load(path)
+		expected, findings = conformance.LoadExpectations(path)
 	} else {
-		expected, findings = expect.Parse(report.Embedded+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
+		expected, findings = conformance.ParseExpectations(report.Embedded+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
 		keepMatching(expected, all)
 	}
 	printDiagnostics(env, findings)
@@ -209,9 +208,9 @@ func expectationsPath(path string) string {
 }
 
 // keepMatching leaves out the expectations that match no case.
-func keepMatching(expected *expect.Expectations, all []conformance.Case) {
-	expected.List = slices.DeleteFunc(expected.List, func(e expect.Expectation) bool {
-		p, err := expect.ParsePattern(e.Pattern)
+func keepMatching(expected *conformance.Expectations, all []conformance.Case) {
+	expected.List = slices.DeleteFunc(expected.List, func(e conformance.Expectation) bool {
+		p, err := conformance.ParsePattern(e.Pattern)
 		return err == nil && !slices.ContainsFunc(all, func(c conformance.Case) bool { return p.Match(c.Name()) })
 	})
 }
@@ -229,7 +228,7 @@ func updateExpectations(env *environment, path string, r *conformance.Report, al
 	case err != nil:
 		return err
 	}
-	update, err := expect.Update(path, data, r.Results, all, env.now())
+	update, err := conformance.UpdateExpectations(path, data, r.Results, all, env.now())
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	livesuite "github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
@@ -64,7 +63,7 @@ func writeTestFile(t *testing.T, path, text string) {
 // TestKeepMatching: what the binary's own file expects of cases that are not there is
 // left out, and nothing else.
 func TestKeepMatching(t *testing.T) {
-	e := &expect.Expectations{List: []expect.Expectation{{Pattern: "0.32/**"}, {Pattern: "0.33/live/*"}, {Pattern: "a//b"}}}
+	e := &conformance.Expectations{List: []conformance.Expectation{{Pattern: "0.32/**"}, {Pattern: "0.33/live/*"}, {Pattern: "a//b"}}}
 	keepMatching(e, []conformance.Case{oneCase})
 	if len(e.List) != 2 || e.List[0].Pattern != "0.33/live/*" || e.List[1].Pattern != "a//b" {
 		t.Errorf("kept %v", e.List)

@@ -11,7 +11,6 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
@@ -27,7 +26,7 @@ func TestEveryCodeHasAPage(t *testing.T) {
 	for _, rule := range slices.Concat(compat.Rules(), manifest.Rules(), target.Rules()) {
 		codes = append(codes, rule.Code)
 	}
-	for _, rule := range expect.Rules() {
+	for _, rule := range conformance.ExpectationRules() {
 		if !slices.Contains(codes, rule.Code) {
 			t.Errorf("rule %s is no code of the source", rule.Code)
 		}

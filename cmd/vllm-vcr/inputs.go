@@ -17,7 +17,6 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
@@ -223,7 +222,7 @@ func readPatterns(flag string, values []string) ([]string, error) {
 	for _, value := range values {
 		path, isFile := strings.CutPrefix(value, "@")
 		if !isFile {
-			if _, err := expect.ParsePattern(value); err != nil {
+			if _, err := conformance.ParsePattern(value); err != nil {
 				return nil, fmt.Errorf("%s: %w", flag, err)
 			}
 			patterns = append(patterns, value)
@@ -261,7 +260,7 @@ func patternFile(path string) ([]string, error) {
 		if text = strings.TrimSpace(text); text == "" {
 			continue
 		}
-		if _, err := expect.ParsePattern(text); err != nil {
+		if _, err := conformance.ParsePattern(text); err != nil {
 			wrong = append(wrong, fmt.Errorf("%s:%d: %w", path, i+1, err))
 		}
 		patterns = append(patterns, text)

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -24,7 +26,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/serve"
@@ -527,7 +528,7 @@ func (opts *serveOptions) checkEngine(flags *pflag.FlagSet) error {
 	if opts.frontend != serve.Builtin {
 		return errors.New("--engine-handshake: only the builtin frontend runs without the player: add --frontend builtin")
 	}
-	if err := sut.CheckHandshake(opts.engineAddress); err != nil {
+	if err := check.CheckHandshake(opts.engineAddress); err != nil {
 		return err
 	}
 	var play playOptions

@@ -9,7 +9,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -276,14 +275,14 @@ func (cfg *Config) selected(tasks []*task) ([]*task, error) {
 }
 
 // patterns reads patterns, each of which matches a task.
-func patterns(what string, texts []string, tasks []*task) ([]expect.Pattern, error) {
-	var all []expect.Pattern
+func patterns(what string, texts []string, tasks []*task) ([]conformance.Pattern, error) {
+	var all []conformance.Pattern
 	for _, text := range texts {
-		p, err := expect.ParsePattern(text)
+		p, err := conformance.ParsePattern(text)
 		if err != nil {
 			return nil, fmt.Errorf("self-test: %s: %w", what, err)
 		}
-		one := []expect.Pattern{p}
+		one := []conformance.Pattern{p}
 		if !slices.ContainsFunc(tasks, func(t *task) bool { return t.matches(one) }) {
 			return nil, fmt.Errorf("self-test: %s: pattern %q matches no case", what, text)
 		}
@@ -292,9 +291,9 @@ func patterns(what string, texts []string, tasks []*task) ([]expect.Pattern, err
 	return all, nil
 }
 
-func (t *task) matches(patterns []expect.Pattern) bool {
+func (t *task) matches(patterns []conformance.Pattern) bool {
 	c := t.fault.in(t.scene.cases[0].Line)
-	return slices.ContainsFunc(patterns, func(p expect.Pattern) bool { return p.Match(c.Name()) })
+	return slices.ContainsFunc(patterns, func(p conformance.Pattern) bool { return p.Match(c.Name()) })
 }
 
 // targets are the streams of a trace that faults may hit, those between two

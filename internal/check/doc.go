@@ -1,4 +1,4 @@
-// Package check holds what every check of a conformance run shares: the case that it judges, the golden that the case is
-// about, the failures that it finds and their codes. The packages below it are the checks themselves; package conformance
-// plans and runs them, and exports these types.
+// Package check has what the suites of a conformance run share: cases, goldens, failures and their codes, and the subjects:
+// how an engine or a frontend under test is started, reached and ended. The packages below it are the suites. Package
+// conformance plans and runs the cases, and exports these types.
 package check

@@ -7,7 +7,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -155,7 +154,7 @@ func partlyCovered() conformance.Coverage {
 
 // expectations is a run with cases that are known to fail, and a problem.
 func expectations() *conformance.Report {
-	known := &expect.Expectation{
+	known := &conformance.Expectation{
 		Pattern: "0.33/**", Outcome: conformance.Fail, Reason: "the engine rounds", Issue: "https://example.org/7",
 		Expires: time.Date(2027, 1, 31, 0, 0, 0, 0, time.UTC), Pos: "conformance/expectations.toml:4",
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	base "github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/program"
@@ -332,9 +331,9 @@ func (p *process) clean(ctx context.Context) error {
 // list returns the Jobs of captures in the namespace: those of the run, unless it has no name, and of targets that the
 // patterns select, unless there are none.
 func (p *process) list(ctx context.Context) ([]cluster.State, error) {
-	var wanted []expect.Pattern
+	var wanted []conformance.Pattern
 	for _, text := range p.Patterns {
-		pattern, err := expect.ParsePattern(text)
+		pattern, err := conformance.ParsePattern(text)
 		if err != nil {
 			return nil, err
 		}
@@ -350,7 +349,7 @@ func (p *process) list(ctx context.Context) ([]cluster.State, error) {
 	}
 	return slices.DeleteFunc(states, func(s cluster.State) bool {
 		name := s.Annotations[deploy.AnnotationTarget]
-		matches := func(pattern expect.Pattern) bool { return pattern.Match(name) }
+		matches := func(pattern conformance.Pattern) bool { return pattern.Match(name) }
 		return name == "" || len(wanted) > 0 && !slices.ContainsFunc(wanted, matches)
 	}), nil
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -152,7 +151,7 @@ func (l *Line) AddGolden(g *check.Golden, measured bool) {
 }
 
 // AddConversation adds what an engine under test said, and which of it was judged.
-func (l *Line) AddConversation(c sut.Conversation) {
+func (l *Line) AddConversation(c check.Conversation) {
 	l.Registration(c.Registration)
 	l.compare(&trace.Message{Channel: "input", Direction: trace.EngineToFrontend, Frames: [][]byte{c.Registration}},
 		func(_ *trace.Message, other [][]byte) bool { return c.Registers(other[0]) })
@@ -165,7 +164,7 @@ func (l *Line) AddConversation(c sut.Conversation) {
 }
 
 // AddExchange adds what a frontend under test sent, and what it was sent.
-func (l *Line) AddExchange(x sut.Exchange) {
+func (l *Line) AddExchange(x check.Exchange) {
 	if x.Init != nil {
 		l.handshake(false, x.Init)
 	}

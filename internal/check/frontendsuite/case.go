@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -285,10 +284,10 @@ func (k *frontendCase) sameTokens(what string, r *reply, want []uint32) {
 	k.Tokens += len(want)
 	k.Asserted++
 	if !slices.Equal(r.tokens, want) {
-		at := message.FirstDifference(want, r.tokens)
+		at := check.FirstDifference(want, r.tokens)
 		k.fail(check.Failed(CodeHTTPTokens, "%s: token %d differs: the engine sent %s, HTTP has %s (%d sent, %d received)",
-			what, at, message.Around(want, at), message.Around(r.tokens, at), len(want), len(r.tokens)).
-			At(at).Within(-1, "choices[0].token_ids").Compared(message.Around(want, at), message.Around(r.tokens, at)))
+			what, at, check.Around(want, at), check.Around(r.tokens, at), len(want), len(r.tokens)).
+			At(at).Within(-1, "choices[0].token_ids").Compared(check.Around(want, at), check.Around(r.tokens, at)))
 	}
 }
 

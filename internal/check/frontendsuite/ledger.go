@@ -6,8 +6,9 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/vllm-vcr/conformance/internal/check"
+
 	"github.com/vllm-vcr/conformance/internal/base/plural"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
@@ -90,10 +91,10 @@ func (l *ledger) say(frames [][]byte) {
 	l.said = append(l.said, frames)
 }
 
-func (l *ledger) exchange() sut.Exchange {
+func (l *ledger) exchange() check.Exchange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	x := sut.Exchange{Codec: l.codec, Init: l.init, Said: l.said}
+	x := check.Exchange{Codec: l.codec, Init: l.init, Said: l.said}
 	for _, h := range l.heard {
 		x.Sent = append(x.Sent, h.frames)
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -27,11 +26,11 @@ import (
 // frontendSession is a frontend under test with a player behind it, for all cases of
 // a line.
 type frontendSession struct {
-	env      *sut.Env
+	env      *check.Env
 	line     compat.Line
 	codec    *protocol.Codec
 	trace    *trace.Trace // what the player may say; nil without a golden
-	frontend *sut.FrontendProcess
+	frontend *check.FrontendProcess
 	client   *openai.Client
 	ledger   *ledger
 	speaker  *speaker
@@ -55,7 +54,7 @@ type frontendSession struct {
 
 // openFrontend starts the frontend and a player, and waits until the one serves or
 // it is known why not.
-func openFrontend(ctx context.Context, e *sut.Env, g *check.Golden, line compat.Line) (*frontendSession, error) {
+func openFrontend(ctx context.Context, e *check.Env, g *check.Golden, line compat.Line) (*frontendSession, error) {
 	codec, err := check.CodecFor(line)
 	if err != nil {
 		return nil, err
@@ -93,14 +92,14 @@ func (s *frontendSession) watch() {
 }
 
 // play starts the player, and the tap before it.
-func (s *frontendSession) play(e *sut.Env, patience time.Duration) error {
+func (s *frontendSession) play(e *check.Env, patience time.Duration) error {
 	tap, err := openTap(s.frontend.Handshake, s.ledger)
 	if err != nil {
 		return err
 	}
 	s.tap = tap
 	registration := s.registration()
-	engine, err := sut.Player(player.Options{
+	engine, err := check.Player(player.Options{
 		Handshake: tap.gate.Endpoint(), HandshakeTimeout: 2 * patience, VLLMVersion: check.PlayedVersion(s.line), Codec: s.codec,
 		Trace: registration, Source: s.speaker, Timing: player.Timing{Pace: player.PaceRecorded}, Log: slog.New(Demoted{e.Log.Handler()}),
 		LoRA:     player.LoRAOptions{MaxLoRAs: 4},

@@ -9,8 +9,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/suite"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -61,52 +59,52 @@ const (
 type judge = func(*frontendCase)
 
 // Checks are those of the frontend suite, in their order. The last one takes the engine away.
-func Checks() []suite.Check { return suite.List(check.SuiteFrontend, assertions, run) }
+func Checks() []check.Check { return check.List(check.SuiteFrontend, assertions, run) }
 
-var assertions = []suite.Entry[judge]{
-	{Name: Handshake, Titles: suite.Titles{
+var assertions = []check.Entry[judge]{
+	{Name: Handshake, Titles: check.Titles{
 		CodeNoRegistration: "the frontend does not serve after the engine registered",
 		CodeInit:           "the answer to HELLO is not that of the line",
 		CodeMessage:        "a message to the engine is not exactly of the line",
 	}, Judge: (*frontendCase).handshake},
-	{Name: Requests, Titles: suite.Titles{
+	{Name: Requests, Titles: check.Titles{
 		CodeCarried:   "a request does not carry what HTTP asked for",
 		CodeNoRequest: "an HTTP request does not reach the engine exactly once",
 	}, Judge: (*frontendCase).requests},
-	{Name: Completions, Titles: suite.Titles{
+	{Name: Completions, Titles: check.Titles{
 		CodeHTTP:       "an HTTP request that should succeed does not",
 		CodeHTTPTokens: "the token ids through HTTP are not those of the engine",
 		CodeHTTPText:   "the text through HTTP is not that of the tokens",
 	}, Judge: (*frontendCase).completions},
 	{Name: Chat, Judge: (*frontendCase).chat},
-	{Name: Streaming, Titles: suite.Titles{
+	{Name: Streaming, Titles: check.Titles{
 		CodeEvents:   "a stream is not framed as server-sent events",
 		CodeStreamed: "an answer differs between streamed and whole",
 	}, Judge: (*frontendCase).streaming},
-	{Name: Usage, Titles: suite.Titles{
+	{Name: Usage, Titles: check.Titles{
 		CodeHTTPUsage: "the usage is missing or counts other tokens",
 	}, Judge: (*frontendCase).usage},
-	{Name: Finish, Titles: suite.Titles{
+	{Name: Finish, Titles: check.Titles{
 		CodeHTTPFinish: "the finish reason through HTTP is not the engine's",
 	}, Judge: (*frontendCase).finishReasons},
-	{Name: Aborts, Titles: suite.Titles{
+	{Name: Aborts, Titles: check.Titles{
 		CodeNoAbort: "an abandoned request is not aborted",
 	}, Judge: (*frontendCase).aborts},
-	{Name: Utilities, Titles: suite.Titles{
+	{Name: Utilities, Titles: check.Titles{
 		CodeNoCall: "an HTTP route does not make its utility call",
 	}, Judge: (*frontendCase).utilities},
 	{Name: LoRA, Judge: (*frontendCase).lora},
 	{Name: Concurrency, Judge: (*frontendCase).concurrency},
-	{Name: Errors, Titles: suite.Titles{
+	{Name: Errors, Titles: check.Titles{
 		CodeHangs:    "no answer comes",
 		CodeAccepted: "a bad request is not refused",
 		CodeEnded:    "the frontend ended",
 	}, Judge: (*frontendCase).errors},
-	{Name: Transfer, Titles: suite.Titles{
+	{Name: Transfer, Titles: check.Titles{
 		CodeTransfer: "kv_transfer_params through HTTP are not the engine's",
 	}, Judge: (*frontendCase).transfers},
 	{Name: RealEngine, Judge: (*frontendCase).realEngine},
-	{Name: Health, Titles: suite.Titles{
+	{Name: Health, Titles: check.Titles{
 		CodeHealth: "health or model routes contradict what is served",
 	}, Judge: (*frontendCase).health},
 }
@@ -119,7 +117,7 @@ func Cases(line compat.Line, mf *manifest.Manifest, assertions []check.Assertion
 		c.Golden, c.Entry = g, fmt.Sprintf("%s:%d", mf.File, g.Pos)
 	}
 	var cases []check.Case
-	for _, a := range suite.Names(Checks()) {
+	for _, a := range check.Names(Checks()) {
 		if len(assertions) > 0 && !slices.Contains(assertions, a) {
 			continue
 		}
@@ -149,7 +147,7 @@ func spokenGolden(goldens []manifest.Golden) (manifest.Golden, bool) {
 }
 
 // run judges the frontend of the line. The cases of a line share one frontend and one player behind it.
-func run(ctx context.Context, a suite.Entry[judge], e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+func run(ctx context.Context, a check.Entry[judge], e *check.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	s, err := openedFrontend(ctx, e, g, c)
 	if err != nil {
 		return f, err
@@ -260,7 +258,7 @@ func requiredElsewhere(own *protocol.Profile) string {
 // openedFrontend returns the session of a case's line, and opens it for the first
 // one. Where the engine was taken away, a frontend that is started by a command is
 // started again.
-func openedFrontend(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (*frontendSession, error) {
+func openedFrontend(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (*frontendSession, error) {
 	if s, ok := e.Kept.(*frontendSession); ok && s.line.Name == c.Line.Name && (!s.over || e.Frontend.Command == "") {
 		return s, nil
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
@@ -362,7 +361,7 @@ func (e *Engine) readOutputs(cur *pack.Cursor) bool {
 // fail reports what is wrong at a path of the message, once for each kind of it.
 func (e *Engine) fail(code check.Code, path string, expected, actual any, format string, args ...any) {
 	path = "EngineCoreOutputs" + path
-	key := string(code) + message.Place(path)
+	key := string(code) + check.Place(path)
 	if e.known[key] {
 		return
 	}
@@ -455,9 +454,9 @@ func (s *Session) Rest() (found []check.Failure) {
 
 // Add adds a failure to those of a case, unless there is one of the same place: what a suite says of it has more to go by.
 func Add(f *check.Outcome, wrong check.Failure) {
-	place := message.Place(wrong.Path)
+	place := check.Place(wrong.Path)
 	for _, other := range f.Failures {
-		path := message.Place(other.Path)
+		path := check.Place(other.Path)
 		if path != "" && (strings.HasPrefix(place, path) || strings.HasPrefix(path, place)) {
 			return
 		}
@@ -489,7 +488,7 @@ func (e *Engine) judgeEnvelope(client int) {
 		}
 	}
 	if raw := e.envelope.get("weight_version"); raw != nil {
-		version := message.Describe(raw)
+		version := check.Describe(raw)
 		if e.weights == "" {
 			e.weights = `"default"` // vllm/v1/engine/core.py _weight_version
 		}
@@ -537,7 +536,7 @@ func (e *Engine) judgeUtility(raw []byte) {
 	case !made && protocol.IsNotice(id):
 		return
 	case err != nil || !made:
-		e.fail(CodeCall, ".utility_output.call_id", "a call that was made", message.Describe(e.part.get("call_id")), "no frontend waits for an answer to this call")
+		e.fail(CodeCall, ".utility_output.call_id", "a call that was made", check.Describe(e.part.get("call_id")), "no frontend waits for an answer to this call")
 		return
 	case c.answered:
 		e.fail(CodeCall, ".utility_output.call_id", "one answer to a call", id, "the call has been answered already")
@@ -550,7 +549,7 @@ func (e *Engine) judgeUtility(raw []byte) {
 	u, declared := e.codec.Profile().Utilities[c.method]
 	if failure != nil {
 		if result != nil {
-			e.fail(CodeCall, ".utility_output.result", "nil beside a failure", message.Describe(result), "a call of %s that failed has no result", c.method)
+			e.fail(CodeCall, ".utility_output.result", "nil beside a failure", check.Describe(result), "a call of %s that failed has no result", c.method)
 		}
 		return
 	}

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -126,7 +125,7 @@ func TestWideTokenIDs(t *testing.T) {
 			frames := slices.Clone(m.Frames)
 			frames[0] = append(out, m.Frames[0][from:]...)
 			m.Frames = frames
-			if wrong := message.OutputsLayout(s.codec, frames); len(wrong) > 0 {
+			if wrong := check.OutputsLayout(s.codec, frames); len(wrong) > 0 {
 				t.Errorf("message %d: %v", i, wrong)
 			}
 		}

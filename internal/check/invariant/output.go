@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/check"
+
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -78,7 +79,7 @@ func (e *Engine) judgePrompt(at, id string, r *request, tokens int, finish proto
 	local, external := e.part.count("num_local_cached_tokens"), e.part.count("num_external_cached_tokens")
 	switch {
 	case min(prompt, computed, cached, local, external) < 0:
-		e.fail(CodePrefill, at, "counts", message.Describe(raw), "no count may be negative")
+		e.fail(CodePrefill, at, "counts", check.Describe(raw), "no count may be negative")
 	case computed+cached != prompt:
 		e.fail(CodePrefill, at+".num_computed_tokens", prompt-cached, computed, "computed and cached tokens have to add up to the prompt, but %d and %d are not %d", computed, cached, prompt)
 	case local+external != cached:
@@ -153,13 +154,13 @@ func (e *Engine) judgeTokens(at, id string, r *request, tokens []uint32, finish 
 	}
 	reason := e.output.get("stop_reason")
 	if finish != protocol.FinishStop && finish != protocol.FinishRepetition && reason != nil {
-		e.fail(CodeAnswer, at+".stop_reason", "nil", message.Describe(reason), "request %s did not end with stop", id)
+		e.fail(CodeAnswer, at+".stop_reason", "nil", check.Describe(reason), "request %s did not end with stop", id)
 	}
 	if finish == protocol.FinishError && len(tokens) > 0 {
 		e.fail(CodeAnswer, at+".new_token_ids", "none", len(tokens), "request %s ends with an error, so its last output has no tokens", id)
 	}
 	if e.output.get("error") != nil && finish != protocol.FinishError {
-		e.fail(CodeAnswer, at+".error", "nil", message.Describe(e.output.get("error")), "request %s does not end with an error, so it has none", id)
+		e.fail(CodeAnswer, at+".error", "nil", check.Describe(e.output.get("error")), "request %s does not end with an error, so it has none", id)
 	}
 	if e.opt.Scripted || r.pooling || r.session || r.aborted > 0 || !s.HasMaxTokens {
 		return
@@ -183,8 +184,8 @@ func (e *Engine) judgeTokens(at, id string, r *request, tokens []uint32, finish 
 		e.fail(CodeAnswer, at+".finish_reason", protocol.FinishLength, "none", "request %s has reached its token limit", id)
 	case finish == protocol.FinishRepetition && !bytes.Contains(s.Raw, []byte("repetition_detection")):
 		e.fail(CodeAnswer, at+".finish_reason", "another", finish, "request %s does not ask for repetition detection", id)
-	case finish == protocol.FinishRepetition && (reason == nil || message.Describe(reason) != `"repetition_detected"`):
-		e.fail(CodeAnswer, at+".stop_reason", `"repetition_detected"`, message.Describe(reason), "request %s ends with repetition", id)
+	case finish == protocol.FinishRepetition && (reason == nil || check.Describe(reason) != `"repetition_detected"`):
+		e.fail(CodeAnswer, at+".stop_reason", `"repetition_detected"`, check.Describe(reason), "request %s ends with repetition", id)
 	case finish == protocol.FinishStop && stopped >= 0:
 		e.judgeStopReason(at, id, r, tokens[stopped], reason)
 	}
@@ -194,7 +195,7 @@ func (e *Engine) judgeTokens(at, id string, r *request, tokens []uint32, finish 
 func (e *Engine) judgeStopReason(at, id string, r *request, token uint32, reason []byte) {
 	if int64(token) == r.sampling.EOSTokenID {
 		if reason != nil {
-			e.fail(CodeAnswer, at+".stop_reason", "nil", message.Describe(reason), "request %s stopped at the end of the sequence, so it names no stop token", id)
+			e.fail(CodeAnswer, at+".stop_reason", "nil", check.Describe(reason), "request %s stopped at the end of the sequence, so it names no stop token", id)
 		}
 		return
 	}
@@ -206,7 +207,7 @@ func (e *Engine) judgeStopReason(at, id string, r *request, token uint32, reason
 		}
 	}
 	if named != int64(token) {
-		e.fail(CodeAnswer, at+".stop_reason", token, message.Describe(reason), "request %s stopped at one of its stop_token_ids", id)
+		e.fail(CodeAnswer, at+".stop_reason", token, check.Describe(reason), "request %s stopped at one of its stop_token_ids", id)
 	}
 }
 
@@ -219,7 +220,7 @@ func (e *Engine) judgeSpeculated(at, id string, r *request, finish protocol.Fini
 	}
 	at += ".spec_decode_metrics"
 	if finish == protocol.Unfinished {
-		e.fail(CodeSpeculation, at, "nil before the last output", message.Describe(raw), "request %s has not ended, and this comes with its last output", id)
+		e.fail(CodeSpeculation, at, "nil before the last output", check.Describe(raw), "request %s has not ended, and this comes with its last output", id)
 	}
 	spec, drafted := e.part.count("num_spec_tokens"), e.part.count("num_draft_tokens")
 	histogram, ok := e.part.ints("histogram")
@@ -233,7 +234,7 @@ func (e *Engine) judgeSpeculated(at, id string, r *request, finish protocol.Fini
 	steps := sum(histogram)
 	switch {
 	case spec < 1 || len(histogram) != int(spec)+1 || slices.Min(histogram) < 0:
-		e.fail(CodeSpeculation, at+".histogram", fmt.Sprintf("%d counts", spec+1), message.Describe(raw), "the histogram has one count for each possible number of accepted tokens")
+		e.fail(CodeSpeculation, at+".histogram", fmt.Sprintf("%d counts", spec+1), check.Describe(raw), "the histogram has one count for each possible number of accepted tokens")
 	case e.drafts > 0 && spec != e.drafts:
 		e.fail(CodeSpeculation, at+".num_spec_tokens", e.drafts, spec, "the number that the engine drafts")
 	case drafted < accepted || drafted > steps*spec:
@@ -260,12 +261,12 @@ func (e *Engine) judgeRest(at, id string, r *request, finish protocol.FinishReas
 	if nans := e.output.count("num_nans_in_logits"); nans < 0 {
 		e.fail(CodeAnswer, at+".num_nans_in_logits", "a count", nans, "no count may be negative")
 	}
-	if headers := e.output.get("trace_headers"); headers != nil && !message.Same(headers, r.headers) {
+	if headers := e.output.get("trace_headers"); headers != nil && !check.Same(headers, r.headers) {
 		// vllm/v1/request.py hands them through.
-		e.fail(CodeAnswer, at+".trace_headers", message.Describe(r.headers), message.Describe(headers), "the trace headers of request %s", id)
+		e.fail(CodeAnswer, at+".trace_headers", check.Describe(r.headers), check.Describe(headers), "the trace headers of request %s", id)
 	}
 	if missing := e.output.get("mm_cache_miss_hashes"); missing != nil && !r.images {
-		e.fail(CodeAnswer, at+".mm_cache_miss_hashes", "nil", message.Describe(missing), "request %s has no images or other multimodal inputs", id)
+		e.fail(CodeAnswer, at+".mm_cache_miss_hashes", "nil", check.Describe(missing), "request %s has no images or other multimodal inputs", id)
 	}
 	if e.output.get("pooling_output") != nil && !r.pooling {
 		e.fail(CodeAnswer, at+".pooling_output", "nil", "a tensor", "request %s asks for tokens, not for pooling", id)

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -249,7 +248,7 @@ func (e *Engine) judgeFetches() {
 		cur := pack.NewCursor(e.part.values[i])
 		n, err := cur.Int()
 		if err != nil || n < 0 {
-			e.fail(CodeGauges, at, "counts", message.Describe(raw), "no count may be negative")
+			e.fail(CodeGauges, at, "counts", check.Describe(raw), "no count may be negative")
 			return
 		}
 		total += n
@@ -312,7 +311,7 @@ func (e *Engine) judgeCache() {
 		requests, queries, hits := value("requests"), value("queries"), value("hits")
 		again, againQueries, againHits := value("preempted_requests"), value("preempted_queries"), value("preempted_hits")
 		if min(requests, queries, hits, again, againQueries, againHits) < 0 {
-			e.fail(CodeCache, at, "counts", message.Describe(raw), "no count may be negative")
+			e.fail(CodeCache, at, "counts", check.Describe(raw), "no count may be negative")
 			return
 		}
 		for _, c := range []struct {

@@ -5,7 +5,8 @@ import (
 	"math"
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/check"
+
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -60,7 +61,7 @@ func (e *Engine) judgeTable(t table) {
 	// cu_num_generated_tokens and its like cut a batch into requests, which has been done before it is sent.
 	for _, name := range names[3:] {
 		if raw := e.deeper.get(name); raw != nil {
-			e.fail(CodeLogprobs, t.path+"."+name, "nil", message.Describe(raw), "a message to a frontend has one request in each table")
+			e.fail(CodeLogprobs, t.path+"."+name, "nil", check.Describe(raw), "a message to a frontend has one request in each table")
 		}
 	}
 	columns := t.width + 1
@@ -198,7 +199,7 @@ func (e *Engine) judgeMask(at string, tokens []uint32) {
 		return tensor.Integers(), true
 	}
 	if cut := e.deeper.get(names[2]); cut != nil {
-		e.fail(CodeMask, at+"."+names[2], "nil", message.Describe(cut), "a message to a frontend has one request in each table")
+		e.fail(CodeMask, at+"."+names[2], "nil", check.Describe(cut), "a message to a frontend has one request in each table")
 	}
 	ids, ok := read(names[0])
 	if !ok {
@@ -216,7 +217,7 @@ func (e *Engine) judgeMask(at string, tokens []uint32) {
 	}
 	for i, token := range tokens {
 		if row := ids[offsets[i]:offsets[i+1]]; !slices.Contains(row, int64(token)) {
-			e.fail(CodeMask, at+"."+names[0], token, message.Around(row, 0), "row %d has to contain the token that was sampled", i)
+			e.fail(CodeMask, at+"."+names[0], token, check.Around(row, 0), "row %d has to contain the token that was sampled", i)
 			return
 		}
 	}

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/check/message"
+	"github.com/vllm-vcr/conformance/internal/check"
+
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
@@ -188,14 +189,14 @@ func TestWrongValues(t *testing.T) {
 				other := session{s.name, s.codec, slices.Clone(s.messages)}
 				other.messages[at.message].Frames = frames
 				all++
-				if len(judge(other)) > 0 || streams(other) != recorded || len(message.OutputsLayout(s.codec, frames)) > 0 {
+				if len(judge(other)) > 0 || streams(other) != recorded || len(check.OutputsLayout(s.codec, frames)) > 0 {
 					caught++
 					continue
 				}
 				wrong := path + ": " + name
 				if missed[wrong] = true; unknowable[wrong] == "" {
 					t.Errorf("%s: message %d: %s is not found in place of %s, and no reason is given", s.name, at.message,
-						message.Describe(value), message.Describe(m.Frames[0][at.leaf.begin:at.leaf.end]))
+						check.Describe(value), check.Describe(m.Frames[0][at.leaf.begin:at.leaf.end]))
 				}
 			}
 		}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -223,7 +222,7 @@ func (l *live) checkPrefill(a *ask, raw []byte) {
 	}
 	counts, err := protocol.Integers(raw)
 	if got := counts["num_prompt_tokens"]; err != nil || got != int64(len(a.prompt)) {
-		l.fail("", check.Failed(CodePrefill, "request %s: prefill_stats count %d prompt tokens, the prompt has %d: %s", a.id, got, len(a.prompt), message.Describe(raw)).
+		l.fail("", check.Failed(CodePrefill, "request %s: prefill_stats count %d prompt tokens, the prompt has %d: %s", a.id, got, len(a.prompt), check.Describe(raw)).
 			Within(l.messages, path+".num_prompt_tokens").Compared(len(a.prompt), got))
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -32,8 +30,8 @@ func (l *live) receive() error {
 	l.messages++
 	l.read(aux, l.s.Front.Last(0))
 	l.impossible = append(l.impossible, l.invariant.Said(l.messages, 0, l.s.Front.Last(0))...)
-	if l.noise > sut.MaxSurplus {
-		return sut.ErrFlood
+	if l.noise > check.MaxSurplus {
+		return check.ErrFlood
 	}
 	return nil
 }
@@ -111,7 +109,7 @@ var requiredCacheStats = []string{
 // takeStats reads the gauges, and finds out what a frontend would miss.
 func (l *live) takeStats(raw []byte) {
 	l.statsSeen++
-	shape, err := message.ShapeOf(raw)
+	shape, err := check.ShapeOf(raw)
 	if err != nil {
 		l.statistics("", fmt.Sprintf("it is no map with text keys: %v", err))
 		return
@@ -130,7 +128,7 @@ func (l *live) takeStats(raw []byte) {
 	if err != nil {
 		l.statistics("", err.Error())
 	}
-	l.gauges = gauges{running: counts["num_running_reqs"], waiting: counts["num_waiting_reqs"], usage: message.FloatOf(raw, "kv_cache_usage")}
+	l.gauges = gauges{running: counts["num_running_reqs"], waiting: counts["num_waiting_reqs"], usage: check.FloatOf(raw, "kv_cache_usage")}
 	open := int64(len(l.asks))
 	if g := l.gauges; min(g.running, g.waiting) < 0 || g.running+g.waiting > open || g.usage < 0 || g.usage > 1 {
 		l.statistics("num_running_reqs", fmt.Sprintf("%d running, %d waiting, KV cache usage %v: of %d requests ever sent", g.running, g.waiting, g.usage, open))
@@ -188,16 +186,16 @@ func (l *live) call(method string, args ...[]byte) (*protocol.UtilityOutput, err
 // barrier returns when the engine has read all that it was sent, and what it said
 // before has been received.
 func (l *live) barrier() error {
-	_, err := l.call(sut.LastCall)
+	_, err := l.call(check.LastCall)
 	return err
 }
 
 // checkLayout checks a message, whether it decodes or not.
 func (l *live) checkLayout(frames [][]byte) {
-	for _, m := range message.OutputsLayout(l.codec, frames) {
+	for _, m := range check.OutputsLayout(l.codec, frames) {
 		if m.Unknown {
 			continue
 		}
-		l.fail(message.LayoutPlace(m), message.LayoutProblem(fmt.Sprintf("message %d", l.messages), m).Within(l.messages, m.Path))
+		l.fail(check.LayoutPlace(m), check.LayoutProblem(fmt.Sprintf("message %d", l.messages), m).Within(l.messages, m.Path))
 	}
 }

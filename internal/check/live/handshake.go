@@ -8,8 +8,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/pytype"
@@ -31,7 +29,7 @@ func (l *live) checkStatuses() error {
 	e := l.s.Engine
 	for i, name := range []string{"HELLO", "READY"} {
 		l.f.Asserted++
-		shape, err := message.ShapeOf(e.Statuses[i])
+		shape, err := check.ShapeOf(e.Statuses[i])
 		if err != nil {
 			return err
 		}
@@ -61,7 +59,7 @@ func (l *live) checkIdentity() {
 	}
 	if e.Ready.DataParallelRank != e.Index {
 		l.f.Fail(check.Failed(CodeEngineIdentity, "it registers as data_parallel_rank %d, its identity names engine %d", e.Ready.DataParallelRank, e.Index).
-			Within(-1, message.ReadyPath("data_parallel_rank")).Compared(e.Index, e.Ready.DataParallelRank))
+			Within(-1, check.ReadyPath("data_parallel_rank")).Compared(e.Index, e.Ready.DataParallelRank))
 	}
 	if said := e.Ready.VLLMVersion; protocol.LineOf(said) != l.codec.Line() {
 		l.f.AddNote(fmt.Sprintf("it says that it is vLLM %q", said))
@@ -72,7 +70,7 @@ func (l *live) checkIdentity() {
 // and, where the line has a golden, with what the captured engine did.
 func (l *live) checkSchema() error {
 	g := l.golden
-	got, err := message.ShapeOf(l.s.Engine.RawReady)
+	got, err := check.ShapeOf(l.s.Engine.RawReady)
 	if err != nil {
 		l.f.Asserted++
 		l.f.Fail(check.Failed(check.CodeReadyUnreadable, "the registration is no msgpack map with text keys: %v", err))
@@ -80,12 +78,12 @@ func (l *live) checkSchema() error {
 	}
 	var want map[string]pack.Kind
 	if g.Trace != nil {
-		want = message.CapturedShape(l.f, g)
+		want = check.CapturedShape(l.f, g)
 	}
 	if g.Location == "" {
 		g.Location = "line " + l.line.Name
 	}
-	if message.CompareShapes(l.f, g, want, got); want == nil {
+	if check.CompareShapes(l.f, g, want, got); want == nil {
 		l.f.Note = "" // of what no captured engine sent
 	}
 	for _, field := range l.codec.Profile().Structs["EngineCoreReadyResponse"].Fields {
@@ -97,7 +95,7 @@ func (l *live) checkSchema() error {
 		l.f.Asserted++
 		if !allowed[kind] {
 			l.f.Fail(check.Failed(CodeEngineReadyKind, "registration: %s is %v, line %s declares %s", field.Name, kind, l.codec.Line(), field.Type).
-				Within(-1, message.ReadyPath(field.Name)).Compared(field.Type, kind))
+				Within(-1, check.ReadyPath(field.Name)).Compared(field.Type, kind))
 		}
 	}
 	l.f.Asserted++
@@ -245,7 +243,7 @@ var resetPrefixCache = safeCall{method: "reset_prefix_cache", args: [][]byte{pac
 // safeCalls change nothing that another case sees.
 var safeCalls = []safeCall{
 	{method: "get_supported_tasks"},
-	{method: sut.LastCall},
+	{method: check.LastCall},
 	{method: "is_scheduler_paused"},
 	resetPrefixCache,
 	{method: "reset_mm_cache"},
@@ -281,8 +279,8 @@ func (l *live) checkAnswer(call safeCall, declared protocol.Utility, answer *pro
 		l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: the engine answered with a failure: %q", call.method, answer.Failure).
 			Within(l.messages, path+".failure_message").Compared(declared.Result, "a failure"))
 	case !IsResult(declared.Result, answer.Result):
-		l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: the engine answered with %s, but a frontend expects a result of type %s", call.method, message.Describe(answer.Result), declared.Result).
-			Within(l.messages, path+".result").Compared(declared.Result, message.Describe(answer.Result)))
+		l.fail(call.method, check.Failed(CodeUtilityAnswer, "%s: the engine answered with %s, but a frontend expects a result of type %s", call.method, check.Describe(answer.Result), declared.Result).
+			Within(l.messages, path+".result").Compared(declared.Result, check.Describe(answer.Result)))
 	}
 }
 
@@ -295,8 +293,8 @@ func (l *live) checkUnknownCall() error {
 	}
 	l.f.Asserted++
 	if !answer.Failed || answer.Failure == "" {
-		l.fail("", check.Failed(CodeUtilityUnknown, "%s: the engine answered with %s, but no line has this method: it has to answer with a failure message", unknown, message.Describe(answer.Result)).
-			Within(l.messages, "EngineCoreOutputs.utility_output.failure_message").Compared("a message", message.Describe(answer.Result)))
+		l.fail("", check.Failed(CodeUtilityUnknown, "%s: the engine answered with %s, but no line has this method: it has to answer with a failure message", unknown, check.Describe(answer.Result)).
+			Within(l.messages, "EngineCoreOutputs.utility_output.failure_message").Compared("a message", check.Describe(answer.Result)))
 	}
 	if _, err := l.askAndAwait(l.prompt(5), greedy(3)); err != nil {
 		return err

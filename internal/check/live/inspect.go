@@ -5,7 +5,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -92,6 +91,6 @@ func inspector(codec *protocol.Codec) (*live, *check.Outcome) {
 	f := new(check.Outcome)
 	return &live{
 		codec: codec, line: compat.Line{Name: codec.Line()}, asks: map[string]*ask{}, calls: map[uint64]*protocol.UtilityOutput{},
-		s: &sut.Session{}, f: f, noted: map[string]bool{},
+		s: &check.Session{}, f: f, noted: map[string]bool{},
 	}, f
 }

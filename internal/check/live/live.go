@@ -9,8 +9,6 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
-	"github.com/vllm-vcr/conformance/internal/check/suite"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -32,18 +30,18 @@ const (
 type judge = func(*live) error
 
 // Checks are those of the live suite, in their order: what ends the engine comes last.
-func Checks() []suite.Check { return suite.List(check.SuiteLive, assertions, run) }
+func Checks() []check.Check { return check.List(check.SuiteLive, assertions, run) }
 
-var assertions = []suite.Entry[judge]{
-	{Name: Handshake, Titles: suite.Titles{
+var assertions = []check.Entry[judge]{
+	{Name: Handshake, Titles: check.Titles{
 		CodeEngineHello:    "HELLO or READY lacks a key or a value that a frontend requires",
 		CodeEngineIdentity: "the engine has another identity than it was started with",
 		CodeEngineOrder:    "the handshake came in another order",
 	}, Judge: (*live).checkHandshake},
-	{Name: check.Schema, Titles: suite.Titles{
+	{Name: check.Schema, Titles: check.Titles{
 		CodeEngineReadyKind: "a value of the registration is of another kind than the line declares",
 	}, Judge: (*live).checkSchema},
-	{Name: Streaming, Titles: suite.Titles{
+	{Name: Streaming, Titles: check.Titles{
 		CodeEnvelope:   "a message that makes a real frontend end",
 		CodeTimestamp:  "a timestamp is missing or goes back",
 		CodeAfterEnd:   "an output for a request that had ended",
@@ -54,26 +52,26 @@ var assertions = []suite.Entry[judge]{
 		CodeLogprobs:   "logprobs are missing or of another shape",
 		CodeUnanswered: "a request got an error instead of tokens",
 	}, Judge: (*live).checkStreaming},
-	{Name: Stop, Titles: suite.Titles{
+	{Name: Stop, Titles: check.Titles{
 		CodeStopRule:   "a stop token was not obeyed",
 		CodeStopReason: "stop_reason does not name the token",
 		CodeMinTokens:  "a request stopped before min_tokens",
 	}, Judge: (*live).checkStop},
-	{Name: Abort, Titles: suite.Titles{
+	{Name: Abort, Titles: check.Titles{
 		CodeAbort: "an abort disturbed others",
 	}, Judge: (*live).checkAbort},
-	{Name: Utilities, Titles: suite.Titles{
+	{Name: Utilities, Titles: check.Titles{
 		CodeUtilityAnswer:  "a utility call was answered wrongly",
 		CodeUtilityUnknown: "an unknown utility method was not refused",
 	}, Judge: (*live).checkUtilities},
-	{Name: Repeat, Titles: suite.Titles{
+	{Name: Repeat, Titles: check.Titles{
 		CodeRepeat: "the same greedy request gave other tokens",
 	}, Judge: (*live).checkRepeat},
-	{Name: Statistics, Titles: suite.Titles{
+	{Name: Statistics, Titles: check.Titles{
 		CodeStatistics: "scheduler_stats are wrong",
 		CodeGauges:     "the gauges do not return to 0",
 	}, Judge: (*live).checkStatistics},
-	{Name: Shutdown, Titles: suite.Titles{
+	{Name: Shutdown, Titles: check.Titles{
 		CodeShutdown: "the engine did not end when told to",
 	}, Judge: (*live).checkShutdown},
 }
@@ -82,7 +80,7 @@ var assertions = []suite.Entry[judge]{
 // with is compared with what the first of the line's goldens has, if there is one.
 func Cases(line compat.Line, mf *manifest.Manifest, gating bool) []check.Case {
 	var cases []check.Case
-	for _, a := range suite.Names(Checks()) {
+	for _, a := range check.Names(Checks()) {
 		c := check.Case{Line: line, Suite: check.SuiteLive, Assertion: a, Gating: gating}
 		if goldens := mf.ForLine(line.Name); a == check.Schema && len(goldens) > 0 {
 			c.Golden = goldens[0]
@@ -97,7 +95,7 @@ func Cases(line compat.Line, mf *manifest.Manifest, gating bool) []check.Case {
 // line know of it. Whatever it is asked for, what it says is checked; what is wrong
 // is a failure of the case that sees it.
 type live struct {
-	env    *sut.Env
+	env    *check.Env
 	line   compat.Line
 	codec  *protocol.Codec
 	asks   map[string]*ask // by id, the last one of an id that is used again
@@ -114,7 +112,7 @@ type live struct {
 	statsSeen int
 
 	// Of the case:
-	s   *sut.Session
+	s   *check.Session
 	ctx context.Context
 	f   *check.Outcome
 	// golden is empty where the case has none.
@@ -132,7 +130,7 @@ var (
 )
 
 // run asks the engine of the line, which the first case starts.
-func run(ctx context.Context, a suite.Entry[judge], e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+func run(ctx context.Context, a check.Entry[judge], e *check.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	l, err := liveEngine(e, c)
 	switch {
 	case err != nil && a.Name == Handshake && check.CodeOf(err) == check.CodeHandshake:
@@ -157,12 +155,12 @@ func run(ctx context.Context, a suite.Entry[judge], e *sut.Env, g *check.Golden,
 }
 
 // liveEngine returns the engine of the line, which the first case starts.
-func liveEngine(e *sut.Env, c check.Case) (*live, error) {
+func liveEngine(e *check.Env, c check.Case) (*live, error) {
 	codec, err := check.CodecFor(c.Line)
 	if err != nil {
 		return nil, err
 	}
-	s, err := e.Share("live "+c.Line.Name, func() (*sut.Session, error) {
+	s, err := e.Share("live "+c.Line.Name, func() (*check.Session, error) {
 		opt := player.Options{VLLMVersion: check.PlayedVersion(c.Line)}
 		if e.Address != "" {
 			return e.Join(e.Context, codec, opt)

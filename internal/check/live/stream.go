@@ -6,7 +6,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -199,10 +198,10 @@ func (l *live) repeat(prompt []uint32, sampling protocol.Sampling) error {
 	}
 	l.f.Asserted++
 	if !slices.Equal(first.tokens, again.tokens) {
-		at := message.FirstDifference(first.tokens, again.tokens)
+		at := check.FirstDifference(first.tokens, again.tokens)
 		l.fail(first.id, check.Failed(CodeRepeat, "request %s, temperature %v: the second time token %d differs: first %s, then %s",
-			first.id, sampling.Temperature, at, message.Around(first.tokens, at), message.Around(again.tokens, at)).
-			At(at).Compared(message.Around(first.tokens, at), message.Around(again.tokens, at)))
+			first.id, sampling.Temperature, at, check.Around(first.tokens, at), check.Around(again.tokens, at)).
+			At(at).Compared(check.Around(first.tokens, at), check.Around(again.tokens, at)))
 	}
 	return nil
 }
@@ -245,7 +244,7 @@ func (l *live) checkEarly(a *ask) {
 			"it stopped after %s, min_tokens is %d", plural.Count(n, "token"), a.sampling.MinTokens)
 		return
 	}
-	l.end(a, CodeStopRule, "finish_reason", "length", "stop", "finish_reason is stop, and its last token is none to stop at: %s", message.Around(a.tokens, n-1))
+	l.end(a, CodeStopRule, "finish_reason", "length", "stop", "finish_reason is stop, and its last token is none to stop at: %s", check.Around(a.tokens, n-1))
 }
 
 // checkStopReason: the token is named, unless it is the end of the sequence.
@@ -255,8 +254,8 @@ func (l *live) checkStopReason(a *ask, reason []byte) {
 	if int64(last) != a.sampling.EOSTokenID {
 		want = pack.AppendUint(nil, uint64(last))
 	}
-	if !message.Same(want, reason) {
-		l.end(a, CodeStopReason, "stop_reason", message.Describe(want), message.Describe(reason), "stop_reason is %s, it stopped at token %d", message.Describe(reason), last)
+	if !check.Same(want, reason) {
+		l.end(a, CodeStopReason, "stop_reason", check.Describe(want), check.Describe(reason), "stop_reason is %s, it stopped at token %d", check.Describe(reason), last)
 	}
 }
 
@@ -265,7 +264,7 @@ func reasonOf(failure []byte) string {
 	if failure == nil {
 		return "it says no more"
 	}
-	return message.Describe(failure)
+	return check.Describe(failure)
 }
 
 // end reports how a request should not have ended.

@@ -13,8 +13,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
-	"github.com/vllm-vcr/conformance/internal/check/message"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -23,7 +21,7 @@ import (
 )
 
 // fidelity replays every recorded stream of a golden, behind a frontend of ours or behind the real one of the case.
-func fidelity(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
+func fidelity(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
 	if c.Variant.ThroughFrontend() {
 		return throughFrontend(ctx, e, g, c)
 	}
@@ -32,7 +30,7 @@ func fidelity(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (c
 
 // throughPlayer replays every recorded stream of a golden through a player and
 // compares what comes back.
-func throughPlayer(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+func throughPlayer(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	if g.Streams == 0 {
 		return f, NothingToReplay(g)
 	}
@@ -172,14 +170,14 @@ func checkEngineIndexes(f *check.Outcome, s *Replaying) {
 
 // Replaying is a session in which recorded streams are replayed.
 type Replaying struct {
-	*sut.Session
+	*check.Session
 	byID    map[string]*Stream
 	outputs protocol.Outputs // scratch
 	strays  []string         // ids of outputs that belong to no request
 	surplus int              // outputs beyond what was asked for
 	indexes map[int]int      // the engine indexes of messages, and the first message that had each
 	Frames  int              // messages received
-	Quiet   *sut.Silence     // ends the replay when nothing comes
+	Quiet   *check.Silence   // ends the replay when nothing comes
 	Layout  *LayoutCheck     // of every message; nil for an engine that takes its time from us
 
 	logits     bool              // the engine sends logits as log-probabilities
@@ -196,7 +194,7 @@ type Replaying struct {
 
 // Boot yields a session for a case. The messages of an engine with a time of its own
 // are checked in it.
-func Boot(ctx context.Context, e *sut.Env, codec *protocol.Codec, opt player.Options) (*Replaying, error) {
+func Boot(ctx context.Context, e *check.Env, codec *protocol.Codec, opt player.Options) (*Replaying, error) {
 	s, err := e.Session(ctx, codec, opt)
 	if err != nil {
 		return nil, err
@@ -366,8 +364,8 @@ func (s *Replaying) Receive(ctx context.Context) (ended int, err error) {
 	for i := range s.outputs.Outputs {
 		ended += s.deliver(&s.outputs.Outputs[i])
 	}
-	if s.surplus > sut.MaxSurplus {
-		return 0, sut.ErrFlood
+	if s.surplus > check.MaxSurplus {
+		return 0, check.ErrFlood
 	}
 	return ended, nil
 }
@@ -404,7 +402,7 @@ func (s *Replaying) deliver(o *protocol.RequestOutput) (ended int) {
 	}
 	st.Take(o.Tokens, finished, trace.FinishReason(o.Finish-1))
 	if o.Error != nil {
-		st.refused("the engine reports " + message.Describe(o.Error))
+		st.refused("the engine reports " + check.Describe(o.Error))
 	}
 	return ended
 }
@@ -412,18 +410,18 @@ func (s *Replaying) deliver(o *protocol.RequestOutput) (ended int) {
 // barrier makes one utility call: what the engine said before its answer has
 // then been received, so nothing late goes unseen.
 func (s *Replaying) barrier(ctx context.Context) error {
-	id, err := s.Front.Call(0, sut.LastCall)
+	id, err := s.Front.Call(0, check.LastCall)
 	if err != nil {
 		return err
 	}
-	s.invariant.Call(protocol.UtilityCall{CallID: id, Method: sut.LastCall})
+	s.invariant.Call(protocol.UtilityCall{CallID: id, Method: check.LastCall})
 	s.lastCall = id
 	s.keepAsked(nil)
 	for {
 		if _, err := s.Receive(ctx); check.CodeOf(err) == check.CodeSilence {
-			return s.unanswered(sut.LastCall)
+			return s.unanswered(check.LastCall)
 		} else if err != nil {
-			return fmt.Errorf("%w; utility call %d (%s) was not answered", err, id, sut.LastCall)
+			return fmt.Errorf("%w; utility call %d (%s) was not answered", err, id, check.LastCall)
 		}
 		if u := s.outputs.Utility; u != nil && u.CallID >= id {
 			return s.Answered(u, id)
@@ -510,7 +508,7 @@ func (s *Replaying) Answered(u *protocol.UtilityOutput, id uint64) error {
 	wrong := func(field string, expected, actual any, format string, args ...any) error {
 		place := check.Failed("", "").Within(s.Frames, "EngineCoreOutputs.utility_output."+field).Compared(expected, actual)
 		text := fmt.Sprintf(format, args...)
-		return check.WithCode(check.CodeUtility, check.AboutMessage(fmt.Errorf("message %d: utility call %d (%s): %s", s.Frames, id, sut.LastCall, text), place))
+		return check.WithCode(check.CodeUtility, check.AboutMessage(fmt.Errorf("message %d: utility call %d (%s): %s", s.Frames, id, check.LastCall, text), place))
 	}
 	switch {
 	case u.CallID != id:

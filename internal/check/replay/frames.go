@@ -13,8 +13,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
-	"github.com/vllm-vcr/conformance/internal/check/message"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -34,7 +32,7 @@ const (
 //
 // What the embedded player would say in such a session is compared with it as for role wire, and what it cannot say is
 // noted: a gap of the player, not a failure of the session.
-func checkFrames(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
+func checkFrames(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
 	f := JudgeFrames(g.Location, g.Codec, g.Frames)
 	if len(f.Failures) == 0 {
 		f.AddNote(gapsOfPlayer(ctx, e, g, c))
@@ -46,19 +44,19 @@ func checkFrames(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case)
 const mostGaps = 8
 
 // gapsOfPlayer says which messages of a session the engine under test would not say again, given its steps.
-func gapsOfPlayer(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) string {
+func gapsOfPlayer(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) string {
 	w, err := NewWireSession(g.Location, g.Codec, g.Frames)
 	var f check.Outcome
 	switch {
 	case e.Address != "":
-		err = sut.ErrNotStepped
+		err = check.ErrNotStepped
 	case err == nil:
 		// What the player complains of in a session that was not made for it concerns nobody.
-		quiet := &sut.Env{Engine: e.Engine, Timeouts: e.Timeouts, Log: slog.New(slog.DiscardHandler), Context: e.Context, Versions: e.Versions}
+		quiet := &check.Env{Engine: e.Engine, Timeouts: e.Timeouts, Log: slog.New(slog.DiscardHandler), Context: e.Context, Versions: e.Versions}
 		f, err = replayWire(ctx, quiet, g, c, w)
 	}
 	switch {
-	case errors.Is(err, sut.ErrNotStepped):
+	case errors.Is(err, check.ErrNotStepped):
 		return "not compared with what the engine under test says: it has a time of its own"
 	case err != nil:
 		return "the player cannot repeat it: " + strings.TrimPrefix(check.FirstLine(err), g.Location+": ")
@@ -67,7 +65,7 @@ func gapsOfPlayer(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case
 	}
 	var places []string
 	for _, failure := range f.Failures {
-		if place := message.Place(failure.Path); !slices.Contains(places, place) {
+		if place := check.Place(failure.Path); !slices.Contains(places, place) {
 			places = append(places, place)
 		}
 	}
@@ -141,7 +139,7 @@ func (j *FramesJudge) broken(found []check.Failure) {
 			f.Message = fmt.Sprintf("line %d: %s", j.line, text)
 		}
 		f.Message = j.name + ": " + f.Message
-		j.found.add(string(f.Code)+" "+message.Place(f.Path), f)
+		j.found.add(string(f.Code)+" "+check.Place(f.Path), f)
 	}
 }
 
@@ -197,7 +195,7 @@ func (j *FramesJudge) message(m *trace.Message) {
 		j.sent(m)
 	case m.Channel == "output":
 		j.counts["output"]++
-		j.mismatches(m, message.OutputsLayout(j.codec, m.Frames))
+		j.mismatches(m, check.OutputsLayout(j.codec, m.Frames))
 		j.said(m)
 	case strings.HasPrefix(m.Channel, "coordinator"):
 		j.mismatches(m, j.codec.CheckCoordinator(fromEngine, m.Frames))
@@ -217,7 +215,7 @@ func (j *FramesJudge) mismatches(m *trace.Message, found []protocol.Mismatch) {
 		return -1
 	}
 	for _, mismatch := range found {
-		wrong := message.LayoutProblem(fmt.Sprintf("%s: line %d", j.name, j.line), mismatch).Within(j.number, mismatch.Path)
+		wrong := check.LayoutProblem(fmt.Sprintf("%s: line %d", j.name, j.line), mismatch).Within(j.number, mismatch.Path)
 		j.layout.Add(mismatch, ofOutput(wrong, m.Frames, request))
 	}
 }
@@ -228,7 +226,7 @@ func (j *FramesJudge) fail(code check.Code, r *framesRequest, path, expected, ac
 	if r != nil {
 		f = f.Of(r.index)
 	}
-	j.found.add(string(code)+" "+message.Place(path), f)
+	j.found.add(string(code)+" "+check.Place(path), f)
 }
 
 // sent follows what a frontend asks. What does not decode has been found.

@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/player"
@@ -16,7 +15,7 @@ import (
 // throughFrontend replays a golden behind the real frontend of its line:
 // the requests go in as OpenAI completions by token ids, and the same streams
 // must come out of HTTP.
-func throughFrontend(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+func throughFrontend(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	if g.Streams == 0 {
 		return f, NothingToReplay(g)
 	}
@@ -51,19 +50,19 @@ func throughFrontend(ctx context.Context, e *sut.Env, g *check.Golden, c check.C
 
 // playBehind starts a player for a real frontend. The returned context ends
 // with the player's error as its cause; stop ends the player and waits.
-func playBehind(ctx context.Context, e *sut.Env, server *vllmrs.Server, opt player.Options) (context.Context, func(), error) {
+func playBehind(ctx context.Context, e *check.Env, server *vllmrs.Server, opt player.Options) (context.Context, func(), error) {
 	opt.Handshake, opt.HandshakeTimeout, opt.Log = server.Handshake(), 2*e.Timeouts.Connect, e.Log
 	engine, err := e.Engine(opt)
 	if err != nil {
 		return nil, nil, check.WithCode(check.CodeStart, fmt.Errorf("engine: %w", err))
 	}
-	running, cancel, done := sut.Launch(ctx, engine)
+	running, cancel, done := check.Launch(ctx, engine)
 	return running, func() { cancel(context.Canceled); <-done }, nil
 }
 
 // awaitFrontend waits until the frontend serves. That it does not, although the engine
 // is there, lies around the engine.
-func awaitFrontend(ctx context.Context, e *sut.Env, server *vllmrs.Server) error {
+func awaitFrontend(ctx context.Context, e *check.Env, server *vllmrs.Server) error {
 	ready, stop := server.Patience(ctx, e.Timeouts.Connect, fmt.Errorf("it does not serve within %v", e.Timeouts.Connect))
 	defer stop()
 	err := server.Healthy(ready)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -35,20 +34,20 @@ const MaxLayoutKinds = maxStrays
 // Outputs checks the frames of the message with this number. request tells what the
 // failures are about, by the id that an output names.
 func (l *LayoutCheck) Outputs(number int, frames [][]byte, request func(id string) int) {
-	for _, m := range message.OutputsLayout(l.Codec, frames) {
+	for _, m := range check.OutputsLayout(l.Codec, frames) {
 		if m.Unknown { // frontends skip such keys, so an engine may write them; but a misspelt one looks the same
-			if at := message.Place(m.Path); len(l.spare) < MaxLayoutKinds && !slices.Contains(l.spare, at) {
+			if at := check.Place(m.Path); len(l.spare) < MaxLayoutKinds && !slices.Contains(l.spare, at) {
 				l.spare = append(l.spare, at)
 			}
 			continue
 		}
-		wrong := message.LayoutProblem(fmt.Sprintf("message %d", number), m).Within(number, m.Path)
+		wrong := check.LayoutProblem(fmt.Sprintf("message %d", number), m).Within(number, m.Path)
 		l.Add(m, ofOutput(wrong, frames, request))
 	}
 }
 
 func (l *LayoutCheck) Add(m protocol.Mismatch, wrong check.Failure) {
-	place := message.LayoutPlace(m)
+	place := check.LayoutPlace(m)
 	i := slices.IndexFunc(l.Kinds, func(k *layoutKind) bool { return k.place == place })
 	switch {
 	case i < 0 && len(l.Kinds) < MaxLayoutKinds:
@@ -103,7 +102,7 @@ func (s *Replaying) CheckRegistration(f *check.Outcome) {
 	}
 	for _, m := range s.Layout.Codec.CheckReady(s.Engine.RawReady) {
 		if !m.Unknown && !slices.ContainsFunc(f.Failures, func(f check.Failure) bool { return f.Path == m.Path }) {
-			f.Fail(message.LayoutProblem("the ready response of the engine under test", m).Within(-1, m.Path))
+			f.Fail(check.LayoutProblem("the ready response of the engine under test", m).Within(-1, m.Path))
 		}
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -39,8 +37,8 @@ func (s *Replaying) keepAsked(r *protocol.Request) {
 }
 
 // conversation is what was said in a case, and how fidelity would have judged something else.
-func (s *Replaying) conversation(g *check.Golden, c check.Case) sut.Conversation {
-	return sut.Conversation{
+func (s *Replaying) conversation(g *check.Golden, c check.Case) check.Conversation {
+	return check.Conversation{
 		Codec: g.Codec, Registration: s.Engine.RawReady, Said: s.said,
 		Finds: func(at int, frames [][]byte) bool { return s.finds(g, c, at, frames) },
 		Registers: func(payload []byte) bool {
@@ -53,12 +51,12 @@ func (s *Replaying) conversation(g *check.Golden, c check.Case) sut.Conversation
 // finds judges all that was said in a case anew, with other frames in the place of those of one message, and reports whether
 // anything is wrong then.
 func (s *Replaying) finds(g *check.Golden, c check.Case, at int, frames [][]byte) bool {
-	if s.Layout != nil && len(message.OutputsLayout(g.Codec, frames)) > 0 {
+	if s.Layout != nil && len(check.OutputsLayout(g.Codec, frames)) > 0 {
 		return true
 	}
 	var f check.Outcome
 	_, streams := ReplayableStreams(&f, g, c.Variant.Match)
-	again := &Replaying{Session: &sut.Session{Engine: s.Engine}, logits: s.logits, byID: map[string]*Stream{}}
+	again := &Replaying{Session: &check.Session{Engine: s.Engine}, logits: s.logits, byID: map[string]*Stream{}}
 	for _, stream := range streams {
 		again.byID[stream.ID()] = stream
 	}
@@ -69,7 +67,7 @@ func (s *Replaying) finds(g *check.Golden, c check.Case, at int, frames [][]byte
 			if r := asked[0].request; r != nil {
 				follows.Ask(r, nil)
 			} else {
-				follows.Call(protocol.UtilityCall{CallID: s.lastCall, Method: sut.LastCall})
+				follows.Call(protocol.UtilityCall{CallID: s.lastCall, Method: check.LastCall})
 			}
 		}
 		if i == at {

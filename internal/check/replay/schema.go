@@ -5,8 +5,6 @@ import (
 	"errors"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/player"
@@ -17,8 +15,8 @@ import (
 // every captured key must be there with a value of the same kind, nested keys
 // included. Keys that the captured engine did not have are noted, not refused:
 // frontends skip them.
-func checkSchema(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
-	want := message.CapturedShape(&f, g)
+func checkSchema(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+	want := check.CapturedShape(&f, g)
 	if want == nil {
 		return f, nil
 	}
@@ -43,11 +41,11 @@ func checkSchema(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case)
 
 // compareReady compares what the engine under test registered with, as it came.
 func compareReady(f *check.Outcome, g *check.Golden, want map[string]pack.Kind, raw []byte) {
-	got, err := message.ShapeOf(raw)
+	got, err := check.ShapeOf(raw)
 	if err != nil {
 		f.Fail(check.Failed(check.CodeReadyUnreadable, "%s: the ready response of the engine under test: %v", g.Location, err).
 			Within(-1, "EngineCoreReadyResponse").Compared("a map with text keys", err))
 		return
 	}
-	message.CompareShapes(f, g, want, got)
+	check.CompareShapes(f, g, want, got)
 }

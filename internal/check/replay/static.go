@@ -7,8 +7,6 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/check/sut"
-
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/golden"
@@ -48,15 +46,15 @@ func CheckIntegrity(g manifest.Golden, location string, data []byte) (f check.Ou
 }
 
 // integrity is what came of the bytes when they were fetched.
-func integrity(_ context.Context, _ *sut.Env, g *check.Golden, _ check.Case) (check.Outcome, error) {
+func integrity(_ context.Context, _ *check.Env, g *check.Golden, _ check.Case) (check.Outcome, error) {
 	return g.Integrity, nil
 }
 
-func sameLine(_ context.Context, _ *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
+func sameLine(_ context.Context, _ *check.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
 	return CheckLine(c.Line, g.Location, g.Trace.Meta), nil
 }
 
-func provenance(_ context.Context, _ *sut.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
+func provenance(_ context.Context, _ *check.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
 	return checkProvenance(g.Registered, c.Line, g.Location, g.Trace.Meta), nil
 }
 

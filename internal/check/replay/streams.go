@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -103,9 +102,9 @@ func (s *Stream) compare(f *check.Outcome, framed bool) {
 	want := s.Record.OutputTokenIDs
 	f.Failures = append(f.Failures, s.wrong...)
 	if !slices.Equal(s.got, want) {
-		at := message.FirstDifference(want, s.got)
-		s.fail(f, check.CodeToken, at, message.Around(want, at), message.Around(s.got, at), "token %d differs: expected %s, got %s (%d expected, %d received)",
-			at, message.Around(want, at), message.Around(s.got, at), len(want), len(s.got))
+		at := check.FirstDifference(want, s.got)
+		s.fail(f, check.CodeToken, at, check.Around(want, at), check.Around(s.got, at), "token %d differs: expected %s, got %s (%d expected, %d received)",
+			at, check.Around(want, at), check.Around(s.got, at), len(want), len(s.got))
 	}
 	expected := s.Record.ReplayEnd()
 	switch {
@@ -120,8 +119,8 @@ func (s *Stream) compare(f *check.Outcome, framed bool) {
 		s.fail(f, check.CodeLate, len(want), 0, s.late, "%d outputs after the terminal one, expected 0", s.late)
 	}
 	if framed && s.Chunks != nil && !slices.Equal(s.gotChunks, s.Chunks) {
-		at := message.FirstDifference(s.Chunks, s.gotChunks)
-		s.fail(f, check.CodeChunks, at, message.Around(s.Chunks, at), message.Around(s.gotChunks, at), "chunk %d differs: expected sizes %s, got %s", at, message.Around(s.Chunks, at), message.Around(s.gotChunks, at))
+		at := check.FirstDifference(s.Chunks, s.gotChunks)
+		s.fail(f, check.CodeChunks, at, check.Around(s.Chunks, at), check.Around(s.gotChunks, at), "chunk %d differs: expected sizes %s, got %s", at, check.Around(s.Chunks, at), check.Around(s.gotChunks, at))
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
@@ -31,13 +30,13 @@ func TestAround(t *testing.T) {
 		{"far past the end", ids[:3], 20, "[…]"},
 		{"beginning", ids, 0, "[0 1 2 3 4 5 6 7 8…]"},
 		{"middle", ids, 15, "[…7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23…]"},
-		{"last before the window moves", ids, message.Window, "[0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16…]"},
-		{"first after the window moved", ids, message.Window + 1, "[…1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17…]"},
+		{"last before the window moves", ids, check.Window, "[0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16…]"},
+		{"first after the window moved", ids, check.Window + 1, "[…1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17…]"},
 		{"end", ids, 29, "[…21 22 23 24 25 26 27 28 29]"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := message.Around(test.values, test.at); got != test.want {
+			if got := check.Around(test.values, test.at); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
@@ -58,7 +57,7 @@ func TestFirstDifference(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := message.FirstDifference(test.a, test.b); got != test.want {
+			if got := check.FirstDifference(test.a, test.b); got != test.want {
 				t.Errorf("got %d, want %d", got, test.want)
 			}
 		})

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -25,14 +24,14 @@ import (
 // Clock, as the player does, whoever stands between: only then are its steps those
 // of the real engine. Of one that has a time of its own less is compared, see
 // [wireInOwnTime], and nothing of one that somebody else started: it has no trace of ours.
-func checkWire(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+func checkWire(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	w, err := NewWireSession(g.Location, g.Codec, g.Frames)
 	if err != nil {
 		return f, check.WithCode(check.CodeGolden, err)
 	}
 	f, err = replayWire(ctx, e, g, c, w)
 	switch {
-	case !errors.Is(err, sut.ErrNotStepped):
+	case !errors.Is(err, check.ErrNotStepped):
 		return f, err
 	case e.Address != "":
 		return check.Outcome{Note: "not judged: nobody gave the engine this session to replay"}, nil
@@ -40,7 +39,7 @@ func checkWire(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case) (
 	return wireInOwnTime(ctx, e, g, c, w)
 }
 
-func replayWire(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case, w *WireSession) (f check.Outcome, err error) {
+func replayWire(ctx context.Context, e *check.Env, g *check.Golden, c check.Case, w *WireSession) (f check.Outcome, err error) {
 	run, err := BootWire(ctx, e, g, c, w)
 	if err != nil {
 		return f, err
@@ -55,7 +54,7 @@ func replayWire(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case, 
 }
 
 // BootWire starts the engine under test on a session.
-func BootWire(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case, w *WireSession) (*WireReplay, error) {
+func BootWire(ctx context.Context, e *check.Env, g *check.Golden, c check.Case, w *WireSession) (*WireReplay, error) {
 	clock := new(StepClock)
 	clock.Set(beforeStep(0))
 	run := &WireReplay{Recorded: w, Comparison: NewWireComparison(g.Location, g.Codec, clock), clock: clock}
@@ -193,7 +192,7 @@ func (w *WireReplay) send(at int) error {
 		return err
 	}
 	if !w.clock.asked.Load() {
-		return sut.ErrNotStepped
+		return check.ErrNotStepped
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -159,7 +158,7 @@ func (c *wireComparison) fail(want *WireMessage, r *wireRequest, code check.Code
 	if r != nil {
 		f = f.Of(r.index)
 	}
-	c.collect(message.Place(path), f)
+	c.collect(check.Place(path), f)
 }
 
 // Stray reports a message that the real engine did not send, beside one that it did.
@@ -239,7 +238,7 @@ func matches(pattern, path string) bool {
 	rest := path
 	for i, part := range strings.Split(pattern, "[]") {
 		if i > 0 {
-			index := message.Indexes().FindStringIndex(rest)
+			index := check.Indexes().FindStringIndex(rest)
 			if index == nil || index[0] != 0 {
 				return false
 			}
@@ -332,7 +331,7 @@ func (c *wireComparison) tables(want *WireMessage, requests []*wireRequest, got 
 			if expected == nil || len(expected) != len(actual) || slices.Equal(expected, actual) {
 				continue
 			}
-			row := message.FirstDifference(expected, actual)
+			row := check.FirstDifference(expected, actual)
 			c.fail(want, requestAt(path, requests), CodeWireValue, path,
 				fmt.Sprintf("id %d at the beginning of row %d", expected[row], row), fmt.Sprint(actual[row]))
 		}

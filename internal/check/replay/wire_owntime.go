@@ -9,8 +9,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/check/message"
-	"github.com/vllm-vcr/conformance/internal/check/sut"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -24,7 +22,7 @@ import (
 //
 // What the engine says that it cannot do, by finish reason error or by a failed call, is not held against it, nor are the
 // answers to calls after one that it did not carry out.
-func wireInOwnTime(ctx context.Context, e *sut.Env, g *check.Golden, c check.Case, w *WireSession) (f check.Outcome, err error) {
+func wireInOwnTime(ctx context.Context, e *check.Env, g *check.Golden, c check.Case, w *WireSession) (f check.Outcome, err error) {
 	t, err := w.trace(g.Trace.Meta)
 	if err != nil {
 		return f, check.WithCode(check.CodeGolden, err)
@@ -126,12 +124,12 @@ func (o *ownTime) all() error {
 		return err
 	}
 	// What the engine said before it answers one more call has then been received.
-	call := protocol.UtilityCall{CallID: FirstPoke, Method: sut.LastCall}
+	call := protocol.UtilityCall{CallID: FirstPoke, Method: check.LastCall}
 	o.invariant.Call(call)
 	if err := o.Front.SendRaw(0, []byte{protocol.TypeUtility}, protocol.AppendUtilityCall(nil, call)); err != nil {
 		return o.brokenOff(err, nil)
 	}
-	return o.receiveUntil(func() bool { return o.answers[FirstPoke] != nil }, fmt.Sprintf("%d (%s)", FirstPoke, sut.LastCall))
+	return o.receiveUntil(func() bool { return o.answers[FirstPoke] != nil }, fmt.Sprintf("%d (%s)", FirstPoke, check.LastCall))
 }
 
 // await waits until what the real engine had done before its message of this index is done, of what has been sent: requests have
@@ -253,7 +251,7 @@ func (o *ownTime) compareStop(f *check.Outcome, st *Stream, r *wireRequest) {
 		return
 	}
 	f.Asserted++
-	if expected, actual := message.Describe(r.stop), message.Describe(o.stops[r.index]); expected != actual {
+	if expected, actual := check.Describe(r.stop), check.Describe(o.stops[r.index]); expected != actual {
 		f.Fail(st.problem(CodeWireValue, "stop_reason is %s, but the real engine said %s", actual, expected).
 			Within(-1, "EngineCoreOutputs.outputs[].stop_reason").Compared(expected, actual))
 	}
@@ -268,7 +266,7 @@ func (o *ownTime) compareAnswers(f *check.Outcome) (failed int) {
 			continue
 		}
 		f.Asserted++
-		expected, actual := message.Describe(want.Result), message.Describe(got.Result)
+		expected, actual := check.Describe(want.Result), check.Describe(got.Result)
 		switch {
 		case got.Failed && !want.Failed:
 			failed++

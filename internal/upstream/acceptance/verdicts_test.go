@@ -8,10 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/check"
+
 	"github.com/BurntSushi/toml"
 
 	"github.com/vllm-vcr/conformance/internal/check/live"
-	"github.com/vllm-vcr/conformance/internal/check/message"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -79,7 +80,7 @@ func verdict(m *Messages, p Probe) []string {
 		wrong = append(wrong, string(failure.Code)+" "+failure.Message)
 	}
 	if string(frames[0]) != protocol.EngineDead {
-		add(message.OutputsLayout(m.Codec, frames))
+		add(check.OutputsLayout(m.Codec, frames))
 	}
 	return wrong
 }

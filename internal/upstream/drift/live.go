@@ -14,7 +14,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/conformance/expect"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -30,7 +29,7 @@ type Live struct {
 	Model    string // a model directory
 	Store    conformance.Store
 	// Expectations are what is known to fail; may be nil.
-	Expectations *expect.Expectations
+	Expectations *conformance.Expectations
 	Log          *slog.Logger
 	// Progress gets each result as it is known; may be nil.
 	Progress func(conformance.Result)

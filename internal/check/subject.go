@@ -1,4 +1,4 @@
-package sut
+package check
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
-	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -117,7 +116,7 @@ func Launch(ctx context.Context, s Subject) (running context.Context, cancel con
 		if err == nil {
 			err = errSubjectEnded
 		}
-		cancel(check.WithCode(check.CodeEngineEnded, fmt.Errorf("engine: %w", err)))
+		cancel(WithCode(CodeEngineEnded, fmt.Errorf("engine: %w", err)))
 	}()
 	return running, cancel, done
 }
@@ -160,7 +159,7 @@ func (e *Env) Start(ctx context.Context, codec *protocol.Codec, opt player.Optio
 	opt.Codec = codec
 	if s.Subject, err = e.Engine(opt); err != nil {
 		s.Front.Close()
-		return nil, check.WithCode(check.CodeStart, fmt.Errorf("engine: %w", err))
+		return nil, WithCode(CodeStart, fmt.Errorf("engine: %w", err))
 	}
 	s.Context, s.Cancel, s.Done = Launch(ctx, s.Subject)
 	e.announce(s)
@@ -177,7 +176,7 @@ func (e *Env) Listen(codec *protocol.Codec, address string) (*Session, error) {
 		HandshakeTimeout: min(e.Timeouts.Connect, mostZMQHandshake), Step: func(step string) { e.step(s, step) },
 	})
 	if err != nil {
-		return nil, check.Infra(check.WithCode(check.CodeFrontend, fmt.Errorf("frontend: %w", err)))
+		return nil, Infra(WithCode(CodeFrontend, fmt.Errorf("frontend: %w", err)))
 	}
 	return s, nil
 }
@@ -206,14 +205,14 @@ func (e *Env) accept(s *Session, version string) (*Session, error) {
 		patience = local.Patience
 	}
 	connect, stop := patience(s.Context, e.Timeouts.Connect,
-		check.Infra(check.WithCode(check.CodeNoHandshake, fmt.Errorf("no handshake within %v", e.Timeouts.Connect))))
+		Infra(WithCode(CodeNoHandshake, fmt.Errorf("no handshake within %v", e.Timeouts.Connect))))
 	defer stop()
 	if local, ok := s.Subject.(*commandSubject); ok && e.Timeouts.Stuck > 0 {
 		var end context.CancelCauseFunc
 		connect, end = context.WithCancelCause(connect)
 		defer end(nil)
 		local.watchIdle(connect, e.Timeouts.Stuck, func() {
-			end(check.Infra(check.WithCode(check.CodeNoHandshake, fmt.Errorf("no handshake, and no sign of life within %v: "+
+			end(Infra(WithCode(CodeNoHandshake, fmt.Errorf("no handshake, and no sign of life within %v: "+
 				"the engine used no processor time and wrote nothing; --start-timeout sets a fixed time instead", e.Timeouts.Stuck))))
 		})
 	}
@@ -223,9 +222,9 @@ func (e *Env) accept(s *Session, version string) (*Session, error) {
 		err = s.WithOutput(s.Explain(err))
 		s.Close()
 		if noFiles || zmq.OutOfFiles(err) {
-			return nil, check.Infra(check.WithCode(check.CodeFrontend, err))
+			return nil, Infra(WithCode(CodeFrontend, err))
 		}
-		return nil, StartError{check.WithCode(check.CodeHandshake, err)}
+		return nil, StartError{WithCode(CodeHandshake, err)}
 	}
 	e.Versions[protocol.LineOf(version)] = s.Engine.Ready.VLLMVersion
 	return s, nil
@@ -249,14 +248,14 @@ func (s *Session) Explain(err error) error {
 		case <-time.After(s.Limits.Idle):
 		}
 	}
-	var wrong check.MessageError
+	var wrong MessageError
 	if errors.As(err, &wrong) {
 		return err
 	}
 	if cause := context.Cause(s.Context); cause != nil {
 		err = cause
 	} else if gone {
-		err = check.WithCode(check.CodeEngineEnded, err)
+		err = WithCode(CodeEngineEnded, err)
 	}
 	if gone {
 		s.Lose(err)
@@ -330,7 +329,7 @@ var ErrNotStepped = errors.New("the engine under test does not take its answers 
 // never stops would never be judged.
 const MaxSurplus = 20_000
 
-var ErrFlood = check.WithCode(check.CodeEngineFlood, fmt.Errorf("the engine sent %d outputs more than were requested, and continues", MaxSurplus))
+var ErrFlood = WithCode(CodeEngineFlood, fmt.Errorf("the engine sent %d outputs more than were requested, and continues", MaxSurplus))
 
 // A Silence watches for the time in which an engine sends nothing.
 type Silence struct {

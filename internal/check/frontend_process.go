@@ -1,4 +1,4 @@
-package sut
+package check
 
 import (
 	"cmp"
@@ -15,7 +15,6 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
-	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 )
 
@@ -57,7 +56,7 @@ var frontendPlaceholders = []string{"handshake", "handshake_host", "handshake_po
 
 // Check refuses what no frontend can be started by or found at, for the cases that
 // were selected.
-func (u FrontendUnderTest) Check(cases []check.Case) error {
+func (u FrontendUnderTest) Check(cases []Case) error {
 	words, err := splitWords(u.Command)
 	if err != nil {
 		return fmt.Errorf("frontend command: %w", err)
@@ -85,7 +84,7 @@ func (u FrontendUnderTest) checkCommand() error {
 	return nil
 }
 
-func (u FrontendUnderTest) checkRunning(cases []check.Case) error {
+func (u FrontendUnderTest) checkRunning(cases []Case) error {
 	if u.URL == "" || u.Handshake == "" {
 		return errors.New("frontend: want a command, or the URL and the handshake address of one that is running")
 	}

@@ -1,4 +1,4 @@
-package sut
+package check
 
 import (
 	"cmp"
@@ -15,7 +15,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
-	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
@@ -72,7 +71,7 @@ func (c CommandEngine) Matches() []player.Match {
 }
 
 // Check refuses a command that the cases of a suite cannot use.
-func (c CommandEngine) Check(suite check.Suite) error {
+func (c CommandEngine) Check(suite Suite) error {
 	words, err := splitWords(c.Template)
 	if err != nil {
 		return fmt.Errorf("engine command: %w", err)
@@ -87,7 +86,7 @@ func (c CommandEngine) Check(suite check.Suite) error {
 		return errors.New("engine command: it has neither {handshake} nor {handshake_port}, so the engine cannot know where to connect")
 	}
 	for _, name := range []string{"trace", "match"} {
-		if suite == check.SuiteLive && c.names(name) {
+		if suite == SuiteLive && c.names(name) {
 			return fmt.Errorf("engine command: {%s} is of the replay suite: an engine under the live suite has no recording to play", name)
 		}
 	}
@@ -99,9 +98,9 @@ func (c CommandEngine) Engine(opt player.Options) (Subject, error) {
 	if opt.Clock != nil {
 		return nil, ErrNotStepped // a process has a time of its own
 	}
-	suite := check.SuiteReplay
+	suite := SuiteReplay
 	if opt.Trace == nil {
-		suite = check.SuiteLive
+		suite = SuiteLive
 	}
 	if err := c.Check(suite); err != nil {
 		return nil, err
@@ -128,13 +127,13 @@ type commandSubject struct {
 func (s *commandSubject) Run(ctx context.Context) error {
 	words, tidy, err := s.command()
 	if err != nil {
-		return check.Infra(check.WithCode(check.CodeStart, err))
+		return Infra(WithCode(CodeStart, err))
 	}
 	defer tidy()
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Env = process.Environment(os.Environ(), process.WithoutSecrets(s.passEnv...))
 	if s.process, err = process.Start(cmd, process.Options{Grace: s.grace, Guarded: true}); err != nil {
-		return check.Infra(check.WithCode(check.CodeStart, err)) // there is nothing to judge
+		return Infra(WithCode(CodeStart, err)) // there is nothing to judge
 	}
 	close(s.started)
 	select {

@@ -1,4 +1,4 @@
-package sut
+package check
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -30,7 +29,7 @@ func CheckHandshake(address string) error {
 // CheckAddress refuses an address that no engine can be awaited at, and cases that
 // one engine, started by somebody else, cannot serve: it is of one line, and in
 // the replay suite it has been given one recording.
-func CheckAddress(address string, cases []check.Case) error {
+func CheckAddress(address string, cases []Case) error {
 	if err := CheckHandshake(address); err != nil {
 		return err
 	}
@@ -40,7 +39,7 @@ func CheckAddress(address string, cases []check.Case) error {
 			continue
 		}
 		lines[c.Line.Name] = true
-		if c.Suite != check.SuiteReplay {
+		if c.Suite != SuiteReplay {
 			continue
 		}
 		if c.Golden.Role == manifest.Fidelity {
@@ -49,14 +48,14 @@ func CheckAddress(address string, cases []check.Case) error {
 		if c.Variant.ThroughFrontend() {
 			return fmt.Errorf("engine address %s: %s starts a frontend of its own: leave one of the two out", address, c.Name())
 		}
-		if c.Assertion == check.Fidelity && c.Variant.Match == player.MatchPrefix {
+		if c.Assertion == Fidelity && c.Variant.Match == player.MatchPrefix {
 			return fmt.Errorf("engine address %s: %s cannot be asked of it: it has the recording, not one with the prompts of this match; select match index", address, c.Name())
 		}
 	}
 	if len(lines) != 1 {
 		return fmt.Errorf("engine address %s: an engine is of one line, the selected cases are of %d: select one line", address, len(lines))
 	}
-	if cases[0].Suite == check.SuiteReplay && len(goldens) != 1 {
+	if cases[0].Suite == SuiteReplay && len(goldens) != 1 {
 		return fmt.Errorf("engine address %s: the engine has been given one recording, the selection has %d goldens of role fidelity: select that one", address, len(goldens))
 	}
 	return nil
@@ -120,9 +119,9 @@ type LostError struct {
 func (e *LostError) Error() string { return "the engine was lost before this case: " + e.Reason }
 
 func (e *Env) lostBefore(reason error) error {
-	err := check.WithCode(check.CodeEngineSessionLost, &LostError{check.FirstLine(reason), e.sharing.lostIn})
-	if infra := (check.InfraError{}); errors.As(reason, &infra) {
-		return check.Infra(err)
+	err := WithCode(CodeEngineSessionLost, &LostError{FirstLine(reason), e.sharing.lostIn})
+	if infra := (InfraError{}); errors.As(reason, &infra) {
+		return Infra(err)
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package expect
+package conformance
 
 import (
 	"bytes"
@@ -18,8 +18,8 @@ const maxRequestEntries = 3
 // expectKeys is the order of the keys of an entry.
 var expectKeys = []string{"pattern", "outcome", "codes", "reason", "issue", "expires"}
 
-// Updated is a file of expectations after a run.
-type Updated struct {
+// UpdatedExpectations is a file of expectations after a run.
+type UpdatedExpectations struct {
 	Data           []byte   // the text of the file
 	Added, Removed []string // patterns
 	// Notes are what a person has to see to, a sentence each.
@@ -28,20 +28,20 @@ type Updated struct {
 
 // updater is an update at work.
 type updater struct {
-	Updated
+	UpdatedExpectations
 	editor *tomlfile.Editor
 	known  map[string]bool // the patterns of the file
 	ran    map[string]check.Result
 	all    []check.Case
 }
 
-// Update brings a file of expectations up to date with the results of some of
+// UpdateExpectations brings a file of expectations up to date with the results of some of
 // all cases: it removes the entries that nothing fails by any more, and adds one for
 // each case, or each of few requests, that failed unexpectedly. Every other byte stays,
 // comments included. The reason and the issue of a new entry are left empty, so that
 // the file cannot be used before a person has filled them in.
-func Update(name string, data []byte, results []check.Result, all []check.Case, now time.Time) (*Updated, error) {
-	e, findings := Parse(name, data)
+func UpdateExpectations(name string, data []byte, results []check.Result, all []check.Case, now time.Time) (*UpdatedExpectations, error) {
+	e, findings := ParseExpectations(name, data)
 	for _, f := range findings {
 		if f.Severity == tomlfile.Error {
 			return nil, errors.New(f.String())
@@ -67,7 +67,7 @@ func Update(name string, data []byte, results []check.Result, all []check.Case, 
 		return nil, err
 	}
 	u.Data = u.editor.Bytes()
-	return &u.Updated, nil
+	return &u.UpdatedExpectations, nil
 }
 
 // removeStale removes the entries of which all cases ran, and nothing failed.

@@ -1,4 +1,4 @@
-package expect
+package conformance
 
 import (
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"

@@ -1,4 +1,4 @@
-package expect
+package conformance
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 // expectArray is the array of tables that the file of expectations is.
 const expectArray = "expect"
 
-// Rules lists what is checked of a file of expectations, by code.
-func Rules() []tomlfile.Rule {
+// ExpectationRules lists what is checked of a file of expectations, by code.
+func ExpectationRules() []tomlfile.Rule {
 	return []tomlfile.Rule{
 		{Code: string(CodeExpectUnreadable), Text: "the file exists and is UTF-8 text of a reasonable size"},
 		{Code: string(CodeExpectSyntax), Text: "the file is TOML"},
@@ -25,16 +25,16 @@ func Rules() []tomlfile.Rule {
 	}
 }
 
-// Load reads a file of expectations and checks it alone; what needs the
+// LoadExpectations reads a file of expectations and checks it alone; what needs the
 // cases, such as a pattern that matches none, is found when they are run. The result
 // is never nil; it is fit for use when no finding is an error.
-func Load(path string) (*Expectations, []tomlfile.Diagnostic) {
+func LoadExpectations(path string) (*Expectations, []tomlfile.Diagnostic) {
 	return readExpectations(tomlfile.Load(path, expectationCodes()))
 }
 
-// Parse is [LoadExpectations] for text that is already in memory; name is
+// ParseExpectations is [LoadExpectations] for text that is already in memory; name is
 // the path that findings mention.
-func Parse(name string, data []byte) (*Expectations, []tomlfile.Diagnostic) {
+func ParseExpectations(name string, data []byte) (*Expectations, []tomlfile.Diagnostic) {
 	return readExpectations(tomlfile.Parse(name, data, expectationCodes()))
 }
 
@@ -55,7 +55,7 @@ func readExpectations(doc *tomlfile.Document) (*Expectations, []tomlfile.Diagnos
 		one := readExpectation(t)
 		one.Pos = fmt.Sprintf("%s:%d", doc.Name(), t.Line())
 		if first, twice := lines[one.Pattern]; twice && one.Pattern != "" {
-			report(t, CodeExpectTwice, "pattern", fmt.Sprintf("pattern %q is listed twice, first at line %d of this file", one.Pattern, first), "keep one of the two")
+			reportEntry(t, CodeExpectTwice, "pattern", fmt.Sprintf("pattern %q is listed twice, first at line %d of this file", one.Pattern, first), "keep one of the two")
 		} else {
 			lines[one.Pattern] = t.LineOf("pattern")
 		}
@@ -75,15 +75,15 @@ func readExpectation(t *tomlfile.Table) check.Expectation {
 	for _, text := range t.Strings("codes") {
 		code := check.Code(text)
 		if one.Codes = append(one.Codes, code); !mayBeNamed(code) {
-			report(t, CodeExpectCode, "codes", fmt.Sprintf("code %q cannot be expected", text),
+			reportEntry(t, CodeExpectCode, "codes", fmt.Sprintf("code %q cannot be expected", text),
 				"name the code of a failed check, such as F001, or R004, R005, R006, R007 or R010 for a subject that hangs, ends or does not follow the handshake")
 		}
 	}
 	if _, err := ParsePattern(one.Pattern); err != nil && one.Pattern != "" {
-		report(t, CodeExpectPattern, "pattern", err.Error(), `write the name of a case, such as 0.33/multiturn-s7/fidelity-index-1, "*" for any text, "**" for any components`)
+		reportEntry(t, CodeExpectPattern, "pattern", err.Error(), `write the name of a case, such as 0.33/multiturn-s7/fidelity-index-1, "*" for any text, "**" for any components`)
 	}
 	if one.Outcome != "" && one.Outcome != check.Fail && one.Outcome != check.Flaky {
-		report(t, CodeExpectOutcome, "outcome", fmt.Sprintf("outcome is %q", one.Outcome), `write "fail", or "flaky" for what fails now and then`)
+		reportEntry(t, CodeExpectOutcome, "outcome", fmt.Sprintf("outcome is %q", one.Outcome), `write "fail", or "flaky" for what fails now and then`)
 	}
 	return one
 }
@@ -98,6 +98,6 @@ func mayBeNamed(code check.Code) bool {
 	return aCode().MatchString(string(code)) && mayBeExpected(check.Failure{Code: code})
 }
 
-func report(t *tomlfile.Table, code check.Code, key, message, hint string) {
+func reportEntry(t *tomlfile.Table, code check.Code, key, message, hint string) {
 	t.Report(string(code), tomlfile.Error, key, message, hint)
 }

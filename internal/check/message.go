@@ -1,4 +1,4 @@
-package message
+package check
 
 import (
 	"encoding/hex"
@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
-	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/pytype"
@@ -17,11 +16,11 @@ import (
 
 // CapturedShape reads what the captured engine registered with. The shape is nil
 // when the golden does not tell.
-func CapturedShape(f *check.Outcome, g *check.Golden) map[string]pack.Kind {
+func CapturedShape(f *Outcome, g *Golden) map[string]pack.Kind {
 	text := g.Trace.Meta.ReadyResponseHex
 	if text == nil {
 		if g.Registered.Role == manifest.Schema {
-			f.Fail(check.Failed(check.CodeNoReady, "%s: line 1: meta.ready_response_hex is missing: a golden of role schema has nothing else to compare with", g.Location))
+			f.Fail(Failed(CodeNoReady, "%s: line 1: meta.ready_response_hex is missing: a golden of role schema has nothing else to compare with", g.Location))
 			return nil
 		}
 		f.Note = "the golden has no ready_response_hex"
@@ -29,18 +28,18 @@ func CapturedShape(f *check.Outcome, g *check.Golden) map[string]pack.Kind {
 	}
 	raw, err := hex.DecodeString(*text)
 	if err != nil {
-		f.Fail(check.Failed(check.CodeBadReady, "%s: line 1: meta.ready_response_hex: %v", g.Location, err))
+		f.Fail(Failed(CodeBadReady, "%s: line 1: meta.ready_response_hex: %v", g.Location, err))
 		return nil
 	}
 	shape, err := ShapeOf(raw)
 	if err != nil {
-		f.Fail(check.Failed(check.CodeBadReady, "%s: line 1: meta.ready_response_hex is not a msgpack map with text keys: %v", g.Location, err))
+		f.Fail(Failed(CodeBadReady, "%s: line 1: meta.ready_response_hex is not a msgpack map with text keys: %v", g.Location, err))
 		return nil
 	}
 	return shape
 }
 
-func CompareShapes(f *check.Outcome, g *check.Golden, want, got map[string]pack.Kind) {
+func CompareShapes(f *Outcome, g *Golden, want, got map[string]pack.Kind) {
 	declared := g.Codec.Profile().Structs["EngineCoreReadyResponse"]
 	for _, path := range slices.Sorted(maps.Keys(want)) {
 		f.Asserted++
@@ -48,10 +47,10 @@ func CompareShapes(f *check.Outcome, g *check.Golden, want, got map[string]pack.
 		switch {
 		case !ok && underNil(got, path): // the kind of what it is nested in decides
 		case !ok:
-			f.Fail(check.Failed(check.CodeReadyMissing, "%s: ready response: %s is missing, but the captured engine sent it (%v)", g.Location, path, want[path]).
+			f.Fail(Failed(CodeReadyMissing, "%s: ready response: %s is missing, but the captured engine sent it (%v)", g.Location, path, want[path]).
 				Within(-1, ReadyPath(path)).Compared(want[path], "missing"))
 		case !sameKind(declared, path, want[path], kind):
-			f.Fail(check.Failed(check.CodeReadyKind, "%s: ready response: %s is %v, but the captured engine sent %v", g.Location, path, kind, want[path]).
+			f.Fail(Failed(CodeReadyKind, "%s: ready response: %s is %v, but the captured engine sent %v", g.Location, path, kind, want[path]).
 				Within(-1, ReadyPath(path)).Compared(want[path], kind))
 		}
 	}
@@ -62,7 +61,7 @@ func CompareShapes(f *check.Outcome, g *check.Golden, want, got map[string]pack.
 		f.Asserted++
 		if _, ok := got[field.Name]; !ok {
 			if _, captured := want[field.Name]; !captured {
-				f.Fail(check.Failed(check.CodeReadyRequired, "%s: ready response: %s is missing, and the line's frontend requires it (%s)", g.Location, field.Name, declared.Module).
+				f.Fail(Failed(CodeReadyRequired, "%s: ready response: %s is missing, and the line's frontend requires it (%s)", g.Location, field.Name, declared.Module).
 					Within(-1, ReadyPath(field.Name)).Compared(field.Type, "missing"))
 			}
 		}
@@ -232,8 +231,8 @@ func LayoutPlace(m protocol.Mismatch) string {
 // Place is a path with [] for any element.
 func Place(path string) string { return Indexes().ReplaceAllString(path, "[]") }
 
-func LayoutProblem(what string, m protocol.Mismatch) check.Failure {
-	return check.Failed(check.CodeLayout, "%s: %v", what, m).Compared(m.Expected, m.Actual)
+func LayoutProblem(what string, m protocol.Mismatch) Failure {
+	return Failed(CodeLayout, "%s: %v", what, m).Compared(m.Expected, m.Actual)
 }
 
 // Indexes are those of a path.

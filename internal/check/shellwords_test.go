@@ -1,11 +1,10 @@
-package sut
+package check
 
 import (
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -70,18 +69,18 @@ func FuzzSplitWords(f *testing.F) {
 func TestCheckCommand(t *testing.T) {
 	tests := []struct {
 		name, template string
-		suite          check.Suite
+		suite          Suite
 		want           string
 	}{
-		{"good", "./engine --dial {handshake} --trace {trace}", check.SuiteReplay, ""},
-		{"by port", "./engine {handshake_host} {handshake_port}", check.SuiteLive, ""},
-		{"other braces", `./engine {handshake} '{"a": 1}' {} {a-b}`, check.SuiteReplay, ""},
-		{"empty", "  ", check.SuiteReplay, "it is empty"},
-		{"a quote", "./engine '{handshake}", check.SuiteReplay, "a single quote is not closed"},
-		{"unknown", "./engine {handshake} {adress}", check.SuiteReplay, "unknown placeholder {adress}: want one of {handshake}, {handshake_host}"},
-		{"nowhere to dial", "./engine {trace}", check.SuiteReplay, "neither {handshake} nor {handshake_port}"},
-		{"nothing to play", "./engine {handshake} {trace}", check.SuiteLive, "{trace} is of the replay suite"},
-		{"nothing to find", "./engine {handshake} {match}", check.SuiteLive, "{match} is of the replay suite"},
+		{"good", "./engine --dial {handshake} --trace {trace}", SuiteReplay, ""},
+		{"by port", "./engine {handshake_host} {handshake_port}", SuiteLive, ""},
+		{"other braces", `./engine {handshake} '{"a": 1}' {} {a-b}`, SuiteReplay, ""},
+		{"empty", "  ", SuiteReplay, "it is empty"},
+		{"a quote", "./engine '{handshake}", SuiteReplay, "a single quote is not closed"},
+		{"unknown", "./engine {handshake} {adress}", SuiteReplay, "unknown placeholder {adress}: want one of {handshake}, {handshake_host}"},
+		{"nowhere to dial", "./engine {trace}", SuiteReplay, "neither {handshake} nor {handshake_port}"},
+		{"nothing to play", "./engine {handshake} {trace}", SuiteLive, "{trace} is of the replay suite"},
+		{"nothing to find", "./engine {handshake} {match}", SuiteLive, "{match} is of the replay suite"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

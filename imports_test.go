@@ -171,9 +171,8 @@ func TestProgramsAreLean(t *testing.T) {
 		absent []string
 	}{
 		{root: "conformance", absent: []string{aws, k8s, wazero, yaml, parquet, sqlite, "github.com/google/go-github", "text/template"}},
-		// The package config has a client for each way to log in to AWS, which is 1.6 MB, and sts is 0.35 MB for one call.
-		{root: "cmd/vllm-vcr", absent: []string{aws + "/aws-sdk-go-v2/service/sts", aws + "/aws-sdk-go-v2/config", k8s, wazero, extractor, parquet, sqlite}},
-		{root: "cmd/vllm-vcr-cluster", absent: []string{aws + "/aws-sdk-go-v2/service/sts", aws + "/aws-sdk-go-v2/config", wazero, parquet, sqlite}},
+		{root: "cmd/vllm-vcr", absent: []string{k8s, wazero, extractor, parquet, sqlite}},
+		{root: "cmd/vllm-vcr-cluster", absent: []string{wazero, parquet, sqlite}},
 		{root: "cmd/vllm-vcr-dataset", absent: []string{aws, k8s, wazero, yaml}},
 	}
 	for _, test := range tests {

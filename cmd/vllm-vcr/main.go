@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"runtime"
 	"slices"
@@ -24,6 +25,7 @@ import (
 )
 
 func main() {
+	log.SetOutput(io.Discard) // libraries log there what they also return
 	ctx, finish := process.NotifyContext(context.Background(), conformance.ExitInfra)
 	env := newEnvironment(os.Stdout, os.Stderr, os.LookupEnv)
 	env.environ = os.Environ()

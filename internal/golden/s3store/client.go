@@ -3,23 +3,21 @@ package s3store
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
-	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/golden"
 )
@@ -65,78 +63,41 @@ func (s *store) connect(ctx context.Context) (*client, error) {
 	if err := s.opt.Check(); err != nil {
 		return nil, err
 	}
-	set, err := readSettings(s.opt.Region)
-	if err != nil {
-		return nil, &credentialsError{err: err}
-	}
-	web, err := s.newWeb(set)
-	if err != nil {
-		return nil, &credentialsError{err: err}
-	}
-	provider, err := s.credentials(ctx, set, web)
+	cfg, err := s.load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	endpoint := cmp.Or(s.opt.Endpoint, set.endpoint("s3"))
-	if err := validEndpoint(endpoint); err != nil {
+	provider, err := s.credentials(ctx, cfg)
+	if err != nil {
 		return nil, err
 	}
-	options := s3.Options{
-		Region:       set.region,
-		HTTPClient:   bounded{web, true},
-		Credentials:  aws.AnonymousCredentials{},
-		UsePathStyle: s.opt.PathStyle == On || s.opt.PathStyle == Auto && endpoint != "",
-		EndpointOptions: s3.EndpointResolverOptions{
-			UseFIPSEndpoint:      set.fips(),
-			UseDualStackEndpoint: set.dualStack(),
-		},
+	region := cmp.Or(cfg.Region, defaultRegion)
+	made := s3.NewFromConfig(cfg, func(o *s3.Options) {
+		o.Region = region
+		o.Credentials = aws.AnonymousCredentials{}
+		if provider != nil {
+			o.Credentials = provider
+		}
+		if s.opt.Endpoint != "" {
+			o.BaseEndpoint = &s.opt.Endpoint
+		}
+		o.UsePathStyle = s.opt.PathStyle == On || s.opt.PathStyle == Auto && aws.ToString(o.BaseEndpoint) != ""
 		// The ARN of an access point has the region, as a bucket that is elsewhere has.
-		UseARNRegion:               true,
-		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenRequired,
-		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenRequired,
+		o.UseARNRegion = true
+		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
+		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
 		// The SDK repeats requests but not broken bodies; golden.Store repeats both.
-		Retryer: aws.NopRetryer{},
-	}
-	if provider != nil {
-		options.Credentials = provider
-	}
-	if endpoint != "" {
-		options.BaseEndpoint = &endpoint
+		o.Retryer = aws.NopRetryer{}
+		o.HTTPClient = newWebClient(o.HTTPClient, s.Stall)
+	})
+	if err := validEndpoint(aws.ToString(made.Options().BaseEndpoint)); err != nil {
+		return nil, err
 	}
 	s.client = &client{
-		Client: s3.New(options), Transport: s.Transport, credentials: provider,
-		regions: bucketRegions{first: set.region, named: set.named},
+		Client: made, Transport: s.Transport, credentials: provider,
+		regions: bucketRegions{first: region, named: cfg.Region != ""},
 	}
 	return s.client, nil
-}
-
-// newWeb is the client for all requests but those to the machine itself. It follows no redirect: what is signed, or shows
-// who we are, is for one server.
-func (s *store) newWeb(set settings) (*http.Client, error) {
-	if s.HTTP != nil {
-		return notRedirected(s.HTTP), nil
-	}
-	known, ok := golden.DefaultHTTP().Transport.(*http.Transport)
-	if !ok {
-		return notRedirected(golden.DefaultHTTP()), nil
-	}
-	own := known.Clone()
-	own.MaxIdleConnsPerHost = 10
-	if bundle := set.either("AWS_CA_BUNDLE", "ca_bundle"); bundle != "" {
-		text, err := os.ReadFile(bundle)
-		if err != nil {
-			return nil, err
-		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(text) {
-			return nil, errors.New(bundle + ", which AWS_CA_BUNDLE names, has no certificate in PEM")
-		}
-		if own.TLSClientConfig == nil {
-			own.TLSClientConfig = &tls.Config{}
-		}
-		own.TLSClientConfig.RootCAs = pool
-	}
-	return notRedirected(&http.Client{Transport: own}), nil
 }
 
 func notRedirected(client *http.Client) *http.Client {
@@ -145,28 +106,68 @@ func notRedirected(client *http.Client) *http.Client {
 	return &own
 }
 
-const maxAnswer = 1 << 20 // bytes of an answer that is no object
+const maxAnswer = 1 << 20 // bytes of an answer that is not an object
 
-// A bounded client limits the answers that the SDK reads whole.
-type bounded struct {
+// A webClient sends the requests about objects. It follows no redirect, as a signed request is for one server. It limits the answers
+// that the SDK reads whole, and ends an upload whose bytes nobody takes.
+type webClient struct {
 	*http.Client
-	objects bool // an answer to GET is an object, unless it is an error or a session
+	stall time.Duration // 0: the default of package retry
+}
+
+// newWebClient returns a client with the transport that the configuration made.
+func newWebClient(known s3.HTTPClient, stall time.Duration) webClient {
+	switch known := known.(type) {
+	case *http.Client:
+		return webClient{known, stall}
+	case *awshttp.BuildableClient:
+		return webClient{notRedirected(&http.Client{Transport: known.GetTransport()}), stall}
+	}
+	panic(fmt.Sprintf("the SDK made an HTTP client of the type %T", known))
 }
 
 // Do sends a request.
-func (b bounded) Do(r *http.Request) (*http.Response, error) {
-	answer, err := b.Client.Do(r)
+func (w webClient) Do(r *http.Request) (*http.Response, error) {
+	stop := func() {}
+	if r.Method == http.MethodPut && r.Body != nil {
+		var ctx context.Context
+		var alive func()
+		ctx, alive, stop = retry.Watch(r.Context(), w.stall)
+		r = r.WithContext(ctx)
+		r.Body = &body{r.Body, r.Body, alive, func() {}}
+	}
+	answer, err := w.Client.Do(r)
 	if err != nil {
+		defer stop()
+		if r.Context().Err() != nil {
+			err = context.Cause(r.Context())
+		}
 		return nil, err
 	}
-	object := b.objects && r.Method == http.MethodGet && answer.StatusCode < http.StatusMultipleChoices && !r.URL.Query().Has("session")
+	object := r.Method == http.MethodGet && answer.StatusCode < http.StatusMultipleChoices && !r.URL.Query().Has("session")
+	read := io.Reader(answer.Body)
 	if !object {
-		answer.Body = struct {
-			io.Reader
-			io.Closer
-		}{io.LimitReader(answer.Body, maxAnswer), answer.Body}
+		read = io.LimitReader(read, maxAnswer)
 	}
+	answer.Body = &body{read, answer.Body, func() {}, stop}
 	return answer, nil
+}
+
+// A body calls functions when it is read and closed.
+type body struct {
+	io.Reader
+	io.Closer
+	onRead, onClose func()
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	b.onRead()
+	return b.Reader.Read(p)
+}
+
+func (b *body) Close() error {
+	defer b.onClose()
+	return b.Closer.Close()
 }
 
 // Open requests an object from an offset on.
@@ -375,17 +376,17 @@ func (b *bucketRegions) learn(bucket, region string) bool {
 }
 
 // expecting is how a server names a bucket's region that does not name it in the header.
-var expecting = lazyregexp.New(`expecting ['"]([^'"]+)['"]`)
+var expecting = regexp.MustCompile(`expecting ['"]([^'"]+)['"]`)
 
 // regionIn finds the region of a bucket in an answer, or "". It becomes a part of the host's name that the next request
 // goes to, so it must not be anything else.
 func regionIn(header, message string) string {
 	if header == "" {
-		if found := expecting().FindStringSubmatch(message); found != nil {
+		if found := expecting.FindStringSubmatch(message); found != nil {
 			header = found[1]
 		}
 	}
-	if !regionPattern().MatchString(header) {
+	if !regionPattern.MatchString(header) {
 		return ""
 	}
 	return header

@@ -189,6 +189,20 @@ func TestS3UsesTheRoleOfTheMachine(t *testing.T) {
 	}
 }
 
+// An answer that has no end is read to the limit.
+func TestEndlessRefusal(t *testing.T) {
+	_, s := newFakeS3(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+		for {
+			if _, err := w.Write(content); err != nil {
+				return
+			}
+		}
+	})
+	_, err := fetchContent(t, s, "s3://bucket/key")
+	wantFetchError(t, err, "HTTP status 403")
+}
+
 // Credentials that are configured and fail must not become an anonymous request, which would hide them.
 func TestS3BrokenCredentials(t *testing.T) {
 	var denied atomic.Int32
@@ -204,7 +218,24 @@ func TestS3BrokenCredentials(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	write(t, token, []byte("header.topsecret.signature"))
 	profiles := filepath.Join(t.TempDir(), "config")
-	write(t, profiles, []byte("[profile broken]\ncredential_process = false\n"))
+	write(t, profiles, []byte(`
+[profile broken]
+credential_process = false
+[profile talkative]
+credential_process = echo '{"Version":1,"SecretAccessKey":topsecret}'
+[profile half]
+credential_process = echo '{"Version":1,"SecretAccessKey":"topsecret"}'
+[profile code]
+role_arn = arn:aws:iam::123456789012:role/ci
+mfa_serial = m
+source_profile = keys
+[profile keys]
+aws_access_key_id = AKID
+aws_secret_access_key = topsecret
+[profile chain]
+role_arn = arn:aws:iam::123456789012:role/ci
+source_profile = talkative
+`))
 	tests := []struct {
 		name string
 		env  map[string]string
@@ -212,6 +243,11 @@ func TestS3BrokenCredentials(t *testing.T) {
 	}{
 		{name: "no such profile", env: map[string]string{"AWS_PROFILE": "absent"}, want: []string{"absent"}},
 		{name: "process fails", env: map[string]string{"AWS_CONFIG_FILE": profiles, "AWS_PROFILE": "broken"}, want: []string{"exit status 1"}},
+		{name: "output is not JSON", env: map[string]string{"AWS_CONFIG_FILE": profiles, "AWS_PROFILE": "talkative"}, want: []string{"its output is not JSON with credentials"}},
+		{name: "output without a key", env: map[string]string{"AWS_CONFIG_FILE": profiles, "AWS_PROFILE": "half"}, want: []string{"its output is not JSON with credentials"}},
+		{name: "role by a process", env: map[string]string{"AWS_CONFIG_FILE": profiles, "AWS_PROFILE": "chain"}, want: []string{"its output is not JSON with credentials"}},
+		{name: "code of MFA", env: map[string]string{"AWS_CONFIG_FILE": profiles, "AWS_PROFILE": "code"}, want: []string{"a code of MFA, which is not supported"}},
+		{name: "attempts", env: map[string]string{"AWS_MAX_ATTEMPTS": "many"}, want: []string{"many"}},
 		{
 			name: "no token", env: map[string]string{"AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/ci", "AWS_WEB_IDENTITY_TOKEN_FILE": token + "x"},
 			want: []string{"no such file"},
@@ -496,9 +532,9 @@ func TestNamesRegion(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			withoutAWS(t)
 			setenv(t, test.env)
-			set, err := readSettings("")
-			if err != nil || set.region != test.region || set.named != test.want {
-				t.Errorf("region %q, named %t, %v", set.region, set.named, err)
+			c, err := newStore(t).s3(t.Context())
+			if err != nil || c.regions.first != test.region || c.regions.named != test.want {
+				t.Errorf("%+v, %v", c, err)
 			}
 		})
 	}
@@ -564,7 +600,6 @@ func TestErrorsKeepSecrets(t *testing.T) {
 		for _, err := range []error{
 			failure, &url.Error{Op: "Get", URL: "https://h/p?X-Amz-Signature=" + signed, Err: failure}, &credentialsError{err: failure},
 			&credentialsError{err: &url.Error{Op: "Get", URL: "https://h/p?token=" + session, Err: failure}, cause: causeNoIdentity},
-			&finalError{failure},
 		} {
 			// What the client has taken out already cannot be known here.
 			told := strings.NewReplacer(own, "", secret, "", session, "").Replace((&golden.FetchError{Location: "x", Err: err}).Error())

@@ -193,13 +193,14 @@ type credentialsError struct {
 
 // Error leaves out what the layers of the SDK say of themselves.
 func (e *credentialsError) Error() string {
-	text := strings.TrimPrefix(e.err.Error(), "failed to refresh cached credentials, ")
+	err := withoutOutput(e.err)
+	text := strings.TrimPrefix(err.Error(), "failed to refresh cached credentials, ")
 	var (
 		operation *smithy.OperationError
 		refused   smithy.APIError
 		response  *smithyhttp.ResponseError
 	)
-	if errors.As(e.err, &operation) {
+	if errors.As(err, &operation) {
 		text = operation.OperationName + ": "
 		if errors.As(operation.Err, &response) && response.HTTPStatusCode() != 0 {
 			text += fmt.Sprintf("HTTP status %d: ", response.HTTPStatusCode())

@@ -8,13 +8,17 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"net/http"
-	"os"
 	"path"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
+	awsretry "github.com/aws/aws-sdk-go-v2/aws/retry"
+	"github.com/aws/aws-sdk-go-v2/feature/s3/transfermanager"
+	managertypes "github.com/aws/aws-sdk-go-v2/feature/s3/transfermanager/types"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
@@ -23,13 +27,9 @@ import (
 )
 
 const (
-	// maxPut is what S3 takes in one request: 5 GB
+	// maxPut is the largest object that S3 takes in one request: 5 GB
 	// (https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html).
-	maxPut   = 5 << 30
-	minPart  = 64 << 20 // bytes
-	maxParts = 10_000   // of an upload (https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html)
-	// joinTimeout is how long a server may take to make one object of the parts.
-	joinTimeout  = 10 * time.Minute
+	maxPut       = 5 << 30
 	abortTimeout = 30 * time.Second
 )
 
@@ -39,13 +39,13 @@ type upload struct {
 	golden.Upload
 	bucket, key string
 	inParts     bool
-	partSize    int64 // bytes
+	partSize    int64 // bytes; 0: the default of the SDK
 	created     golden.Created
 }
 
-// Create uploads a file, in several tries if that may help: in one request up to 5 GB, which is the most that S3 takes, and in
-// parts above. It goes with If-None-Match and its SHA-256, so the server refuses other bytes than were hashed, and never
-// overwrites. Where there is an object, it is compared.
+// Create uploads a file, in several tries if that may help: in one request up to 5 GB, and in parts above. The requests have
+// If-None-Match and the SHA-256 of what they send, so the server refuses other bytes and never overwrites an object. An object
+// that exists already is compared with the file.
 func (s *store) Create(ctx context.Context, bucket, key string, file golden.Upload) (golden.Created, error) {
 	c, err := s.connect(ctx)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *store) Create(ctx context.Context, bucket, key string, file golden.Uplo
 	}
 	u := &upload{
 		client: c, Upload: file, bucket: bucket, key: key, inParts: file.Size > cmp.Or(s.maxPut, maxPut),
-		partSize: partSize(cmp.Or(s.minPart, minPart), file.Size),
+		partSize: s.minPart,
 	}
 	err = u.run(ctx)
 	var refused *refusal
@@ -63,15 +63,12 @@ func (s *store) Create(ctx context.Context, bucket, key string, file golden.Uplo
 	return u.created, err
 }
 
-// partSize is at least the least, and such that there are not too many parts.
-func partSize(least, size int64) int64 { return max(least, (size+maxParts-1)/maxParts) }
-
 func (u *upload) run(ctx context.Context) error {
 	step := u.put
 	if u.inParts {
 		step = u.putParts
-		// An upload in parts is refused only at its end, so what is there already is compared before. Those who may not
-		// read may still write, and a HEAD cannot say what else is wrong.
+		// An upload in parts is refused only at its end, so an object that exists is compared before. Credentials that may
+		// not read may still write, and an answer to HEAD has no message that names another cause.
 		head, err := u.head(ctx)
 		if status := statusOf(err); err == nil {
 			return u.compareWith(ctx, head)
@@ -82,11 +79,13 @@ func (u *upload) run(ctx context.Context) error {
 	for {
 		u.created.Tries++
 		err := step(ctx)
-		switch {
+		switch status := statusOf(err); {
 		case err == nil:
 			return nil
-		case statusOf(err) == http.StatusPreconditionFailed: // there is an object of this name already
+		case status == http.StatusPreconditionFailed: // there is an object of this name already
 			return u.compare(ctx)
+		case u.inParts && status != http.StatusConflict: // the SDK has tried each request again
+			return err
 		}
 		if err := u.again(ctx, u.created.Tries, err); err != nil {
 			return err
@@ -103,38 +102,20 @@ func statusOf(err error) int {
 	return 0
 }
 
-// again waits before the next try, or returns err if there is to be none. A conflict, which is another upload of the same key
-// under way, says nothing about this one.
+// again waits before the next try, or returns err if there is to be none. After a conflict, which is another upload of the same
+// key, a try may succeed.
 func (u *upload) again(ctx context.Context, try int, err error) error {
-	var final *finalError
-	if try == retry.Tries || ctx.Err() != nil || errors.As(err, &final) || !golden.Temporary(err) && statusOf(err) != http.StatusConflict {
+	if try == retry.Tries || ctx.Err() != nil || !golden.Temporary(err) && statusOf(err) != http.StatusConflict {
 		return err
 	}
+	return retry.Pause(ctx, u.wait(try, err))
+}
+
+// wait logs that a request failed, and returns how long to wait before the next try.
+func (u *upload) wait(try int, err error) time.Duration {
 	wait := u.Backoff(try)
 	u.Log.Warn("golden not published, trying again", "golden", u.Shown, "try", try, "wait", wait.Round(time.Millisecond), "error", golden.Reason(err))
-	return retry.Pause(ctx, wait)
-}
-
-// guarded runs a step of an upload, until nothing moves for too long. If it was ended from outside, the error is the cause.
-func (u *upload) guarded(ctx context.Context, step func(ctx context.Context, alive func()) error) error {
-	ctx, alive, stop := retry.Watch(ctx, u.Stall)
-	defer stop()
-	err := step(ctx, alive)
-	if err != nil && ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
-}
-
-// watched calls alive whenever a part of it is taken. It can be rewound, which signing and repeating need.
-type watched struct {
-	io.ReadSeeker
-	alive func()
-}
-
-func (w *watched) Read(b []byte) (int, error) {
-	w.alive()
-	return w.ReadSeeker.Read(b)
+	return wait
 }
 
 // put uploads the file in one request, unless there is an object already.
@@ -148,18 +129,15 @@ func (u *upload) put(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return u.guarded(ctx, func(ctx context.Context, alive func()) error {
-		body := &watched{f, alive}
-		return u.call(ctx, u.bucket, func(in func(*s3.Options)) error {
-			if _, err := body.Seek(0, io.SeekStart); err != nil {
-				return err
-			}
-			_, err := u.PutObject(ctx, &s3.PutObjectInput{
-				Bucket: &u.bucket, Key: &u.key, Body: body, ContentLength: &u.Size, ContentType: aws.String(contentType(u.key)),
-				ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(sum)), IfNoneMatch: aws.String("*"),
-			}, in)
+	return u.call(ctx, u.bucket, func(in func(*s3.Options)) error {
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return err
-		})
+		}
+		_, err := u.PutObject(ctx, &s3.PutObjectInput{
+			Bucket: &u.bucket, Key: &u.key, Body: f, ContentLength: &u.Size, ContentType: aws.String(contentType(u.key)),
+			ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(sum)), IfNoneMatch: aws.String("*"),
+		}, in)
+		return err
 	})
 }
 
@@ -226,133 +204,71 @@ func wholeDigest(head *s3.HeadObjectOutput) (string, bool) {
 	return hex.EncodeToString(sum), true
 }
 
-// putParts uploads the file in as many requests as it needs. It becomes an object at the end, or leaves nothing.
+// putParts uploads the file in as many requests as it needs, each with the SHA-256 of its part. It becomes an object at the end,
+// or leaves nothing.
 func (u *upload) putParts(ctx context.Context) error {
 	f, err := u.Open()
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	var id string
-	err = u.persist(ctx, func(ctx context.Context, _ func()) error {
-		return u.call(ctx, u.bucket, func(in func(*s3.Options)) error {
-			begun, err := u.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{
-				Bucket: &u.bucket, Key: &u.key, ContentType: aws.String(contentType(u.key)), ChecksumAlgorithm: types.ChecksumAlgorithmSha256,
-			}, in)
-			if err == nil {
-				id = aws.ToString(begun.UploadId)
-			}
-			return err
-		})
-	})
+	used, err := u.signable(ctx)
 	if err != nil {
 		return err
 	}
-	parts, err := u.sendParts(ctx, id, f)
-	if err == nil {
-		err = u.join(ctx, id, parts)
-	}
-	if err != nil {
-		u.abort(ctx, id)
-	}
-	return err
-}
-
-// persist repeats a step of an upload in parts if that may help.
-func (u *upload) persist(ctx context.Context, step func(ctx context.Context, alive func()) error) error {
-	for try := 1; ; try++ {
-		err := u.guarded(ctx, step)
-		if err == nil {
-			return nil
-		}
-		if err := u.again(ctx, try, err); err != nil {
-			return &finalError{err}
-		}
-	}
-}
-
-// finalError is one for which everything was tried already.
-type finalError struct{ err error }
-
-func (e *finalError) Error() string { return e.err.Error() }
-func (e *finalError) Unwrap() error { return e.err }
-
-// sendParts uploads the parts, one after the other, and makes sure that they are the file that was hashed.
-func (u *upload) sendParts(ctx context.Context, id string, f *os.File) ([]types.CompletedPart, error) {
-	var parts []types.CompletedPart
-	all := sha256.New()
-	for offset := int64(0); offset < u.Size; offset += u.partSize {
-		number := int32(len(parts) + 1)
-		part, err := u.sendPart(ctx, id, number, io.NewSectionReader(f, offset, min(u.partSize, u.Size-offset)), all)
-		if err != nil {
-			return nil, fmt.Errorf("part %d: %w", number, err)
-		}
-		parts = append(parts, part)
-	}
-	if hex.EncodeToString(all.Sum(nil)) != u.SHA256 {
-		return nil, errors.New("the file was changed while it was uploaded")
-	}
-	return parts, nil
-}
-
-func (u *upload) sendPart(ctx context.Context, id string, number int32, content *io.SectionReader, all io.Writer) (types.CompletedPart, error) {
-	one := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(one, all), content); err != nil {
-		return types.CompletedPart{}, err
-	}
-	part := types.CompletedPart{PartNumber: &number, ChecksumSHA256: aws.String(base64.StdEncoding.EncodeToString(one.Sum(nil)))}
-	err := u.persist(ctx, func(ctx context.Context, alive func()) error {
-		return u.call(ctx, u.bucket, func(in func(*s3.Options)) error {
-			if _, err := content.Seek(0, io.SeekStart); err != nil {
-				return err
-			}
-			sent, err := u.UploadPart(ctx, &s3.UploadPartInput{
-				Bucket: &u.bucket, Key: &u.key, UploadId: &id, PartNumber: &number, Body: &watched{content, alive},
-				ContentLength: aws.Int64(content.Size()), ChecksumSHA256: part.ChecksumSHA256,
-			}, in)
-			if err == nil {
-				part.ETag = sent.ETag
-			}
-			return err
-		})
+	region := u.regions.of(u.bucket)
+	manager := transfermanager.New(s3.New(u.Options(), func(o *s3.Options) {
+		o.Region, o.Retryer = region, u.partsRetryer(used, region)
+	}), func(o *transfermanager.Options) {
+		o.PartSizeBytes, o.MultipartUploadThreshold = u.partSize, u.partSize
+		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
+		o.Concurrency, o.FailTimeout = 1, abortTimeout
 	})
-	return part, err
-}
-
-// join makes the parts an object, unless there is one already.
-func (u *upload) join(ctx context.Context, id string, parts []types.CompletedPart) error {
-	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
-	defer cancel()
-	for try := 1; ; try++ {
-		err := u.call(ctx, u.bucket, func(in func(*s3.Options)) error {
-			_, err := u.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{
-				Bucket: &u.bucket, Key: &u.key, UploadId: &id, IfNoneMatch: aws.String("*"),
-				MultipartUpload: &types.CompletedMultipartUpload{Parts: parts},
-			}, in)
-			return err
-		})
-		var refused *refusal
-		switch status := statusOf(err); {
-		case err == nil, status == http.StatusConflict, status == http.StatusPreconditionFailed:
-			return err
-		case try > 1 && errors.As(err, &refused) && refused.code == "NoSuchUpload": // joined by a request whose answer was lost
-			return u.compare(ctx)
-		}
-		if err := u.again(ctx, try, err); err != nil {
-			return &finalError{err}
-		}
-	}
-}
-
-// abort frees the parts, which nobody would see but on the owner's bill. Its failure matters less than that of the upload.
-func (u *upload) abort(ctx context.Context, id string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
-	defer cancel()
-	err := u.call(ctx, u.bucket, func(in func(*s3.Options)) error {
-		_, err := u.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &u.bucket, Key: &u.key, UploadId: &id}, in)
+	_, err = manager.UploadObject(ctx, &transfermanager.UploadObjectInput{
+		Bucket: &u.bucket, Key: &u.key, Body: &hashed{f, sha256.New(), u.SHA256}, ContentLength: &u.Size,
+		ContentType: aws.String(contentType(u.key)), ChecksumAlgorithm: managertypes.ChecksumAlgorithmSha256, IfNoneMatch: aws.String("*"),
+	})
+	switch refused := u.refused(err, used, region); {
+	case refused == nil:
 		return err
-	})
-	if err != nil {
-		u.Log.Warn("the parts of an upload that failed are still in the bucket", "bucket", shown(u.bucket), "error", golden.Reason(err))
+	case refused.code == "NoSuchUpload": // a request whose answer was lost made the object of the parts
+		return u.compare(ctx)
+	default:
+		return refused
 	}
+}
+
+// partsRetryer repeats the requests of an upload in parts as long as that may help.
+func (u *upload) partsRetryer(used aws.Credentials, region string) aws.Retryer {
+	return awsretry.NewStandard(func(o *awsretry.StandardOptions) {
+		o.MaxAttempts, o.RateLimiter = retry.Tries, ratelimit.None
+		o.Backoff = awsretry.BackoffDelayerFunc(func(try int, err error) (time.Duration, error) {
+			if refused := u.refused(err, used, region); refused != nil {
+				err = refused
+			}
+			return u.wait(try, err), nil
+		})
+		o.Retryables = append(o.Retryables, awsretry.IsErrorRetryableFunc(func(err error) aws.Ternary {
+			if golden.Temporary(err) {
+				return aws.TrueTernary
+			}
+			return aws.UnknownTernary
+		}))
+	})
+}
+
+// A hashed file returns an error at its end if it is not the file of which the digest is known.
+type hashed struct {
+	io.Reader
+	sum  hash.Hash
+	want string // SHA-256
+}
+
+func (h *hashed) Read(b []byte) (int, error) {
+	n, err := h.Reader.Read(b)
+	h.sum.Write(b[:n])
+	if err == io.EOF && hex.EncodeToString(h.sum.Sum(nil)) != h.want {
+		err = errors.New("the file was changed while it was uploaded")
+	}
+	return n, err
 }

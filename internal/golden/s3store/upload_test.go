@@ -139,7 +139,7 @@ func TestRealS3PublishInParts(t *testing.T) {
 			before: func(string) func(*http.Request) *http.Response { return once("part2", answer(503, "SlowDown")) },
 		},
 		{
-			name: "a part is refused for good", seen: "HEAD begin part1 part2 part2 part2 part2 abort", fails: []string{"part 2: HTTP status 503", "[server-busy]"},
+			name: "a part is refused for good", seen: "HEAD begin part1 part2 part2 part2 part2 abort", fails: []string{"HTTP status 503", "[server-busy]"},
 			before: func(string) func(*http.Request) *http.Response {
 				return func(r *http.Request) *http.Response {
 					if stepOf(r) != "part2" {
@@ -181,7 +181,7 @@ func TestRealS3PublishInParts(t *testing.T) {
 			},
 		},
 		{
-			name: "joined, not answered, and forgotten", seen: all + " join HEAD GET", existed: true,
+			name: "joined, not answered, and forgotten", seen: all + " join abort HEAD GET", existed: true,
 			before: func(string) func(*http.Request) *http.Response {
 				joins := 0
 				return func(r *http.Request) *http.Response {
@@ -267,23 +267,21 @@ func TestRealS3PublishOfAFileThatChanges(t *testing.T) {
 	}
 }
 
-func TestPartSize(t *testing.T) {
-	tests := []struct {
-		name       string
-		size, want int64
-	}{
-		{name: "just too large for one", size: maxPut + 1, want: minPart},
-		{name: "as many parts as may be", size: maxParts * minPart, want: minPart},
-		{name: "one byte more", size: maxParts*minPart + 1, want: minPart + 1},
-		{name: "the largest object of S3", size: 50 << 40, want: (50<<40 + maxParts - 1) / maxParts},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			if got := partSize(minPart, test.size); got != test.want || got*maxParts < test.size {
-				t.Errorf("got %d, want %d", got, test.want)
-			}
-		})
-	}
+// S3 makes an object of the parts of an upload after it has begun its answer.
+func TestErrorBehindStatus200(t *testing.T) {
+	_, s := newFakeS3(t, func(w http.ResponseWriter, r *http.Request) {
+		switch query := r.URL.Query(); {
+		case r.Method == http.MethodHead:
+			w.WriteHeader(http.StatusNotFound)
+		case query.Has("uploads"):
+			fmt.Fprint(w, `<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>`)
+		case r.Method == http.MethodPost:
+			fmt.Fprint(w, `<?xml version="1.0"?>`+"\n  \n"+`<Error><Code>InternalError</Code><Message>no</Message></Error>`)
+		}
+	})
+	s.maxPut, s.minPart = 1, 1000
+	_, err := s.Publish(t.Context(), "s3://bucket/key", contentFile(t))
+	wantPublishError(t, err, "InternalError: no")
 }
 
 func TestContentType(t *testing.T) {

@@ -39,7 +39,7 @@ func TestSimulatorServes(t *testing.T) {
 		{"one that is computed", "/v1/completions", `{"model": "m", "prompt": "a b c d e f g h i"}`, nil, 200, `"finish_reason":"stop"`},
 		{"and one that is cached", "/v1/completions", `{"model": "m", "prompt": "a b c d e f g h i", "cache_hit_threshold": 0.8}`, nil, 200, `"text":"a b c d e f g h i"`},
 		{"an error that is asked for", "/v1/completions", `{"model": "m", "prompt": "a"}`, []string{"X-Return-Error", "422"}, 422, `Simulated error triggered by X-Return-Error header (code 422)`},
-		{"max_tokens", "/v1/completions", `{"model": "m", "prompt": "a", "max_tokens": -1}`, nil, 400, `Max completion tokens and max tokens should be positive`},
+		{"max_tokens", "/v1/completions", `{"model": "m", "prompt": "a", "max_tokens": 0}`, nil, 400, `Max completion tokens and max tokens should be positive`},
 		{"an empty prompt", "/v1/completions", `{"model": "m", "prompt": ["a", ""]}`, nil, 400, `prompt must not contain an empty string`},
 		{"the context", "/v1/completions", `{"model": "m", "prompt": "a b", "max_tokens": 1023}`, nil, 400, `This model's maximum context length is 1024 tokens. However, you requested 1025 tokens (2 in the messages, 1023 in the completion).`},
 		{"prefill for another server", "/v1/completions", `{"model": "m", "prompt": "a", "kv_transfer_params": {"do_remote_decode": true}}`, nil, 200, `"remote_host":"DUMMY"`},

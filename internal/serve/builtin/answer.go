@@ -267,7 +267,7 @@ func (g *generation) streamed(ctx context.Context, a *answer, write func(q *sequ
 			}
 		}
 		if err == errGone {
-			return
+			panic(http.ErrAbortHandler) // half an answer must not look like a whole one
 		}
 		if err == nil {
 			last()

@@ -52,7 +52,8 @@ func (s *Server) noModel(name string, ofPython bool) *apiError {
 // errInternal is what a client is told of an engine's error that is not its fault.
 var errInternal = &apiError{status: http.StatusInternalServerError, message: "Internal server error"}
 
-// nobody is the error of a request whose client has left: nothing is written.
+// nobody is the error of a request whose client has left: its connection ends without an answer, as one that only closed its side for
+// writing must not take silence for success.
 var nobody = &apiError{}
 
 // ofEngine is the error that a request of the engine ended with; nil is one without a reason.
@@ -109,6 +110,9 @@ func (e *apiError) appendNamed(b []byte) []byte {
 
 // inNames is the error in the form of the API of Anthropic.
 func (e *apiError) inNames() *apiError {
+	if e == nobody {
+		return e
+	}
 	named := *e
 	named.named = true
 	return &named
@@ -116,11 +120,9 @@ func (e *apiError) inNames() *apiError {
 
 // write answers with the error.
 func (e *apiError) write(w http.ResponseWriter) {
-	switch {
-	case e.status == 0: // nobody would read it
-	case e.named:
+	if e.named {
 		writeJSON(w, e.status, e.appendNamed(nil))
-	default:
+	} else {
 		writeJSON(w, e.status, e.append(nil))
 	}
 }

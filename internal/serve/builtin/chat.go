@@ -1,6 +1,8 @@
 package builtin
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -14,10 +16,10 @@ import (
 type chatRequest struct {
 	params
 	chat
-	MaxTokens           *int            `json:"max_tokens"`
-	MaxCompletionTokens *int            `json:"max_completion_tokens"`
+	MaxTokens           *uint32         `json:"max_tokens"`
+	MaxCompletionTokens *uint32         `json:"max_completion_tokens"`
 	Logprobs            bool            `json:"logprobs"`
-	TopLogprobs         *int            `json:"top_logprobs"`
+	TopLogprobs         *int32          `json:"top_logprobs"`
 	ToolChoice          json.RawMessage `json:"tool_choice"`
 	Parallel            *bool           `json:"parallel_tool_calls"`
 	IncludeReasoning    *bool           `json:"include_reasoning"`
@@ -42,7 +44,7 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) *apiError {
 	q.cacheThreshold, q.image = s.sim.wantsThreshold(r), s.sim.wantsImage(r)
 	id := "chatcmpl-" + requestID(r, q.RequestID)
 	q.rank = wantedRank(r)
-	g, err := s.converse(&q, id, end)
+	g, err := s.converse(r.Context(), &q, id, end)
 	if err != nil {
 		return err
 	}
@@ -67,24 +69,21 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) *apiError {
 }
 
 // converse checks a request and begins it.
-func (s *Server) converse(q *chatRequest, id, end string) (*generation, *apiError) {
-	ids, err := s.prepareChat(q, end)
+func (s *Server) converse(ctx context.Context, q *chatRequest, id, end string) (*generation, *apiError) {
+	ids, err := s.prepareChat(ctx, q, end)
 	if err != nil {
 		return nil, err
 	}
-	return s.generate(&q.params, id, [][]uint32{ids}, s.models.adapter.find(q.Model))
+	return s.generate(ctx, &q.params, id, [][]uint32{ids}, s.models.adapter.find(q.Model))
 }
 
 // prepareChat checks a request, and returns its prompt.
-func (s *Server) prepareChat(q *chatRequest, end string) ([]uint32, *apiError) {
+func (s *Server) prepareChat(ctx context.Context, q *chatRequest, end string) ([]uint32, *apiError) {
 	if q.Messages == nil {
 		return nil, missingField(end, "messages")
 	}
 	p := &q.params
-	p.max = q.MaxCompletionTokens
-	if p.max == nil {
-		p.max = q.MaxTokens
-	}
+	p.max = intOf(cmp.Or(q.MaxCompletionTokens, q.MaxTokens))
 	if s.sim != nil {
 		if err := s.sim.check(p); err != nil {
 			return nil, err
@@ -152,8 +151,11 @@ func (s *Server) prepareChat(q *chatRequest, end string) ([]uint32, *apiError) {
 	if err != nil {
 		return nil, err
 	}
-	if p.answers > mostAnswers {
-		return nil, badRequest("n", "n is %d: at most %d answers are allowed", p.answers, mostAnswers)
+	if s.tooManyBytes(len(text), s.maxModelLen) {
+		return nil, s.tooLong(len(text) / s.longestToken)
+	}
+	if ctx.Err() != nil {
+		return nil, nobody
 	}
 	if s.reasoning != nil {
 		q.stage = s.reasoning.stage(text)
@@ -247,7 +249,7 @@ func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) *apiError {
 
 // appendChatLogprobs writes an object for each row of a table.
 func (s *Server) appendChatLogprobs(b []byte, q *chatRequest, t *protocol.Logprobs) []byte {
-	most := or(q.TopLogprobs, 0)
+	most := int(or(q.TopLogprobs, 0))
 	if most < 0 {
 		most = t.Width
 	}

@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"iter"
 	"math"
@@ -17,8 +18,8 @@ import (
 type completionRequest struct {
 	params
 	Prompt    json.RawMessage `json:"prompt"`
-	MaxTokens *int            `json:"max_tokens"`
-	Logprobs  *int            `json:"logprobs"`
+	MaxTokens *uint32         `json:"max_tokens"`
+	Logprobs  *int32          `json:"logprobs"`
 	Suffix    *string         `json:"suffix"`
 
 	promptOnly bool     // max_tokens is 0: nothing is generated
@@ -28,7 +29,7 @@ type completionRequest struct {
 
 const (
 	defaultCompletion = 16   // max_tokens of a completion
-	mostAnswers       = 1024 // to one HTTP request
+	maxAnswers        = 1024 // to one HTTP request
 )
 
 func (s *Server) serveCompletions(w http.ResponseWriter, r *http.Request) *apiError {
@@ -40,7 +41,7 @@ func (s *Server) serveCompletions(w http.ResponseWriter, r *http.Request) *apiEr
 	q.cacheThreshold = s.sim.wantsThreshold(r)
 	id := "cmpl-" + requestID(r, q.RequestID)
 	q.rank = wantedRank(r)
-	g, err := s.complete(&q, id, end)
+	g, err := s.complete(r.Context(), &q, id, end)
 	if err != nil {
 		return err
 	}
@@ -66,16 +67,16 @@ func (s *Server) answeredBy(model string) string {
 }
 
 // complete checks a request and begins it.
-func (s *Server) complete(q *completionRequest, id, end string) (*generation, *apiError) {
-	prompts, err := s.prepareCompletion(q, id, end)
+func (s *Server) complete(ctx context.Context, q *completionRequest, id, end string) (*generation, *apiError) {
+	prompts, err := s.prepareCompletion(ctx, q, id, end)
 	if err != nil {
 		return nil, err
 	}
-	return s.generate(&q.params, id, prompts, s.models.adapter.find(q.Model))
+	return s.generate(ctx, &q.params, id, prompts, s.models.adapter.find(q.Model))
 }
 
 // prepareCompletion checks a request, and returns its prompts.
-func (s *Server) prepareCompletion(q *completionRequest, id, end string) ([][]uint32, *apiError) {
+func (s *Server) prepareCompletion(ctx context.Context, q *completionRequest, id, end string) ([][]uint32, *apiError) {
 	if len(q.Prompt) == 0 {
 		return nil, missingField(end, "prompt")
 	}
@@ -88,10 +89,10 @@ func (s *Server) prepareCompletion(q *completionRequest, id, end string) ([][]ui
 		p.logprobs = count(*n)
 	}
 	if q.MaxTokens == nil && s.sim == nil {
-		n := defaultCompletion
+		n := uint32(defaultCompletion)
 		q.MaxTokens = &n
 	}
-	p.max = q.MaxTokens
+	p.max = intOf(q.MaxTokens)
 	if s.sim != nil {
 		if err := s.sim.check(p); err != nil {
 			return nil, err
@@ -102,8 +103,6 @@ func (s *Server) prepareCompletion(q *completionRequest, id, end string) ([][]ui
 	}
 	switch {
 	case s.sim != nil: // which has no such members
-	case *p.max < 0:
-		return nil, badType("max_tokens: invalid value: integer `%d`, expected u32", *p.max)
 	case *p.max == 0 && !p.Echo:
 		return nil, badRequest("max_tokens", "max_tokens=0 is only supported when echo=true.")
 	case q.Suffix != nil:
@@ -119,21 +118,18 @@ func (s *Server) prepareCompletion(q *completionRequest, id, end string) ([][]ui
 	if err := p.constrain(); err != nil {
 		return nil, err
 	}
-	prompts, err := s.prompts(q, id)
+	prompts, err := s.prompts(ctx, q, id)
 	if err != nil {
 		return nil, err
 	}
 	if s.sim != nil && s.sim.Echo {
 		p.planner = s.echoes(p, q.plain)
 	}
-	if len(prompts)*p.answers > mostAnswers {
-		return nil, badRequest("prompt", "%d prompts with n=%d are more than %d answers", len(prompts), p.answers, mostAnswers)
-	}
 	return prompts, nil
 }
 
 // prompts returns the ids of each prompt, and keeps the text of those that are to be echoed.
-func (s *Server) prompts(q *completionRequest, id string) (prompts [][]uint32, err *apiError) {
+func (s *Server) prompts(ctx context.Context, q *completionRequest, id string) (prompts [][]uint32, err *apiError) {
 	size := s.opt.Tokenizer.VocabSize()
 	add := func(text string, ids []uint32) {
 		prompts = append(prompts, ids)
@@ -146,11 +142,24 @@ func (s *Server) prompts(q *completionRequest, id string) (prompts [][]uint32, e
 			return nil, err
 		}
 	}
-	addText := func(text string) {
+	addText := func(text string) *apiError {
+		if q.TruncatePrompt == nil && s.tooManyBytes(len(text), s.maxModelLen) {
+			return s.tooLong(len(text) / s.longestToken)
+		}
+		if ctx.Err() != nil {
+			return nobody
+		}
 		if s.sim != nil {
 			q.plain = append(q.plain, text)
 		}
 		add(text, s.encode(text, or(q.AddSpecial, true)))
+		return nil
+	}
+	fits := func(prompts int) *apiError {
+		if prompts <= maxAnswers/max(q.answers, 1) {
+			return nil
+		}
+		return badRequest("prompt", "%d prompts with n=%d are more than %d answers", prompts, q.answers, maxAnswers)
 	}
 	addIDs := func(ids []uint32) *apiError {
 		if err := inVocabulary("prompt", ids, size); err != nil {
@@ -168,7 +177,9 @@ func (s *Server) prompts(q *completionRequest, id string) (prompts [][]uint32, e
 		return nil
 	}
 	if text, ok := plainText(q.Prompt); ok {
-		addText(text)
+		if err := addText(text); err != nil {
+			return nil, err
+		}
 		return s.checkPrompts(q, prompts, id)
 	}
 	var text string
@@ -180,16 +191,16 @@ func (s *Server) prompts(q *completionRequest, id string) (prompts [][]uint32, e
 	case string(q.Prompt) == "null":
 		err = errNoVariant
 	case json.Unmarshal(q.Prompt, &text) == nil:
-		addText(text)
+		err = addText(text)
 	case !isIDs && json.Unmarshal(q.Prompt, &texts) == nil:
-		for _, text := range texts {
-			addText(text)
+		err = fits(len(texts))
+		for i := 0; i < len(texts) && err == nil; i++ {
+			err = addText(texts[i])
 		}
 	case !isIDs && json.Unmarshal(q.Prompt, &lists) == nil:
-		for _, ids := range lists {
-			if err = addIDs(ids); err != nil {
-				break
-			}
+		err = fits(len(lists))
+		for i := 0; i < len(lists) && err == nil; i++ {
+			err = addIDs(lists[i])
 		}
 	case !isIDs:
 		err = errNoVariant
@@ -214,8 +225,8 @@ func plainText(raw []byte) (text string, ok bool) {
 // checkPrompts truncates prompts and refuses empty ones.
 func (s *Server) checkPrompts(q *completionRequest, prompts [][]uint32, id string) ([][]uint32, *apiError) {
 	for i, ids := range prompts {
-		if q.TruncatePrompt != nil && *q.TruncatePrompt >= 0 && len(ids) > *q.TruncatePrompt {
-			prompts[i] = ids[len(ids)-*q.TruncatePrompt:]
+		if n := or(q.TruncatePrompt, -1); n >= 0 && len(ids) > int(n) {
+			prompts[i] = ids[len(ids)-int(n):]
 		}
 	}
 	for _, ids := range prompts {

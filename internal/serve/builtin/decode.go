@@ -27,7 +27,7 @@ type decoder struct {
 
 func newDecoder(tok *tokenizer.Tokenizer, p *params, keep bool) decoder {
 	d := decoder{
-		tok: tok, stops: p.Stop, includeStop: p.IncludeStop, minTokens: p.MinTokens, keep: keep,
+		tok: tok, stops: p.Stop, includeStop: p.IncludeStop, minTokens: int(p.MinTokens), keep: keep,
 		showSpecial: p.SkipSpecial != nil && !*p.SkipSpecial,
 	}
 	if !d.includeStop {

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -17,11 +18,11 @@ import (
 type embeddingRequest struct {
 	Model      string          `json:"model"`
 	Input      json.RawMessage `json:"input"`
-	Dimensions *int            `json:"dimensions"`
+	Dimensions *int32          `json:"dimensions"`
 	Format     string          `json:"encoding_format"`
 	AddSpecial *bool           `json:"add_special_tokens"`
-	Truncate   *int            `json:"truncate_prompt_tokens"`
-	Priority   int             `json:"priority"`
+	Truncate   *int32          `json:"truncate_prompt_tokens"`
+	Priority   int32           `json:"priority"`
 	CacheSalt  string          `json:"cache_salt"`
 	RequestID  string          `json:"request_id"`
 	chat                       // in the place of the input
@@ -34,7 +35,7 @@ func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) *apiErr
 		return err
 	}
 	id := "embd-" + requestID(r, q.RequestID)
-	g, err := s.embed(&q, id, end)
+	g, err := s.embed(r.Context(), &q, id, end)
 	if err != nil {
 		return err
 	}
@@ -77,7 +78,7 @@ func (s *Server) writeEmbeddings(w http.ResponseWriter, g *generation, id string
 	return succeed(w, a.b)
 }
 
-func (s *Server) embed(q *embeddingRequest, id, end string) (*generation, *apiError) {
+func (s *Server) embed(ctx context.Context, q *embeddingRequest, id, end string) (*generation, *apiError) {
 	switch {
 	case absent(q.Input) && q.Messages == nil:
 		return nil, missingField(end, "input")
@@ -95,23 +96,20 @@ func (s *Server) embed(q *embeddingRequest, id, end string) (*generation, *apiEr
 	}
 	codec, err := protocol.CodecFor(s.opt.Group.Line())
 	if err == nil {
-		c.pooling, err = codec.AppendPooling(nil, "embed", or(q.Dimensions, 0))
+		c.pooling, err = codec.AppendPooling(nil, "embed", int(or(q.Dimensions, 0)))
 	}
 	if err != nil {
 		return nil, errInternal
 	}
-	prompts, wrong := s.embedded(q, &c, id)
+	prompts, wrong := s.embedded(ctx, q, &c, id)
 	if wrong != nil {
 		return nil, wrong
 	}
-	if len(prompts) > mostAnswers {
-		return nil, badRequest("input", "%d inputs: at most %d are allowed", len(prompts), mostAnswers)
-	}
-	return s.generate(&c.params, id, prompts, s.models.adapter.find(q.Model))
+	return s.generate(ctx, &c.params, id, prompts, s.models.adapter.find(q.Model))
 }
 
 // embedded are the ids of what is to be embedded: texts, ids, or a conversation. The errors are those of the Python frontend.
-func (s *Server) embedded(q *embeddingRequest, c *completionRequest, id string) (prompts [][]uint32, err *apiError) {
+func (s *Server) embedded(ctx context.Context, q *embeddingRequest, c *completionRequest, id string) (prompts [][]uint32, err *apiError) {
 	switch text := string(q.Input); {
 	case q.Messages != nil && (text == "" || text == "null"):
 		q.AddGenerationPrompt = new(or(q.AddGenerationPrompt, false))
@@ -127,7 +125,7 @@ func (s *Server) embedded(q *embeddingRequest, c *completionRequest, id string) 
 	case text == "[]":
 		return nil, badRequest("", "You must pass at least one prompt")
 	default:
-		if prompts, err = s.prompts(c, id); err != nil {
+		if prompts, err = s.prompts(ctx, c, id); err != nil {
 			if strings.HasSuffix(err.message, "has an empty prompt_token_ids") {
 				err = badRequest("", "The decoder prompt cannot be empty")
 			}
@@ -135,8 +133,8 @@ func (s *Server) embedded(q *embeddingRequest, c *completionRequest, id string) 
 		}
 	}
 	for i, ids := range prompts {
-		if n := q.Truncate; n != nil && *n >= 0 && len(ids) > *n {
-			prompts[i] = ids[:*n] // its begin, unlike that of a prompt for an answer
+		if n := int(or(q.Truncate, -1)); n >= 0 && len(ids) > n {
+			prompts[i] = ids[:n] // its begin, unlike that of a prompt for an answer
 		}
 	}
 	return prompts, nil

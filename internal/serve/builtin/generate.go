@@ -153,7 +153,17 @@ func (g *generation) notify() {
 
 // generate begins an answer to each prompt, or as many as n says. id is that of the HTTP request. They have to be ended by
 // [generation.close].
-func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protocol.LoRA) (*generation, *apiError) {
+func (s *Server) generate(ctx context.Context, p *params, id string, prompts [][]uint32, lora *protocol.LoRA) (*generation, *apiError) {
+	total := 0
+	for _, prompt := range prompts {
+		if total += len(prompt); total > maxPrompts/p.answers {
+			return nil, badRequest("prompt", "the prompts have more than %d tokens, which is the limit with n=%d", maxPrompts/p.answers, p.answers)
+		}
+	}
+	common, err := p.share(ctx, s)
+	if err != nil {
+		return nil, err
+	}
 	g := &generation{server: s, id: id, noted: p.rpc || s.open.all, params: p, wake: make(chan struct{}, 1)}
 	var room [1]*player.EngineRequest
 	requests := room[:0]
@@ -186,7 +196,10 @@ func (s *Server) generate(p *params, id string, prompts [][]uint32, lora *protoc
 			g.all = append(g.all, q)
 			q.decoder = newDecoder(s.opt.Tokenizer, p, !p.Stream)
 			r := s.opt.Group.NewRequest(q.engine)
-			if err := p.fill(s, r, prompt); err != nil {
+			if err = p.fill(s, &common, r, prompt); err == nil && ctx.Err() != nil {
+				err = nobody
+			}
+			if err != nil {
 				for _, q := range g.all {
 					s.balance.end(q.engine)
 				}

@@ -97,7 +97,7 @@ type rpcRequest struct {
 	text      string
 	ids       []uint32
 	tokenized bool
-	Logprobs  *int
+	Logprobs  *int32
 	pinned    *int // the data-parallel rank
 }
 
@@ -109,7 +109,7 @@ func (s *Server) rpcGenerate(ctx context.Context, c *grpc.Call) error {
 	// What is not in the message has the defaults of SamplingParams, and not those of the model.
 	one, zero, yes, no := 1.0, 0.0, true, false
 	q := &rpcRequest{params: params{
-		Temperature: &one, TopP: &one, TopK: new(int), MinP: &zero, FrequencyPenalty: &zero, PresencePenalty: &zero, RepetitionPenalty: &one,
+		Temperature: &one, TopP: &one, TopK: new(int32), MinP: &zero, FrequencyPenalty: &zero, PresencePenalty: &zero, RepetitionPenalty: &one,
 		SkipSpecial: &no, SpacesBetween: &yes, ReturnTokenIDs: true, rpc: true, answers: 1, logprobs: protocol.NoLogprobs, promptLogprobs: protocol.NoLogprobs,
 	}}
 	if err := q.read(message); err != nil {
@@ -120,8 +120,11 @@ func (s *Server) rpcGenerate(ctx context.Context, c *grpc.Call) error {
 	}
 	ids := q.ids
 	if !q.tokenized {
+		if q.TruncatePrompt == nil && s.tooManyBytes(len(q.text), s.maxModelLen) {
+			return rpcError(s.tooLong(len(q.text) / s.longestToken))
+		}
 		ids = s.encode(q.text, true)
-		if n := q.TruncatePrompt; n != nil {
+		if n := intOf(q.TruncatePrompt); n != nil {
 			most := *n
 			if most < 0 {
 				most = s.maxModelLen
@@ -135,7 +138,7 @@ func (s *Server) rpcGenerate(ctx context.Context, c *grpc.Call) error {
 	s.load.Add(1)
 	defer s.load.Add(-1)
 	s.rpc.last.Store(time.Now().UnixNano())
-	g, refused := s.generate(&q.params, q.id, [][]uint32{ids}, nil)
+	g, refused := s.generate(ctx, &q.params, q.id, [][]uint32{ids}, nil)
 	if refused != nil {
 		return rpcError(refused)
 	}
@@ -245,7 +248,7 @@ func (q *rpcRequest) readTransfer(message []byte) error {
 }
 
 func (q *rpcRequest) readSampling(message []byte) error {
-	number := func(f grpc.Field) *int { n := f.Int(); return &n }
+	whole := func(f grpc.Field) *int32 { n := int32(f.Int()); return &n }
 	float := func(f grpc.Field, otherwise float64) *float64 {
 		v := f.Float()
 		if v == 0 {
@@ -261,7 +264,7 @@ func (q *rpcRequest) readSampling(message []byte) error {
 		case 2:
 			q.TopP = float(f, 1)
 		case 3:
-			n := int(uint32(f.Uint()))
+			n := int32(f.Uint())
 			q.TopK = &n
 		case 4:
 			q.MinP = float(f, 0)
@@ -275,7 +278,7 @@ func (q *rpcRequest) readSampling(message []byte) error {
 			n := int(uint32(f.Uint()))
 			q.max = &n
 		case 9:
-			q.MinTokens = int(uint32(f.Uint()))
+			q.MinTokens = uint32(f.Uint())
 		case 10:
 			text, err = f.Text()
 			q.Stop = append(q.Stop, text)
@@ -289,9 +292,9 @@ func (q *rpcRequest) readSampling(message []byte) error {
 		case 15:
 			q.answers = max(int(uint32(f.Uint())), 1)
 		case 22:
-			q.Logprobs = number(f)
+			q.Logprobs = whole(f)
 		case 23:
-			q.PromptLogprobs = number(f)
+			q.PromptLogprobs = whole(f)
 		case 24:
 			if seed := int64(f.Int()); seed != -1 {
 				q.Seed = &seed
@@ -301,7 +304,7 @@ func (q *rpcRequest) readSampling(message []byte) error {
 		case 26:
 			err = q.readBias(f.Bytes())
 		case 27:
-			q.TruncatePrompt = number(f)
+			q.TruncatePrompt = whole(f)
 		case 16, 17, 18, 19:
 			if text, err = f.Text(); err == nil {
 				q.constraint = constraint([]string{"json", "regex", "grammar", "structural_tag"}[f.Number-16], text)
@@ -376,23 +379,23 @@ func (q *rpcRequest) check(s *Server) error {
 		switch {
 		case *q.max < 1:
 			return invalidValue("max_tokens", strconv.Itoa(*q.max), "max_tokens must be at least 1, got %d.", *q.max)
-		case q.MinTokens > *q.max:
+		case int(q.MinTokens) > *q.max:
 			return invalid("min_tokens must be less than or equal to max_tokens=%d, got %d.", *q.max, q.MinTokens)
 		}
 	}
 	for _, wanted := range []struct {
 		name, kind string
-		given      *int
+		given      *int32
 		to         *int
 	}{{"logprobs", "sample", q.Logprobs, &q.logprobs}, {"prompt_logprobs", "prompt", q.PromptLogprobs, &q.promptLogprobs}} {
 		if wanted.given == nil {
 			continue
 		}
-		n := *wanted.given
+		n := int(*wanted.given)
 		if n < -1 {
 			return invalidValue(wanted.name, strconv.Itoa(n), "%s must be non-negative or -1, got %d.", wanted.name, n)
 		}
-		*wanted.to = count(n)
+		*wanted.to = count(*wanted.given)
 		if n == -1 {
 			n = vocabulary
 		}
@@ -421,12 +424,15 @@ func (q *rpcRequest) check(s *Server) error {
 		return outOfVocabulary("logit_bias", biased, vocabulary)
 	case stops != nil:
 		return outOfVocabulary("stop_token_ids", stops, vocabulary)
-	case q.answers > mostAnswers:
-		return invalid("n must be at most %d, got %d.", mostAnswers, q.answers)
+	case q.answers > maxAnswers:
+		return invalid("n must be at most %d, got %d.", maxAnswers, q.answers)
 	case q.pinned != nil && (*q.pinned < 0 || *q.pinned >= engines):
 		return invalid("data_parallel_rank %d is out of range [0, %d).", *q.pinned, engines)
 	case q.pinned != nil:
 		q.rank = *q.pinned + 1
+	}
+	if err := q.checkLists(s); err != nil {
+		return rpcError(err)
 	}
 	if q.max == nil {
 		most := math.MaxInt // as much as there is room for, and not what the model says
@@ -526,7 +532,7 @@ func (q *rpcRequest) appendLogprobs(b []byte, field int, tables []*protocol.Logp
 		}
 		for _, t := range tables {
 			for row := range t.Rows() {
-				b = appendTop(b, t, row, *q.Logprobs)
+				b = appendTop(b, t, row, int(*q.Logprobs))
 			}
 		}
 		return b
@@ -556,7 +562,7 @@ func (q *rpcRequest) appendPromptLogprobs(b []byte, field int, one *sequence, t 
 			if i == 0 {
 				b = grpc.AppendBytes(b, 3, "")
 			} else {
-				b = appendTop(b, t, i-1, *q.PromptLogprobs)
+				b = appendTop(b, t, i-1, int(*q.PromptLogprobs))
 			}
 		}
 		return b
@@ -611,7 +617,7 @@ func (s *Server) rpcEmbed(ctx context.Context, message []byte) ([]byte, error) {
 	s.load.Add(1)
 	defer s.load.Add(-1)
 	s.rpc.last.Store(time.Now().UnixNano())
-	g, refused := s.generate(&p, id, [][]uint32{ids}, nil)
+	g, refused := s.generate(ctx, &p, id, [][]uint32{ids}, nil)
 	if refused != nil {
 		return nil, rpcError(refused)
 	}

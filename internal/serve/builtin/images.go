@@ -551,7 +551,12 @@ func (s *Server) ids(c *chat, text string, special bool) (ids []uint32, items []
 
 // namedImages is a prompt whose images are texts: each counts as the tokens of its name.
 func (s *Server) namedImages(c *chat, text string) (ids []uint32, items []mediaItem, _ *apiError) {
-	count := func(n int) int { return len(s.opt.Tokenizer.Encode(text[:n])) }
+	tokens, at := 0, 0
+	count := func(end int) int { // up to this byte
+		tokens += len(s.opt.Tokenizer.Encode(text[at:end]))
+		at = end
+		return tokens
+	}
 	for _, p := range c.media {
 		sum := blake3.Sum256([]byte(p.url))
 		item := mediaItem{hash: hex.EncodeToString(sum[:]), offset: count(p.begin)}

@@ -12,14 +12,14 @@ import (
 // messagesRequest is the body of /v1/messages, the API of Anthropic. The Python frontend makes a chat of it, and so does this one.
 type messagesRequest struct {
 	Model         string          `json:"model"`
-	MaxTokens     *int            `json:"max_tokens"`
+	MaxTokens     *int32          `json:"max_tokens"`
 	Messages      []blockMessage  `json:"messages"`
 	System        json.RawMessage `json:"system"`
 	StopSequences []string        `json:"stop_sequences"`
 	Stream        bool            `json:"stream"`
 	Temperature   *float64        `json:"temperature"`
 	TopP          *float64        `json:"top_p"`
-	TopK          *int            `json:"top_k"`
+	TopK          *int32          `json:"top_k"`
 	ToolChoice    *struct {
 		Type              string `json:"type"`
 		Name              string `json:"name"`
@@ -82,7 +82,7 @@ func (q *messagesRequest) chat() (*chatRequest, *apiError) {
 	c := &chatRequest{params: params{
 		Model: q.Model, Stream: q.Stream, Stop: q.StopSequences, Temperature: q.Temperature, TopP: q.TopP, TopK: q.TopK,
 		CacheSalt: q.CacheSalt, KVTransfer: q.KVTransfer, XArgs: q.XArgs, pythonOnly: true,
-	}, MaxTokens: q.MaxTokens}
+	}, MaxTokens: unsigned(q.MaxTokens)}
 	c.textOnly = badRequest("", "%s is not a multimodal model", q.Model)
 	system, err := blockTexts(q.System)
 	if err != nil {
@@ -241,7 +241,7 @@ func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) *apiError
 		e.param = "body.max_tokens"
 		return e
 	}
-	g, err := s.converse(c, id, "")
+	g, err := s.converse(r.Context(), c, id, "")
 	if err != nil {
 		return err.inNames()
 	}

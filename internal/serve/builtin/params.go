@@ -2,9 +2,11 @@ package builtin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -23,13 +25,13 @@ type params struct {
 	Stream        bool           `json:"stream"`
 	StreamOptions *streamOptions `json:"stream_options"`
 	RequestID     string         `json:"request_id"`
-	N             *int           `json:"n"`
+	N             *uint32        `json:"n"`
 	Echo          bool           `json:"echo"`
 
-	MinTokens         int                `json:"min_tokens"`
+	MinTokens         uint32             `json:"min_tokens"`
 	Temperature       *float64           `json:"temperature"`
 	TopP              *float64           `json:"top_p"`
-	TopK              *int               `json:"top_k"`
+	TopK              *int32             `json:"top_k"`
 	MinP              *float64           `json:"min_p"`
 	FrequencyPenalty  *float64           `json:"frequency_penalty"`
 	PresencePenalty   *float64           `json:"presence_penalty"`
@@ -42,12 +44,12 @@ type params struct {
 	SkipSpecial       *bool              `json:"skip_special_tokens"`
 	SpacesBetween     *bool              `json:"spaces_between_special_tokens"`
 	AddSpecial        *bool              `json:"add_special_tokens"`
-	PromptLogprobs    *int               `json:"prompt_logprobs"`
+	PromptLogprobs    *int32             `json:"prompt_logprobs"`
 	LogitBias         map[string]float64 `json:"logit_bias"`
 	AllowedTokenIDs   []uint32           `json:"allowed_token_ids"`
 	BadWords          []string           `json:"bad_words"`
 	Repetition        *repetition        `json:"repetition_detection"`
-	TruncatePrompt    *int               `json:"truncate_prompt_tokens"`
+	TruncatePrompt    *int32             `json:"truncate_prompt_tokens"`
 	UseBeamSearch     bool               `json:"use_beam_search"`
 	LengthPenalty     *float64           `json:"length_penalty"`
 	ThinkingBudget    *int64             `json:"thinking_token_budget"`
@@ -55,7 +57,7 @@ type params struct {
 	ResponseFormat    json.RawMessage `json:"response_format"`
 	StructuredOutputs json.RawMessage `json:"structured_outputs"`
 
-	Priority          int             `json:"priority"`
+	Priority          int32           `json:"priority"`
 	ReturnTokenIDs    bool            `json:"return_token_ids"`
 	TokensAsIDs       bool            `json:"return_tokens_as_token_ids"`
 	CacheSalt         string          `json:"cache_salt"`
@@ -89,9 +91,9 @@ type streamOptions struct {
 }
 
 type repetition struct {
-	MaxSize int `json:"max_pattern_size"`
-	MinSize int `json:"min_pattern_size"`
-	Count   int `json:"min_count"`
+	MaxSize uint32 `json:"max_pattern_size"`
+	MinSize uint32 `json:"min_pattern_size"`
+	Count   uint32 `json:"min_count"`
 }
 
 // stringOrList is a list of strings, of which one alone may stand without brackets.
@@ -239,12 +241,8 @@ func (p *params) check(s *Server) *apiError {
 		p.usage = isSet(p.StreamOptions.IncludeUsage)
 		p.continuous = p.usage && isSet(p.StreamOptions.ContinuousUsage)
 	}
-	p.answers = 1
-	if p.N != nil {
-		if *p.N < 0 {
-			return badType("n: invalid value: integer `%d`, expected u32", *p.N)
-		}
-		p.answers = max(*p.N, 1) // as vllm-rs has it
+	if p.answers = int(max(or(p.N, 1), 1)); p.answers > maxAnswers { // 0 is 1, as in vllm-rs
+		return badRequest("n", "n is %d: at most %d answers are allowed", p.answers, maxAnswers)
 	}
 	switch {
 	case p.UseBeamSearch:
@@ -295,11 +293,29 @@ func (p *params) checkPromptLogprobs() *apiError {
 }
 
 // count is a number of candidates as the engine has it: -1 is the whole vocabulary.
-func count(n int) int {
+func count(n int32) int {
 	if n == -1 {
 		return protocol.AllLogprobs
 	}
-	return n
+	return int(n)
+}
+
+// unsigned converts a number that was found not to be negative.
+func unsigned(v *int32) *uint32 {
+	if v == nil {
+		return nil
+	}
+	n := uint32(max(*v, 0))
+	return &n
+}
+
+// intOf converts a number of a request, nil if it is not given.
+func intOf[T int32 | uint32](v *T) *int {
+	if v == nil {
+		return nil
+	}
+	n := int(*v)
+	return &n
 }
 
 func isSet(b *bool) bool { return b != nil && *b }
@@ -330,15 +346,10 @@ func (p *params) checkSampling(s *Server) *apiError {
 			return badRequest("", "%s must be in %s, got %s", bound.name, bound.text, strconv.FormatFloat(*v, 'f', -1, 32))
 		}
 	}
-	vocabulary := s.opt.Tokenizer.VocabSize()
-	for _, ids := range []struct {
-		name string
-		ids  []uint32
-	}{{"stop_token_ids", p.StopTokenIDs}, {"allowed_token_ids", p.AllowedTokenIDs}} {
-		if err := inVocabulary(ids.name, ids.ids, vocabulary); err != nil {
-			return err
-		}
+	if err := p.checkLists(s); err != nil {
+		return err
 	}
+	vocabulary := s.opt.Tokenizer.VocabSize()
 	if p.AllowedTokenIDs != nil && len(p.AllowedTokenIDs) == 0 {
 		return badRequest("", "allowed_token_ids should not be empty")
 	}
@@ -365,15 +376,59 @@ func (p *params) checkSampling(s *Server) *apiError {
 	return nil
 }
 
+// Bounds of the lists of a request. Each of its answers is a request of the engine, which keeps copies of some of them.
+const (
+	maxListed    = 1 << 20 // stop_token_ids and allowed_token_ids of all answers
+	maxBadWords  = 1 << 10 // the bounds of the engine
+	maxBadTokens = 1 << 14
+	maxBiases    = 1 << 10
+	maxPrompts   = 1 << 24 // tokens of the prompts of all answers
+)
+
+// checkLists refuses lists that are too long for the engine, and ids outside of the vocabulary.
+func (p *params) checkLists(s *Server) *apiError {
+	vocabulary := s.opt.Tokenizer.VocabSize()
+	for _, list := range []struct {
+		name string
+		ids  []uint32
+	}{{"stop_token_ids", p.StopTokenIDs}, {"allowed_token_ids", p.AllowedTokenIDs}} {
+		if n := len(list.ids); n > maxListed/p.answers {
+			return badRequest(list.name, "%s has %d ids: at most %d are allowed with n=%d", list.name, n, maxListed/p.answers, p.answers)
+		}
+		if err := inVocabulary(list.name, list.ids, vocabulary); err != nil {
+			return err
+		}
+	}
+	if n := len(p.LogitBias); n > maxBiases {
+		return badRequest("logit_bias", "logit_bias has %d tokens: at most %d are allowed", n, maxBiases)
+	}
+	if n := len(p.BadWords); n > maxBadWords {
+		return badRequest("bad_words", "bad_words has %d words: at most %d are allowed", n, maxBadWords)
+	}
+	bytes := 0
+	for _, word := range p.BadWords {
+		if bytes += len(word); s.tooManyBytes(bytes, maxBadTokens) {
+			return badRequest("bad_words", "bad_words has more than %d tokens", maxBadTokens)
+		}
+	}
+	return nil
+}
+
 // mostLogprobs is max_logprobs of vLLM's ModelConfig.
 const mostLogprobs = 20
 
 func inVocabulary(name string, ids []uint32, size int) *apiError {
+	const maxNamed = 10
 	var wrong []string
 	for _, id := range ids {
-		if int64(id) >= int64(size) {
-			wrong = append(wrong, strconv.FormatUint(uint64(id), 10))
+		if int64(id) < int64(size) {
+			continue
 		}
+		if len(wrong) == maxNamed {
+			wrong = append(wrong, "...")
+			break
+		}
+		wrong = append(wrong, strconv.FormatUint(uint64(id), 10))
 	}
 	if wrong == nil {
 		return nil
@@ -381,8 +436,42 @@ func inVocabulary(name string, ids []uint32, size int) *apiError {
 	return badRequest("", "token_id(s) [%s] in %s are out of vocabulary. Vocabulary size: %d", strings.Join(wrong, ", "), name, size)
 }
 
+// shared is what the requests of all answers have in common. Its slices are never written again.
+type shared struct {
+	badWords [][]uint32
+	biases   []protocol.Bias
+	extra    []byte // extra_args as msgpack
+	media    []byte
+}
+
+// share makes what the requests of all answers have in common.
+func (p *params) share(ctx context.Context, s *Server) (c shared, err *apiError) {
+	tokens := 0
+	for _, word := range p.BadWords {
+		if ctx.Err() != nil {
+			return c, nobody
+		}
+		for _, ids := range s.badWord(word) {
+			if tokens += len(ids); tokens > maxBadTokens {
+				return c, badRequest("bad_words", "bad_words has more than %d tokens", maxBadTokens)
+			}
+			c.badWords = append(c.badWords, ids)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(p.LogitBias)) {
+		token, wrong := strconv.ParseUint(id, 10, 32)
+		if wrong != nil {
+			return c, badRequest("logit_bias", "logit_bias contains key(s) that are not valid token IDs: [%q]. Token IDs must be non-negative integers.", id)
+		}
+		c.biases = append(c.biases, protocol.Bias{Token: uint32(token), Logit: p.LogitBias[id]})
+	}
+	c.media = appendFeatures(nil, p.media)
+	c.extra, err = p.extraArgs()
+	return c, err
+}
+
 // fill makes a request of the engine of the parameters, but for its prompt and its ids.
-func (p *params) fill(s *Server, r *player.EngineRequest, prompt []uint32) *apiError {
+func (p *params) fill(s *Server, c *shared, r *player.EngineRequest, prompt []uint32) *apiError {
 	room := s.maxModelLen - len(prompt)
 	if s.sim != nil {
 		if err := s.sim.fits(p, len(prompt), s.maxModelLen); err != nil {
@@ -390,27 +479,27 @@ func (p *params) fill(s *Server, r *player.EngineRequest, prompt []uint32) *apiE
 		}
 	}
 	if p.pooling != nil && room >= 0 {
-		r.HasSampling, r.Pooling, r.Priority, r.CacheSalt = false, p.pooling, p.Priority, p.CacheSalt
+		r.HasSampling, r.Pooling, r.Priority, r.CacheSalt = false, p.pooling, int(p.Priority), p.CacheSalt
 		return nil
 	}
 	if room <= 0 {
 		return s.tooLong(len(prompt))
 	}
-	r.MMFeatures = appendFeatures(nil, p.media)
-	r.HasSampling, r.Priority, r.CacheSalt = true, p.Priority, p.CacheSalt
+	r.MMFeatures = c.media
+	r.HasSampling, r.Priority, r.CacheSalt = true, int(p.Priority), p.CacheSalt
 	q, d := &r.Sampling, &s.model.defaults
 	q.HasMaxTokens, q.MaxTokens = true, min(or(p.max, room), room)
 	if p.max == nil && d.MaxNewTokens != nil {
 		q.MaxTokens = min(*d.MaxNewTokens, room)
 	}
-	if q.MinTokens = p.MinTokens; q.MinTokens > q.MaxTokens {
+	if q.MinTokens = int(p.MinTokens); q.MinTokens > q.MaxTokens {
 		return badRequest("", "`min_tokens` must be less than or equal to `max_tokens`, got min_tokens=%d, max_tokens=%d", q.MinTokens, q.MaxTokens)
 	}
 	q.Temperature, q.TopP, q.MinP = or(p.Temperature, or(d.Temperature, 1)), or(p.TopP, or(d.TopP, 1)), or(p.MinP, or(d.MinP, 0))
 	if q.Temperature == 0 && p.answers > 1 && s.sim == nil {
 		return badRequest("", "n must be 1 when using greedy sampling, got %d.", p.answers)
 	}
-	q.TopK = max(or(p.TopK, or(d.TopK, 0)), 0)
+	q.TopK = max(or(intOf(p.TopK), or(d.TopK, 0)), 0)
 	q.FrequencyPenalty, q.PresencePenalty = or(p.FrequencyPenalty, 0), or(p.PresencePenalty, 0)
 	q.RepetitionPenalty = or(p.RepetitionPenalty, or(d.RepetitionPenalty, 1))
 	if p.Seed != nil {
@@ -433,22 +522,17 @@ func (p *params) fill(s *Server, r *player.EngineRequest, prompt []uint32) *apiE
 	q.IgnoreEOS = p.IgnoreEOS
 	q.Logprobs, q.PromptLogprobs = p.logprobs, p.promptLogprobs
 	q.AllowedTokenIDs, q.StructuredOutputs = p.AllowedTokenIDs, p.constraint
-	if p.Repetition != nil {
-		q.Repetition = protocol.Repetition{MaxSize: p.Repetition.MaxSize, MinSize: p.Repetition.MinSize, Count: p.Repetition.Count}
+	if r := p.Repetition; r != nil {
+		q.Repetition = protocol.Repetition{MaxSize: int(r.MaxSize), MinSize: int(r.MinSize), Count: int(r.Count)}
 	}
-	for id, bias := range p.LogitBias {
-		token, err := strconv.ParseUint(id, 10, 32)
-		if err != nil {
-			return badRequest("logit_bias", "logit_bias contains key(s) that are not valid token IDs: [%q]. Token IDs must be non-negative integers.", id)
-		}
-		q.LogitBias = append(q.LogitBias, protocol.Bias{Token: uint32(token), Logit: bias})
-	}
-	for _, word := range p.BadWords {
-		q.BadWords = append(q.BadWords, s.badWord(word)...)
-	}
-	extra, err := p.extraArgs()
-	q.ExtraArgs = extra
-	return err
+	q.LogitBias, q.BadWords, q.ExtraArgs = c.biases, c.badWords, c.extra
+	return nil
+}
+
+// tooManyBytes reports whether a text of so many bytes has more than so many tokens, whatever it says. The Python server makes the
+// same estimate from characters (vllm/renderers/params.py).
+func (s *Server) tooManyBytes(bytes, tokens int) bool {
+	return s.longestToken > 0 && bytes/s.longestToken > tokens
 }
 
 func (s *Server) tooLong(tokens int) *apiError {
@@ -498,7 +582,11 @@ func (p *params) extraArgs() ([]byte, *apiError) {
 	if own == nil {
 		return nil, nil
 	}
-	return appendValue(nil, own), nil
+	packed := appendValue(nil, own)
+	if pack.Validate(packed) != nil {
+		return nil, badRequest("", "the arguments for the engine are nested more than %d deep", pack.DefaultDepth)
+	}
+	return packed, nil
 }
 
 // appendValue writes a JSON value as msgpack.

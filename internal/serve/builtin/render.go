@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -47,12 +48,12 @@ func (s *Server) serveRenderResponses(w http.ResponseWriter, r *http.Request) *a
 	if err != nil {
 		return err
 	}
-	ids, err := s.prepareChat(c, "")
+	ids, err := s.prepareChat(r.Context(), c, "")
 	if err != nil {
 		return err
 	}
 	c.response = true
-	b, err := s.appendRendered(nil, &c.params, "resp_"+requestID(r, c.RequestID), ids, nil)
+	b, err := s.appendRendered(r.Context(), nil, &c.params, "resp_"+requestID(r, c.RequestID), ids, nil)
 	if err != nil {
 		return err
 	}
@@ -61,12 +62,12 @@ func (s *Server) serveRenderResponses(w http.ResponseWriter, r *http.Request) *a
 
 // renderChat writes what the engine would get of a chat.
 func (s *Server) renderChat(w http.ResponseWriter, r *http.Request, q *chatRequest, end string) *apiError {
-	ids, err := s.prepareChat(q, end)
+	ids, err := s.prepareChat(r.Context(), q, end)
 	if err != nil {
 		return err
 	}
 	q.params.tools = len(q.Tools) > 0
-	b, err := s.appendRendered(nil, &q.params, "chatcmpl-"+requestID(r, q.RequestID), ids, func(b []byte) []byte {
+	b, err := s.appendRendered(r.Context(), nil, &q.params, "chatcmpl-"+requestID(r, q.RequestID), ids, func(b []byte) []byte {
 		b = append(b, `{"tools":`...)
 		if len(q.Tools) == 0 {
 			b = append(b, "null"...)
@@ -125,7 +126,7 @@ func (s *Server) serveRenderCompletions(w http.ResponseWriter, r *http.Request) 
 	}
 	q.pythonOnly = true
 	id := "cmpl-" + requestID(r, q.RequestID)
-	prompts, err := s.prepareCompletion(&q, id, end)
+	prompts, err := s.prepareCompletion(r.Context(), &q, id, end)
 	if err != nil {
 		return err
 	}
@@ -135,7 +136,7 @@ func (s *Server) serveRenderCompletions(w http.ResponseWriter, r *http.Request) 
 		if len(prompts) > 1 {
 			one += "-" + strconv.Itoa(i)
 		}
-		if b, err = s.appendRendered(comma(b, i), &q.params, one, ids, nil); err != nil {
+		if b, err = s.appendRendered(r.Context(), comma(b, i), &q.params, one, ids, nil); err != nil {
 			return err
 		}
 	}
@@ -165,9 +166,13 @@ func appendConstraint(b, constraint []byte) []byte {
 }
 
 // appendRendered writes a request of /inference/v1/generate. Sampling parameters that have the default of vLLM are left out.
-func (s *Server) appendRendered(b []byte, p *params, id string, ids []uint32, context func([]byte) []byte) ([]byte, *apiError) {
+func (s *Server) appendRendered(ctx context.Context, b []byte, p *params, id string, ids []uint32, parsing func([]byte) []byte) ([]byte, *apiError) {
 	var made player.EngineRequest
-	if err := p.fill(s, &made, ids); err != nil {
+	common, err := p.share(ctx, s)
+	if err == nil {
+		err = p.fill(s, &common, &made, ids)
+	}
+	if err != nil {
 		return b, err
 	}
 	q := &made.Sampling
@@ -235,21 +240,21 @@ func (s *Server) appendRendered(b []byte, p *params, id string, ids []uint32, co
 	words, _ := json.Marshal(append([]string{}, p.BadWords...))
 	member("bad_words")
 	b = append(b, words...)
-	if context == nil && p.response {
+	if parsing == nil && p.response {
 		b = append(b, `,"extra_args":{}`...)
 	}
 	b = append(b, `,"skip_reading_prefix_cache":false},"model":`...)
 	b = appendNullable(b, p.Model)
 	b = appendIf(append(b, `,"reasoning_ended":null,"reasoning_parser_kwargs":null,"return_token_ids":`...), p.ReturnTokenIDs, strconv.AppendBool, true)
 	b = append(b, `,"output_mode":"tokens","parse_context":`...)
-	if context == nil {
+	if parsing == nil {
 		b = append(b, "null"...)
 	} else {
-		b = context(b)
+		b = parsing(b)
 	}
 	b = strconv.AppendBool(append(b, `,"stream":`...), p.Stream)
 	b = appendNullable(append(b, `,"stream_options":null,"cache_salt":`...), p.CacheSalt)
-	b = appendInt(append(b, `,"priority":`...), p.Priority)
+	b = appendInt(append(b, `,"priority":`...), int(p.Priority))
 	for _, transfer := range []struct {
 		name string
 		raw  json.RawMessage

@@ -20,9 +20,9 @@ type responsesRequest struct {
 	params
 	Input            json.RawMessage `json:"input"`
 	Instructions     *string         `json:"instructions"`
-	MaxOutput        *int            `json:"max_output_tokens"`
+	MaxOutput        *int32          `json:"max_output_tokens"`
 	Include          []string        `json:"include"`
-	TopLogprobs      int             `json:"top_logprobs"`
+	TopLogprobs      int32           `json:"top_logprobs"`
 	Tools            []responseTool  `json:"tools"`
 	ToolChoice       json.RawMessage `json:"tool_choice"`
 	Parallel         *bool           `json:"parallel_tool_calls"`
@@ -37,7 +37,7 @@ type responsesRequest struct {
 	Prompt           json.RawMessage `json:"prompt"`
 	Truncation       *string         `json:"truncation"`
 	ServiceTier      *string         `json:"service_tier"`
-	MaxToolCalls     *int            `json:"max_tool_calls"`
+	MaxToolCalls     *int32          `json:"max_tool_calls"`
 	User             *string         `json:"user"`
 	Metadata         json.RawMessage `json:"metadata"`
 	Safety           *string         `json:"safety_identifier"`
@@ -135,7 +135,7 @@ func (q *responsesRequest) chat() (*chatRequest, *apiError) {
 		}
 	}
 	p := q.params
-	c := &chatRequest{MaxTokens: q.MaxOutput, Parallel: q.Parallel, params: params{
+	c := &chatRequest{MaxTokens: unsigned(q.MaxOutput), Parallel: q.Parallel, params: params{
 		Model: p.Model, Stream: p.Stream, RequestID: p.RequestID, Temperature: p.Temperature, TopP: p.TopP, TopK: p.TopK, MinP: p.MinP,
 		FrequencyPenalty: p.FrequencyPenalty, PresencePenalty: p.PresencePenalty, RepetitionPenalty: p.RepetitionPenalty, Seed: p.Seed,
 		Stop: p.Stop, StopTokenIDs: p.StopTokenIDs, IncludeStop: p.IncludeStop, IgnoreEOS: p.IgnoreEOS, SkipSpecial: p.SkipSpecial,
@@ -355,7 +355,7 @@ func (s *Server) serveResponses(w http.ResponseWriter, r *http.Request) *apiErro
 		return err
 	}
 	id := cmp.Or(q.RequestID, "resp_"+requestID(r, ""))
-	g, err := s.converse(c, id, "")
+	g, err := s.converse(r.Context(), c, id, "")
 	if err != nil {
 		return err
 	}
@@ -546,7 +546,7 @@ func (s *Server) appendDeltaLogprobs(b []byte, c *chatRequest, t *protocol.Logpr
 	if t == nil {
 		return b
 	}
-	return s.appendTokenLogprobs(b, &c.params, t, *c.TopLogprobs, false)
+	return s.appendTokenLogprobs(b, &c.params, t, int(*c.TopLogprobs), false)
 }
 
 // stop ends the open item.
@@ -704,7 +704,7 @@ func (o *responseOutput) response(b []byte, status string, ended bool) []byte {
 		number("top_p", or(p.TopP, or(o.s.model.defaults.TopP, 1)))
 	}
 	b = appendInt(append(b, `,"background":false,"max_output_tokens":`...), o.one.record.maxTokens)
-	b = appendOptional(append(b, `,"max_tool_calls":`...), appendInt, q.MaxToolCalls)
+	b = appendOptional(append(b, `,"max_tool_calls":`...), appendInt, intOf(q.MaxToolCalls))
 	b = append(b, `,"previous_response_id":null,"prompt":null`...)
 	raw("prompt_cache_options", q.CacheOptions)
 	text("prompt_cache_key", q.CacheKey)
@@ -724,7 +724,7 @@ func (o *responseOutput) response(b []byte, status string, ended bool) []byte {
 	b = appendString(append(b, `,"service_tier":`...), or(q.ServiceTier, "auto"))
 	b = appendString(append(b, `,"status":`...), status)
 	b = q.Text.append(append(b, `,"text":`...))
-	b = appendIf(append(b, `,"top_logprobs":`...), o.c.Logprobs, appendInt, q.TopLogprobs)
+	b = appendIf(append(b, `,"top_logprobs":`...), o.c.Logprobs, appendInt, int(q.TopLogprobs))
 	b = appendString(append(b, `,"truncation":`...), or(q.Truncation, "disabled"))
 	b = append(b, `,"usage":`...)
 	if ended {

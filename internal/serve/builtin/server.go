@@ -67,19 +67,21 @@ type Server struct {
 	model       modelFiles
 	models      models
 	maxModelLen int
-	metrics     *metrics
-	reasoning   *reasoningFormat // nil is none
-	balance     balance
-	routes      map[string]route
-	open        running
-	images      seenImages
-	sim         *simulator // nil without [Options].Simulator
-	grpc        grpc.Server
-	rpc         rpc
-	load        atomic.Int64  // requests that run
-	calls       atomic.Int64  // of utility methods
-	weights     atomic.Value  // string, their version if it was set
-	ended       chan struct{} // closed when the engines have ended
+	// longestToken is how many bytes a token has at most; 0 has no limit.
+	longestToken int
+	metrics      *metrics
+	reasoning    *reasoningFormat // nil is none
+	balance      balance
+	routes       map[string]route
+	open         running
+	images       seenImages
+	sim          *simulator // nil without [Options].Simulator
+	grpc         grpc.Server
+	rpc          rpc
+	load         atomic.Int64  // requests that run
+	calls        atomic.Int64  // of utility methods
+	weights      atomic.Value  // string, their version if it was set
+	ended        chan struct{} // closed when the engines have ended
 }
 
 // A route is a path with its method.
@@ -111,6 +113,13 @@ func New(opt Options) (*Server, error) {
 	s := &Server{
 		opt: opt, ended: make(chan struct{}), balance: balance{open: make([]int, len(engines))},
 		maxModelLen: engines[0].MaxModelLen, metrics: newMetrics(opt.Names[0], len(engines), engines[0].MaxModelLen),
+	}
+	for id := range opt.Tokenizer.VocabSize() {
+		if opt.Tokenizer.IsWords() {
+			break
+		}
+		text, _ := opt.Tokenizer.Bytes(uint32(id))
+		s.longestToken = max(s.longestToken, len(text))
 	}
 	s.models.base, s.open.byID = opt.Names, map[string][]*sequence{}
 	var err error
@@ -215,7 +224,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			s.load.Add(1)
 			defer s.load.Add(-1)
 		}
-		if err := found.serve(w, r); err != nil {
+		switch err := found.serve(w, r); err {
+		case nil:
+		case nobody:
+			panic(http.ErrAbortHandler)
+		default:
 			err.write(w)
 		}
 	default:

@@ -191,21 +191,22 @@ func (s *Server) serveStubEmbeddings(w http.ResponseWriter, r *http.Request) *ap
 		err = missingField(end, "input")
 	case q.Dimensions != nil && *q.Dimensions < 1:
 		err = badRequest("dimensions", "dimensions must be at least 1")
-	case q.Dimensions != nil && *q.Dimensions > mostDimensions:
-		err = badRequest("dimensions", "dimensions must be at most %d", mostDimensions)
+	case q.Dimensions != nil && *q.Dimensions > maxDimensions:
+		err = badRequest("dimensions", "dimensions must be at most %d", maxDimensions)
 	default:
 		c := completionRequest{Prompt: q.Input, params: params{TruncatePrompt: q.Truncate}}
-		prompts, err = s.prompts(&c, "embeddings")
+		prompts, err = s.prompts(r.Context(), &c, "embeddings")
 	}
-	if err == nil && len(prompts)*or(q.Dimensions, s.sim.Dimensions) > mostNumbers {
-		err = badRequest("input", "%d inputs: the answer would have more than %d numbers", len(prompts), mostNumbers)
+	dimensions := or(intOf(q.Dimensions), s.sim.Dimensions)
+	if err == nil && len(prompts) > maxNumbers/max(dimensions, 1) {
+		err = badRequest("input", "%d inputs: the answer would have more than %d numbers", len(prompts), maxNumbers)
 	}
 	if err != nil {
 		return err
 	}
 	g := &generation{server: s, params: &params{answers: 1}}
 	for i, ids := range prompts {
-		one := &sequence{index: i, prompt: ids, pooled: make([]float32, or(q.Dimensions, s.sim.Dimensions))}
+		one := &sequence{index: i, prompt: ids, pooled: make([]float32, dimensions)}
 		for at := range one.pooled {
 			one.pooled[at] = 2*float32((ids[at%len(ids)]+uint32(at))%1024)/1024 - 1
 		}
@@ -216,8 +217,8 @@ func (s *Server) serveStubEmbeddings(w http.ResponseWriter, r *http.Request) *ap
 
 // Bounds of an answer with embeddings.
 const (
-	mostDimensions = 1 << 16
-	mostNumbers    = 1 << 22
+	maxDimensions = 1 << 16
+	maxNumbers    = 1 << 22
 )
 
 // chance draws whether something with a probability of so many percent happens.
@@ -252,7 +253,7 @@ func (m *simulator) check(p *params) *apiError {
 	switch {
 	case p.max != nil && *p.max < 1:
 		return badRequest("", "Max completion tokens and max tokens should be positive")
-	case p.N != nil && *p.N < 1:
+	case p.N != nil && *p.N == 0:
 		return badRequest("", "n must be at least 1")
 	case p.IgnoreEOS && p.max == nil:
 		return badRequest("", "Ignore_eos is true but max_completion_tokens (or max_tokens) is not set")
@@ -615,7 +616,7 @@ func (m *simulator) checkIDs(q *generateRequest) *apiError {
 	if len(q.KVTransfer) == 0 && json.Unmarshal(q.Sampling.ExtraArgs, &extra) == nil {
 		q.KVTransfer = extra.KVTransfer
 	}
-	p := params{max: q.Sampling.MaxTokens, N: q.Sampling.N, IgnoreEOS: q.Sampling.IgnoreEOS, Stream: q.Stream, KVTransfer: q.KVTransfer}
+	p := params{max: intOf(q.Sampling.MaxTokens), N: q.Sampling.N, IgnoreEOS: q.Sampling.IgnoreEOS, Stream: q.Stream, KVTransfer: q.KVTransfer}
 	if !q.Stream {
 		q.StreamOptions = nil
 	}

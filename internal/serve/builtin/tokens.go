@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -18,7 +19,7 @@ type generateRequest struct {
 	Stream        bool            `json:"stream"`
 	StreamOptions *streamOptions  `json:"stream_options"`
 	CacheSalt     string          `json:"cache_salt"`
-	Priority      int             `json:"priority"`
+	Priority      int32           `json:"priority"`
 	KVTransfer    json.RawMessage `json:"kv_transfer_params"`
 	ECTransfer    json.RawMessage `json:"ec_transfer_params"`
 	Features      json.RawMessage `json:"features"`
@@ -27,8 +28,8 @@ type generateRequest struct {
 
 type idSampling struct {
 	params
-	MaxTokens *int `json:"max_tokens"`
-	Logprobs  *int `json:"logprobs"`
+	MaxTokens *uint32 `json:"max_tokens"`
+	Logprobs  *int32  `json:"logprobs"`
 }
 
 // appendVersions says which weights made an answer: those of its end.
@@ -57,7 +58,7 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) *apiError
 	if q.Sampling != nil {
 		q.Sampling.rank, q.Sampling.cacheThreshold = wantedRank(r), s.sim.wantsThreshold(r)
 	}
-	g, err := s.fromIDs(&q, id, end)
+	g, err := s.fromIDs(r.Context(), &q, id, end)
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,7 @@ func appendIDLogprobs(b []byte, t *protocol.Logprobs) []byte {
 	return b
 }
 
-func (s *Server) fromIDs(q *generateRequest, id, end string) (*generation, *apiError) {
+func (s *Server) fromIDs(ctx context.Context, q *generateRequest, id, end string) (*generation, *apiError) {
 	if s.sim != nil {
 		if err := s.sim.checkIDs(q); err != nil {
 			return nil, err
@@ -141,7 +142,7 @@ func (s *Server) fromIDs(q *generateRequest, id, end string) (*generation, *apiE
 	}
 	p := &q.Sampling.params
 	p.Model, p.Stream, p.StreamOptions, p.CacheSalt, p.Priority = q.Model, q.Stream, q.StreamOptions, q.CacheSalt, q.Priority
-	p.KVTransfer, p.ECTransfer, p.onlyIDs, p.max = q.KVTransfer, q.ECTransfer, true, q.Sampling.MaxTokens
+	p.KVTransfer, p.ECTransfer, p.onlyIDs, p.max = q.KVTransfer, q.ECTransfer, true, intOf(q.Sampling.MaxTokens)
 	p.TokensAsIDs = true
 	p.logprobs = protocol.NoLogprobs
 	if n := q.Sampling.Logprobs; n != nil {
@@ -162,7 +163,7 @@ func (s *Server) fromIDs(q *generateRequest, id, end string) (*generation, *apiE
 	if err := p.constrain(); err != nil {
 		return nil, err
 	}
-	return s.generate(p, id, [][]uint32{q.IDs}, s.models.adapter.find(p.Model))
+	return s.generate(ctx, p, id, [][]uint32{q.IDs}, s.models.adapter.find(p.Model))
 }
 
 func (s *Server) streamIDs(r *http.Request, g *generation, q *generateRequest, a *answer) {

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -173,7 +174,7 @@ func (s *Server) render(c *chat) (string, *apiError) {
 		}
 		vars["tools"] = tools
 	}
-	text, err := template.Run(vars, time.Now())
+	text, err := template.Run(context.TODO(), vars, time.Now())
 	if err != nil {
 		return "", &apiError{status: http.StatusInternalServerError, message: "failed to submit chat request: chat template error: " + err.Error()}
 	}

@@ -2,6 +2,7 @@
 // settings and functions that the library transformers gives them (trim_blocks, lstrip_blocks, tojson, raise_exception,
 // strftime_now). A template with anything else is refused when it is parsed, by the name of what is not supported.
 //
-// There are Jinja libraries in Go. Those call methods by names that are only known when they run, and then the linker keeps every
-// method of every type of the program.
+// Templates are foreign code: what one may cost is bounded, see [Template.Run].
+//
+// The Jinja libraries in Go sort the keys of tojson and do not parse macros with defaults, so that prompts differ from vLLM's.
 package jinja

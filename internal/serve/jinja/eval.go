@@ -1,59 +1,23 @@
 package jinja
 
 import (
-	"iter"
+	"context"
+	"fmt"
+	"maps"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
-
-// Values are nil (none), bool, int64, float64, string, *List, *Dict, undefined, and functions.
-type (
-	// A List is a list of Python.
-	List struct{ Items []any }
-	// A Dict keeps the order of its keys, which are texts or numbers.
-	Dict struct {
-		keys   []any
-		values map[any]any
-	}
-	undefined struct{ name string }
-	function  func(r *runner, args []any, named map[string]any) any
-)
-
-// Get returns the value of a key.
-func (d *Dict) Get(key any) (value any, ok bool) {
-	value, ok = d.values[key]
-	return value, ok
-}
-
-// Set sets the value of a key. A new key is the last one.
-func (d *Dict) Set(key, value any) {
-	if d.values == nil {
-		d.values = map[any]any{}
-	}
-	if _, ok := d.values[key]; !ok {
-		d.keys = append(d.keys, key)
-	}
-	d.values[key] = value
-}
 
 // A runner runs a template once.
 type runner struct {
+	*budget
 	out   *strings.Builder
 	scope *scope
 	now   time.Time
-	steps int
-	depth int
-}
-
-// mostSteps bounds the work of one run: a loop in a loop over a long chat could take for ever.
-const mostSteps = 1_000_000
-
-func (r *runner) step() {
-	if r.steps++; r.steps > mostSteps {
-		fail("the chat template takes too long")
-	}
 }
 
 // A scope holds variables. Those of the scopes around it can be read.
@@ -62,8 +26,9 @@ type scope struct {
 	parent *scope
 }
 
-func (s *scope) get(name string) (any, bool) {
-	for ; s != nil; s = s.parent {
+func (r *runner) get(name string) (any, bool) {
+	for s := r.scope; s != nil; s = s.parent {
+		r.charge(1)
 		if v, ok := s.vars[name]; ok {
 			return v, true
 		}
@@ -78,81 +43,113 @@ func (s *scope) set(name string, value any) {
 	s.vars[name] = value
 }
 
-// Run writes the text of the template with these variables. now is the time of strftime_now.
-func (t *Template) Run(vars map[string]any, now time.Time) (text string, err error) {
-	defer recovered(&err)
-	r := &runner{out: new(strings.Builder), scope: &scope{vars: globals()}, now: now}
-	r.scope = &scope{parent: r.scope}
-	for name, value := range vars {
-		r.scope.set(name, value)
+// slots bounds how many templates run at once, and so their memory. More would not be done earlier.
+var slots = make(chan struct{}, runtime.GOMAXPROCS(0))
+
+// Run writes the text of the template with these variables. now is the time of strftime_now. What a run may cost is bounded: the error
+// of one that costs more names the bound, as does the error of one that takes more than ten seconds.
+func (t *Template) Run(ctx context.Context, vars map[string]any, now time.Time) (text string, err error) {
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, maxTime, fmt.Errorf("the chat template takes more than %v", maxTime))
+	defer cancel()
+	return t.run(&budget{ctx: ctx, steps: maxSteps}, vars, now)
+}
+
+func (t *Template) run(b *budget, vars map[string]any, now time.Time) (text string, err error) {
+	defer recovered(&err)
+	check(context.Cause(b.ctx))
+	top := &scope{vars: maps.Clone(vars), parent: &scope{vars: globals}}
+	r := &runner{budget: b, out: new(strings.Builder), scope: top, now: now}
 	r.runWhole(t.body)
 	return r.out.String(), nil
 }
 
-func globals() map[string]any {
-	return map[string]any{
-		"raise_exception": function(func(_ *runner, args []any, _ map[string]any) any {
-			fail("%s", strings.Join(texts(args), " "))
-			return nil
-		}),
-		"strftime_now": function(func(r *runner, args []any, _ map[string]any) any {
-			return strftime(r.now, strings.Join(texts(args), ""))
-		}),
-		"namespace": function(newDict), "dict": function(newDict), "range": function(newRange),
-	}
+// write writes a part of the text.
+func (r *runner) write(text string) {
+	r.chargeText(len(text))
+	r.out.WriteString(text)
 }
 
-func newDict(_ *runner, args []any, named map[string]any) any {
+// eval is the value of an expression. Every expression is evaluated here.
+func (r *runner) eval(e expr) any {
+	r.charge(1)
+	r.deeper()
+	v := e.eval(r)
+	r.higher()
+	return v
+}
+
+var globals = map[string]any{
+	"raise_exception": function(func(r *runner, c call) any {
+		fail("%s", strings.Join(r.texts(c.plain), " "))
+		return nil
+	}),
+	"strftime_now": function(func(r *runner, c call) any {
+		return r.strftime(strings.Join(r.texts(c.plain), ""))
+	}),
+	"namespace": function(newDict), "dict": function(newDict), "range": function(newRange),
+}
+
+func newDict(r *runner, c call) any {
 	d := &Dict{}
-	for _, a := range args {
+	for _, a := range c.plain {
 		from, ok := a.(*Dict)
 		if !ok {
 			fail("dict of %s", typeName(a))
 		}
+		r.charge(len(from.keys))
 		for _, k := range from.keys {
 			d.Set(k, from.values[k])
 		}
 	}
-	for name, value := range named {
-		d.Set(name, value)
+	for i, name := range c.names {
+		d.Set(name, c.named[i])
 	}
 	return d
 }
 
-// longestRange bounds range().
-const longestRange = 1 << 20
-
-func newRange(_ *runner, args []any, _ map[string]any) any {
+func newRange(r *runner, c call) any {
 	numbers := []int64{0, 0, 1}
-	for i, a := range args {
+	for i, a := range c.plain {
 		n, ok := a.(int64)
 		if !ok || i > 2 {
 			fail("range wants one to three numbers")
 		}
-		if numbers[i] = n; len(args) == 1 {
+		if numbers[i] = n; len(c.plain) == 1 {
 			numbers[0], numbers[1] = 0, n
 		}
 	}
 	from, to, step := numbers[0], numbers[1], numbers[2]
-	l := &List{}
-	if step == 0 || (to-from)/step > longestRange {
-		fail("range from %d to %d in steps of %d", from, to, step)
+	if step == 0 {
+		fail("range in steps of 0")
 	}
-	for n := from; step > 0 && n < to || step < 0 && n > to; n += step {
-		l.Items = append(l.Items, n)
+	n := stepsTo(from, to, step)
+	r.charge(n)
+	l := &List{Items: make([]any, n)}
+	for i := range l.Items {
+		l.Items[i] = from + int64(i)*step
 	}
 	return l
 }
 
-func texts(args []any) (all []string) {
-	for _, a := range args {
-		all = append(all, toText(a))
+// stepsTo is how often step, which is not 0, can be added to from before it reaches to. More than maxSteps are maxSteps+1.
+func stepsTo(from, to, step int64) int {
+	distance, each := uint64(to)-uint64(from), uint64(step)
+	if step < 0 {
+		distance, each = uint64(from)-uint64(to), -each
 	}
-	return all
+	if from == to || from < to != (step > 0) {
+		return 0
+	}
+	return int(min((distance-1)/each+1, maxSteps+1))
 }
 
-// A jump is what ends a body early; "" is nothing. It is also the block that does so.
+// A jump ends a body early; "" does not. It is also the block that does so.
 type jump string
 
 const (
@@ -163,8 +160,10 @@ const (
 func (j jump) run(*runner) jump { return j }
 
 func (r *runner) runAll(body []node) jump {
+	r.deeper()
+	defer r.higher()
 	for _, n := range body {
-		r.step()
+		r.charge(1)
 		if j := n.run(r); j != "" {
 			return j
 		}
@@ -183,17 +182,13 @@ func (r *runner) runWhole(body []node) {
 func (r *runner) captured(body []node, in *scope) string {
 	inner := *r
 	inner.out, inner.scope = new(strings.Builder), in
-	if inner.depth++; inner.depth > deepest {
-		fail("macros call each other more than %d deep", deepest)
-	}
 	inner.runWhole(body)
-	r.steps = inner.steps
 	return inner.out.String()
 }
 
 type textNode string
 
-func (n textNode) run(r *runner) jump { r.out.WriteString(string(n)); return "" }
+func (n textNode) run(r *runner) jump { r.write(string(n)); return "" }
 
 type group []node
 
@@ -201,7 +196,7 @@ func (n group) run(r *runner) jump { return r.runAll(n) }
 
 type printNode struct{ value expr }
 
-func (n printNode) run(r *runner) jump { r.out.WriteString(toText(n.value.eval(r))); return "" }
+func (n printNode) run(r *runner) jump { r.write(r.text(r.eval(n.value))); return "" }
 
 type ifNode struct {
 	test            expr
@@ -209,7 +204,7 @@ type ifNode struct {
 }
 
 func (n *ifNode) run(r *runner) jump {
-	if truth(n.test.eval(r)) {
+	if truth(r.eval(n.test)) {
 		return r.runAll(n.then)
 	}
 	return r.runAll(n.otherwise)
@@ -222,25 +217,26 @@ type forNode struct {
 }
 
 func (n *forNode) run(r *runner) jump {
-	items := itemsOf(n.over.eval(r))
+	items := r.items(r.eval(n.over))
 	outer := r.scope
 	defer func() { r.scope = outer }()
 	if n.filter != nil {
-		items = slices.DeleteFunc(slices.Clone(items), func(item any) bool {
-			r.scope = &scope{parent: outer}
-			n.bind(r.scope, item)
-			return !truth(n.filter.eval(r))
-		})
+		var kept []any
+		for _, item := range items {
+			n.enter(r, outer, item)
+			if truth(r.eval(n.filter)) {
+				kept = append(kept, item)
+			}
+		}
+		items = kept
 	}
 	if len(items) == 0 {
 		r.scope = outer
 		return r.runAll(n.otherwise)
 	}
 	for i, item := range items {
-		r.step()
-		r.scope = &scope{parent: outer}
+		n.enter(r, outer, item)
 		r.scope.set("loop", &loop{items, i})
-		n.bind(r.scope, item)
 		if r.runAll(n.body) == breaks {
 			break
 		}
@@ -248,17 +244,23 @@ func (n *forNode) run(r *runner) jump {
 	return ""
 }
 
-func (n *forNode) bind(s *scope, item any) {
+// scopeSteps is what a scope with its variables costs: they are kept as long as a macro that was defined in it.
+const scopeSteps = 4
+
+// enter makes the scope of an item.
+func (n *forNode) enter(r *runner, outer *scope, item any) {
+	r.charge(scopeSteps + len(n.names))
+	r.scope = &scope{parent: outer}
 	if len(n.names) == 1 {
-		s.set(n.names[0], item)
+		r.scope.set(n.names[0], item)
 		return
 	}
-	parts, err := iterate(item)
-	if err != nil || len(parts) != len(n.names) {
+	parts := r.items(item)
+	if len(parts) != len(n.names) {
 		fail("a loop over %d names gets %s", len(n.names), typeName(item))
 	}
 	for i, name := range n.names {
-		s.set(name, parts[i])
+		r.scope.set(name, parts[i])
 	}
 }
 
@@ -294,11 +296,11 @@ func (l *loop) attribute(name string) any {
 			return l.items[l.at+1]
 		}
 	case "cycle":
-		return function(func(_ *runner, args []any, _ map[string]any) any {
-			if len(args) == 0 {
+		return function(func(_ *runner, c call) any {
+			if len(c.plain) == 0 {
 				fail("cycle of nothing")
 			}
-			return args[l.at%len(args)]
+			return c.plain[l.at%len(c.plain)]
 		})
 	}
 	return undefined{"loop." + name}
@@ -315,7 +317,7 @@ type setNode struct {
 func (n *setNode) run(r *runner) jump {
 	var value any
 	if n.value != nil {
-		value = n.value.eval(r)
+		value = r.eval(n.value)
 	} else {
 		value = r.captured(n.body, &scope{parent: r.scope})
 	}
@@ -323,8 +325,8 @@ func (n *setNode) run(r *runner) jump {
 		n.targets[0].set(r, value)
 		return ""
 	}
-	parts, err := iterate(value)
-	if err != nil || len(parts) != len(n.targets) {
+	parts := r.items(value)
+	if len(parts) != len(n.targets) {
 		fail("set of %d names gets %s", len(n.targets), typeName(value))
 	}
 	for i, t := range n.targets {
@@ -334,14 +336,15 @@ func (n *setNode) run(r *runner) jump {
 }
 
 func (t target) set(r *runner, value any) {
+	r.charge(1)
 	if t.attribute == "" {
 		r.scope.set(t.name, value)
 		return
 	}
-	of, _ := r.scope.get(t.name)
+	of, _ := r.get(t.name)
 	d, ok := of.(*Dict)
 	if !ok {
-		fail("%s is no namespace", t.name)
+		fail("%s is not a namespace", t.name)
 	}
 	d.Set(t.attribute, value)
 }
@@ -355,30 +358,31 @@ type macroNode struct {
 
 func (n *macroNode) run(r *runner) jump {
 	around := r.scope
-	r.scope.set(n.name, function(func(r *runner, args []any, named map[string]any) any {
-		if len(args) > len(n.parameters) {
-			fail("the macro %s takes %d arguments, not %d", n.name, len(n.parameters), len(args))
+	r.scope.set(n.name, function(func(r *runner, c call) any {
+		if len(c.plain) > len(n.parameters) {
+			fail("the macro %s takes %d arguments, not %d", n.name, len(n.parameters), len(c.plain))
 		}
-		s := &scope{parent: around}
+		r.charge(scopeSteps + len(n.parameters))
+		inner := *r
+		inner.scope = &scope{parent: around}
 		for i, p := range n.parameters {
-			value, given := named[p]
+			value := c.arg(i, p, missing)
 			switch {
-			case i < len(args):
-				value = args[i]
-			case given:
+			case value != missing:
 			case n.defaults[i] != nil:
-				inner := *r
-				inner.scope = s
-				value = n.defaults[i].eval(&inner)
+				value = inner.eval(n.defaults[i])
 			default:
 				value = undefined{p}
 			}
-			s.set(p, value)
+			inner.scope.set(p, value)
 		}
-		return r.captured(n.body, s)
+		return inner.captured(n.body, inner.scope)
 	}))
 	return ""
 }
+
+// missing is the argument that was not given. No expression has this value.
+var missing any = new(struct{ _ byte })
 
 type constExpr struct{ value any }
 
@@ -387,7 +391,7 @@ func (e constExpr) eval(*runner) any { return e.value }
 type nameExpr string
 
 func (e nameExpr) eval(r *runner) any {
-	if v, ok := r.scope.get(string(e)); ok {
+	if v, ok := r.get(string(e)); ok {
 		return v
 	}
 	return undefined{string(e)}
@@ -395,12 +399,12 @@ func (e nameExpr) eval(r *runner) any {
 
 type listExpr []expr
 
-func (e listExpr) eval(r *runner) any { return &List{Items: evalAll(r, e)} }
+func (e listExpr) eval(r *runner) any { return &List{Items: r.evalAll(e)} }
 
-func evalAll(r *runner, all []expr) []any {
+func (r *runner) evalAll(all []expr) []any {
 	values := make([]any, 0, len(all))
 	for _, one := range all {
-		values = append(values, one.eval(r))
+		values = append(values, r.eval(one))
 	}
 	return values
 }
@@ -410,7 +414,7 @@ type dictExpr [][2]expr
 func (e dictExpr) eval(r *runner) any {
 	d := &Dict{}
 	for _, pair := range e {
-		key, value := pair[0].eval(r), pair[1].eval(r)
+		key, value := r.eval(pair[0]), r.eval(pair[1])
 		if !hashable(key) {
 			fail("%s as a key", typeName(key))
 		}
@@ -419,24 +423,16 @@ func (e dictExpr) eval(r *runner) any {
 	return d
 }
 
-func hashable(v any) bool {
-	switch v.(type) {
-	case nil, bool, int64, float64, string:
-		return true
-	}
-	return false
-}
-
 type condExpr struct{ test, then, otherwise expr }
 
 func (e condExpr) eval(r *runner) any {
 	switch {
-	case truth(e.test.eval(r)):
-		return e.then.eval(r)
+	case truth(r.eval(e.test)):
+		return r.eval(e.then)
 	case e.otherwise == nil:
 		return undefined{"a condition without else"}
 	}
-	return e.otherwise.eval(r)
+	return r.eval(e.otherwise)
 }
 
 type logicExpr struct {
@@ -445,20 +441,20 @@ type logicExpr struct {
 }
 
 func (e logicExpr) eval(r *runner) any {
-	if v := e.left.eval(r); truth(v) == e.or {
+	if v := r.eval(e.left); truth(v) == e.or {
 		return v
 	}
-	return e.right.eval(r)
+	return r.eval(e.right)
 }
 
 type notExpr struct{ of expr }
 
-func (e notExpr) eval(r *runner) any { return !truth(e.of.eval(r)) }
+func (e notExpr) eval(r *runner) any { return !truth(r.eval(e.of)) }
 
 type negExpr struct{ of expr }
 
 func (e negExpr) eval(r *runner) any {
-	v := e.of.eval(r)
+	v := r.eval(e.of)
 	switch n := v.(type) {
 	case int64:
 		return -n
@@ -476,11 +472,10 @@ type compareExpr struct {
 }
 
 func (e compareExpr) eval(r *runner) any {
-	left := e.left.eval(r)
+	left := r.eval(e.left)
 	for i, op := range e.ops {
-		right := e.right[i].eval(r)
-		ok, err := compare(op, left, right)
-		if check(err); !ok {
+		right := r.eval(e.right[i])
+		if !r.compare(op, left, right) {
 			return false
 		}
 		left = right
@@ -493,19 +488,24 @@ type binaryExpr struct {
 	left, right expr
 }
 
-func (e binaryExpr) eval(r *runner) any { return operate(e.op, e.left.eval(r), e.right.eval(r)) }
+func (e binaryExpr) eval(r *runner) any { return r.operate(e.op, r.eval(e.left), r.eval(e.right)) }
 
-func operate(op string, left, right any) any {
+func (r *runner) operate(op string, left, right any) any {
+	if op == "~" {
+		return r.joined(r.text(left), r.text(right))
+	}
 	switch l := left.(type) {
 	case string:
 		switch rt := right.(type) {
 		case string:
 			if op == "+" {
-				return joined(l, rt)
+				return r.joined(l, rt)
 			}
 		case int64:
-			if op == "*" && rt*int64(len(l)) < 1<<20 {
-				return strings.Repeat(l, int(max(rt, 0)))
+			if op == "*" {
+				n := int(min(max(rt, 0), maxSteps*bytesPerStep+1))
+				r.chargeCopies(n, len(l))
+				return strings.Repeat(l, n)
 			}
 		}
 		if op == "%" {
@@ -513,35 +513,22 @@ func operate(op string, left, right any) any {
 		}
 	case *List:
 		if other, ok := right.(*List); ok && op == "+" {
+			r.chargeItems(len(l.Items) + len(other.Items))
 			return &List{Items: slices.Concat(l.Items, other.Items)}
-		}
-	}
-	if op == "~" {
-		return joined(toText(left), toText(right))
-	}
-	a, isInt := left.(int64)
-	b, bothInt := right.(int64)
-	if isInt && bothInt {
-		switch op {
-		case "+":
-			return a + b
-		case "-":
-			return a - b
-		case "*":
-			return a * b
-		}
-		if (op == "//" || op == "%") && b != 0 {
-			quotient := int64(math.Floor(float64(a) / float64(b)))
-			if op == "//" {
-				return quotient
-			}
-			return a - quotient*b
 		}
 	}
 	x, okX := number(left)
 	y, okY := number(right)
 	if !okX || !okY {
 		fail("%s %s %s", typeName(left), op, typeName(right))
+	}
+	if y == 0 && (op == "/" || op == "//" || op == "%") {
+		fail("division by zero")
+	}
+	a, isInt := left.(int64)
+	b, bothInt := right.(int64)
+	if isInt && bothInt && op != "/" && (op != "**" || b >= 0) {
+		return integers(op, a, b)
 	}
 	switch op {
 	case "+":
@@ -551,43 +538,64 @@ func operate(op string, left, right any) any {
 	case "*":
 		return x * y
 	case "**":
-		if p := math.Pow(x, y); isInt && bothInt && b >= 0 {
-			return int64(p)
-		} else {
-			return p
-		}
-	}
-	switch {
-	case y == 0:
-		fail("division by zero")
-	case op == "//":
+		return math.Pow(x, y)
+	case "//":
 		return math.Floor(x / y)
-	case op == "%":
+	case "%":
 		return x - math.Floor(x/y)*y
 	}
 	return x / y
 }
 
-// longestText bounds a text that a template makes, in bytes.
-const longestText = 64 << 20
-
-func joined(a, b string) string {
-	if len(a)+len(b) > longestText {
-		fail("the chat template makes a text of more than %d bytes", longestText)
+// integers is an operation of whole numbers, those of Python. What does not fit 64 bits is an error.
+func integers(op string, a, b int64) int64 {
+	x, y := float64(a), float64(b)
+	size, n := 0.0, int64(0)
+	switch op {
+	case "+":
+		size, n = x+y, a+b
+	case "-":
+		size, n = x-y, a-b
+	case "*":
+		size, n = x*y, a*b
+	case "**":
+		if size = math.Pow(x, y); math.Abs(size) < 1<<63 {
+			n = int64(size)
+		}
+	default:
+		quotient := a / b
+		if a%b != 0 && a < 0 != (b < 0) {
+			quotient--
+		}
+		if op == "//" {
+			return quotient
+		}
+		return a - quotient*b
 	}
+	if math.Abs(size) >= 1<<63 {
+		fail("the number %g is too large", size)
+	}
+	return n
+}
+
+func (r *runner) joined(a, b string) string {
+	r.chargeText(len(a) + len(b))
 	return a + b
 }
+
+// chargeItems takes the steps of a copy of n items of a list.
+func (r *runner) chargeItems(n int) { r.charge(n / 8) } // of 16 bytes
 
 type attrExpr struct {
 	of, key expr
 	dot     bool // and not in brackets
 }
 
-func (e attrExpr) eval(r *runner) any { return lookUp(e.of.eval(r), e.key.eval(r), e.dot) }
+func (e attrExpr) eval(r *runner) any { return r.lookUp(r.eval(e.of), r.eval(e.key), e.dot) }
 
-func lookUp(of, key any, dot bool) any {
+func (r *runner) lookUp(of, key any, dot bool) any {
 	name, _ := key.(string)
-	var items []any
+	place, isPlace := key.(int64)
 	switch of := of.(type) {
 	case undefined:
 		fail("'%s' is undefined", of.name)
@@ -600,53 +608,60 @@ func lookUp(of, key any, dot bool) any {
 			}
 		}
 	case *List:
-		items = of.Items
+		n := int64(len(of.Items))
+		if place < 0 {
+			place += n
+		}
+		if isPlace && place >= 0 && place < n {
+			return of.Items[place]
+		}
 	case string:
-		if _, ok := key.(int64); ok {
-			items, _ = iterate(of)
+		if isPlace {
+			text := r.slice(of, &place, nil, nil).(string)
+			if _, n := utf8.DecodeRuneInString(text); n > 0 && (place >= 0 || int64(utf8.RuneCountInString(text)) == -place) {
+				return text[:n]
+			}
 		}
 	}
-	if i, ok := key.(int64); ok {
-		if i < 0 {
-			i += int64(len(items))
-		}
-		if i >= 0 && i < int64(len(items)) {
-			return items[i]
-		}
-	} else if m := method(of, name); m != nil {
+	if m := method(of, name); m != nil {
 		return m
 	}
-	return undefined{toText(key)}
+	return undefined{r.text(key)}
 }
 
 type sliceExpr struct{ of, from, to, step expr }
 
 func (e sliceExpr) eval(r *runner) any {
-	of := e.of.eval(r)
+	of := r.eval(e.of)
 	bounds := [3]*int64{}
 	for i, part := range []expr{e.from, e.to, e.step} {
 		if part == nil {
 			continue
 		}
-		v := part.eval(r)
+		v := r.eval(part)
 		if n, ok := v.(int64); ok {
 			bounds[i] = &n
 		} else if v != nil {
 			fail("a slice from %s", typeName(v))
 		}
 	}
-	cut := slice(itemsOf(of), bounds)
-	if _, isText := of.(string); isText {
-		return strings.Join(texts(cut), "")
-	}
-	return &List{Items: cut}
+	return r.slice(of, bounds[0], bounds[1], bounds[2])
 }
 
 // slice is that of Python.
-func slice(items []any, bounds [3]*int64) (cut []any) {
-	n, step := int64(len(items)), int64(1)
-	if bounds[2] != nil && *bounds[2] != 0 {
-		step = *bounds[2]
+func (r *runner) slice(of any, from, to, step *int64) any {
+	text, isText := of.(string)
+	n, by := int64(0), int64(1)
+	var items []any
+	if isText {
+		r.chargeText(len(text))
+		n = int64(utf8.RuneCountInString(text))
+	} else {
+		items = r.items(of)
+		n = int64(len(items))
+	}
+	if step != nil && *step != 0 {
+		by = *step
 	}
 	at := func(b *int64, otherwise int64) int64 {
 		if b == nil {
@@ -656,32 +671,66 @@ func slice(items []any, bounds [3]*int64) (cut []any) {
 		if i < 0 {
 			i += n
 		}
-		if step < 0 {
+		if by < 0 {
 			return min(max(i, -1), n-1)
 		}
 		return min(max(i, 0), n)
 	}
-	if step < 0 {
-		for i := at(bounds[0], n-1); i > at(bounds[1], -1); i += step {
-			cut = append(cut, items[i])
-		}
-		return cut
+	first, last := at(from, 0), at(to, n)
+	if by < 0 {
+		first, last = at(from, n-1), at(to, -1)
 	}
-	for i := at(bounds[0], 0); i < at(bounds[1], n); i += step {
-		cut = append(cut, items[i])
+	if isText && by == 1 {
+		start := byteOf(text, first)
+		return text[start : start+byteOf(text[start:], max(last-first, 0))]
 	}
-	return cut
+	count := stepsTo(first, last, by)
+	r.chargeItems(count)
+	if isText {
+		r.charge(count)
+		items = r.items(text)
+	}
+	cut := make([]any, count)
+	for i := range cut {
+		cut[i] = items[first+int64(i)*by]
+	}
+	if isText {
+		return strings.Join(r.texts(cut), "")
+	}
+	return &List{Items: cut}
 }
 
-func (a *arguments) eval(r *runner) (c call) {
-	c.plain = evalAll(r, a.plain)
-	for i, name := range a.names {
-		if c.named == nil {
-			c.named = map[string]any{}
+// byteOf is where character number n of a text begins, or the text ends.
+func byteOf(text string, n int64) int {
+	for at := range text {
+		if n == 0 {
+			return at
 		}
-		c.named[name] = a.named[i].eval(r)
+		n--
 	}
-	return c
+	return len(text)
+}
+
+// A call is the arguments of a function, a filter or a test.
+type call struct {
+	plain []any
+	names []string
+	named []any // by names
+}
+
+// arg is the argument at a place, or of a name, or else otherwise.
+func (c call) arg(at int, name string, otherwise any) any {
+	if at < len(c.plain) {
+		return c.plain[at]
+	}
+	if i := slices.Index(c.names, name); i >= 0 {
+		return c.named[i]
+	}
+	return otherwise
+}
+
+func (a *arguments) eval(r *runner) call {
+	return call{r.evalAll(a.plain), a.names, r.evalAll(a.named)}
 }
 
 type callExpr struct {
@@ -691,18 +740,16 @@ type callExpr struct {
 }
 
 func (e callExpr) eval(r *runner) any {
-	of := e.of.eval(r)
+	of := r.eval(e.of)
 	f, ok := of.(function)
 	if !ok {
 		name := typeName(of)
 		if u, is := of.(undefined); is {
 			name = "'" + u.name + "'"
 		}
-		fail("line %d: %s is no function", e.line, name)
+		fail("line %d: %s is not a function", e.line, name)
 	}
-	c := e.args.eval(r)
-	r.step()
-	return f(r, c.plain, c.named)
+	return f(r, e.args.eval(r))
 }
 
 type filterExpr struct {
@@ -713,7 +760,7 @@ type filterExpr struct {
 }
 
 func (e filterExpr) eval(r *runner) any {
-	of, c := e.of.eval(r), e.args.eval(r)
+	of, c := r.eval(e.of), e.args.eval(r)
 	defer explained("line %d: filter %s", e.line, e.name)
 	return filters[e.name](r, of, c)
 }
@@ -726,16 +773,5 @@ type testExpr struct {
 }
 
 func (e testExpr) eval(r *runner) any {
-	return tests[e.name](e.of.eval(r), e.args.eval(r).plain) != e.not
-}
-
-// All goes over the keys that are texts, and their values.
-func (d *Dict) All() iter.Seq2[string, any] {
-	return func(yield func(string, any) bool) {
-		for _, k := range d.keys {
-			if name, ok := k.(string); ok && !yield(name, d.values[k]) {
-				return
-			}
-		}
-	}
+	return tests[e.name](r, r.eval(e.of), e.args.eval(r).plain) != e.not
 }

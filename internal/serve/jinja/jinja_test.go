@@ -49,7 +49,7 @@ func testVectors(t *testing.T, path string, texts bool) {
 			for _, k := range value.(*Dict).keys {
 				vars[k.(string)], _ = value.(*Dict).Get(k)
 			}
-			text, err := template.Run(vars, now)
+			text, err := template.Run(t.Context(), vars, now)
 			if v.Error != "" {
 				if err == nil || texts && !strings.Contains(err.Error(), v.Error) {
 					t.Errorf("%v, want the error %q", err, v.Error)
@@ -81,34 +81,16 @@ func TestRefused(t *testing.T) {
 		})
 	}
 	for _, test := range []struct{ name, template, want string }{
-		{"endless", "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "takes too long"},
-		{"recursion", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "deep"},
-		{"a huge range", "{{ range(100000000000) | list }}", "range from 0"},
-		{"a call of nothing", "{{ nothing() }}", "'nothing' is no function"},
+		{"a call of nothing", "{{ nothing() }}", "'nothing' is not a function"},
 		{"division", "{{ 1 / 0 }}", "division by zero"},
 		{"a break out of a macro", "{% for i in [1] %}{% macro m() %}{% break %}{% endmacro %}{{ m() }}{% endfor %}", "break outside of a loop"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			template, err := Parse(test.template)
 			require.NoError(t, err)
-			if _, err := template.Run(nil, time.Time{}); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := template.Run(t.Context(), nil, time.Time{}); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("%v, want %q", err, test.want)
 			}
 		})
 	}
-}
-
-func FuzzParse(f *testing.F) {
-	raw, err := os.ReadFile("testdata/vectors.json")
-	require.NoError(f, err)
-	var vectors []struct{ Template string }
-	require.NoError(f, json.Unmarshal(raw, &vectors))
-	for _, v := range vectors {
-		f.Add(v.Template)
-	}
-	f.Fuzz(func(_ *testing.T, source string) {
-		if template, err := Parse(source); err == nil && len(source) < 200 {
-			_, _ = template.Run(map[string]any{"messages": &List{}}, time.Time{})
-		}
-	})
 }

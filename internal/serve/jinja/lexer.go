@@ -40,11 +40,9 @@ func lex(source string) (tokens []token) {
 	line := 1
 	strip, trim := false, false // what the tag before does with the text after it
 	for at := 0; at < len(source); {
-		open := len(source)
-		for _, mark := range []string{"{{", "{%", "{#"} {
-			if i := strings.Index(source[at:], mark); i >= 0 {
-				open = min(open, at+i)
-			}
+		open := at
+		for open < len(source) && (source[open] != '{' || open+1 == len(source) || !strings.ContainsRune("{%#", rune(source[open+1]))) {
+			open++
 		}
 		text := source[at:open]
 		lines := strings.Count(text, "\n")

@@ -4,53 +4,24 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // A Template is a parsed template. It is safe for concurrent use.
 type Template struct{ body []node }
 
-// Parse reads a template.
+// Parse reads a template, of at most 256 KiB.
 func Parse(source string) (t *Template, err error) {
 	defer recovered(&err)
+	if len(source) > maxSource {
+		fail("the chat template has %d bytes: want at most %d", len(source), maxSource)
+	}
 	p := &parser{tokens: lex(source)}
 	body := p.nodes()
 	if p.peek().kind != endOfFile {
 		p.fail("{%% %s %%} ends nothing", p.tokens[p.at+1].text)
 	}
 	return &Template{body}, nil
-}
-
-// A failure is what ends the work at a template: it is panicked with, and [Parse] and [Template.Run] return its error.
-type failure struct{ err error }
-
-func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...)}) }
-
-func check(err error) {
-	if err != nil {
-		panic(failure{err})
-	}
-}
-
-// recovered makes an error of a failure. It is deferred.
-func recovered(err *error) {
-	switch reason := recover().(type) {
-	case nil:
-	case failure:
-		*err = reason.err
-	default:
-		panic(reason)
-	}
-}
-
-// explained says of a failure what has failed. It is deferred.
-func explained(format string, args ...any) {
-	switch reason := recover().(type) {
-	case nil:
-	case failure:
-		fail("%s: %w", fmt.Sprintf(format, args...), reason.err)
-	default:
-		panic(reason)
-	}
 }
 
 // A node writes a part of the text. An expr has a value.
@@ -64,9 +35,6 @@ type parser struct {
 	at     int
 	depth  int
 }
-
-// deepest bounds how deep templates are nested.
-const deepest = 200
 
 func (p *parser) peek() token { return p.tokens[p.at] }
 
@@ -115,8 +83,8 @@ func (p *parser) end() { p.expectKind(endBlock, "%}") }
 
 // deeper counts how deep the parser is until the function that it returns is called.
 func (p *parser) deeper() func() {
-	if p.depth++; p.depth > deepest {
-		p.fail("nested more than %d deep", deepest)
+	if p.depth++; p.depth > maxNesting {
+		p.fail("nested more than %d deep", maxNesting)
 	}
 	return func() { p.depth-- }
 }
@@ -137,15 +105,11 @@ func (p *parser) nodes() (all []node) {
 			p.expectKind(endPrint, "}}")
 		case beginBlock:
 			word := p.tokens[p.at+1]
-			parse := blocks[word.text]
-			if word.kind != nameToken || parse == nil {
-				if slices.Contains(enders, word.text) {
-					return all
-				}
-				p.fail("{%% %s %%} is not supported", word.text)
+			if slices.Contains(enders, word.text) {
+				return all
 			}
-			p.at += 2
-			all = append(all, parse(p))
+			p.at++
+			all = append(all, p.block(p.name()))
 		default:
 			p.fail("unexpected %q", t.text)
 		}
@@ -154,16 +118,26 @@ func (p *parser) nodes() (all []node) {
 
 var enders = []string{"elif", "else", "endif", "endfor", "endset", "endmacro", "endgeneration", "endfilter", "endcall"}
 
-var blocks map[string]func(*parser) node
-
-func init() {
-	blocks = map[string]func(*parser) node{
-		"if": (*parser).ifBlock, "for": (*parser).forBlock, "set": (*parser).setBlock, "macro": (*parser).macroBlock,
-		"break":    func(p *parser) node { p.end(); return breaks },
-		"continue": func(p *parser) node { p.end(); return continues },
-		// What the model is trained to say is marked, and nothing else.
-		"generation": func(p *parser) node { p.end(); return group(p.until("endgeneration")) },
+func (p *parser) block(name string) node {
+	switch name {
+	case "if":
+		return p.ifBlock()
+	case "for":
+		return p.forBlock()
+	case "set":
+		return p.setBlock()
+	case "macro":
+		return p.macroBlock()
+	case "break", "continue":
+		p.end()
+		return jump(name)
+	case "generation": // it marks what the model is trained to answer, and writes nothing itself
+		p.end()
+		return group(p.until("endgeneration"))
 	}
+	p.at--
+	p.fail("{%% %s %%} is not supported", name)
+	return nil
 }
 
 // body parses the body of a block whose end has this name, up to the name of the block that follows it.
@@ -185,6 +159,7 @@ func (p *parser) until(end string) []node {
 }
 
 func (p *parser) ifBlock() node {
+	defer p.deeper()()
 	n := &ifNode{test: p.tuple()}
 	p.end()
 	n.then = p.body("endif")
@@ -311,6 +286,7 @@ func (p *parser) logical(word string, parse func(*parser) expr) expr {
 
 func (p *parser) not() expr {
 	if p.accept("not") {
+		defer p.deeper()()
 		return notExpr{p.not()}
 	}
 	return p.compare()
@@ -358,8 +334,10 @@ func (p *parser) binary(level int) expr {
 func (p *parser) unary(filters bool) (e expr) {
 	switch {
 	case p.accept("-"):
+		defer p.deeper()()
 		e = negExpr{p.unary(false)}
 	case p.accept("+"):
+		defer p.deeper()()
 		e = p.unary(false)
 	default:
 		e = p.postfix(p.primary())
@@ -374,11 +352,11 @@ func (p *parser) primary() expr {
 	t := p.next()
 	switch t.kind {
 	case stringToken:
-		text := t.text
-		for p.peek().kind == stringToken {
-			text += p.next().text
+		var text strings.Builder
+		for text.WriteString(t.text); p.peek().kind == stringToken; {
+			text.WriteString(p.next().text)
 		}
-		return constExpr{text}
+		return constExpr{text.String()}
 	case numberToken:
 		if n, err := strconv.ParseInt(t.text, 10, 64); err == nil {
 			return constExpr{n}
@@ -458,7 +436,7 @@ func (p *parser) postfix(e expr) expr {
 	}
 }
 
-// subscript parses what stands in brackets behind a value.
+// subscript parses the brackets behind a value.
 func (p *parser) subscript() expr {
 	var parts [3]expr
 	n, slice := 0, false
@@ -470,13 +448,16 @@ func (p *parser) subscript() expr {
 			}
 			continue
 		}
+		if parts[n] != nil {
+			p.fail("want ], not %q", p.peek().text)
+		}
 		parts[n] = p.expression()
 	}
 	switch {
 	case slice:
 		return sliceExpr{from: parts[0], to: parts[1], step: parts[2]}
 	case parts[0] == nil:
-		p.fail("nothing stands in the brackets")
+		p.fail("the brackets are empty")
 	}
 	return parts[0]
 }

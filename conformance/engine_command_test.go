@@ -53,7 +53,7 @@ func TestOurBinary(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	play := quote(path) + " play --handshake-address {handshake} --vllm-version {tag} --engine-index {index}"
+	play := quote(path) + " play --frontend-handshake {handshake} --vllm-version {tag} --engine-index {index}"
 	replaying := CommandEngine{Template: play + " --trace {trace} --replay-match {match} --strict"}
 	matrix, mf := repository(t)
 	for _, line := range someLines(matrix, mf) {

@@ -21,7 +21,7 @@ func oneReplay(line string) []string {
 // happened and exits by it, and no process is left.
 func TestBadEngine(t *testing.T) {
 	t.Parallel()
-	soon := []string{"--connect-timeout", "2s", "--idle-timeout", "3s"}
+	soon := []string{"--start-timeout", "2s", "--idle-timeout", "3s"}
 	notExecutable, err := filepath.Abs("../../README.md")
 	require.NoError(t, err)
 	tests := []struct {
@@ -109,7 +109,7 @@ func TestCommandsInWords(t *testing.T) {
 		{"an engine's messages", []string{"--golden", "edge-s1", "--assertion", "fidelity", "--idle-timeout", "1s", "--engine-command", mockEngine(t, "commands-in-words", replaying)}},
 		{"an engine's registration", []string{"--suite", "live", "--idle-timeout", "1s", "--engine-command", mockEngine(t, "commands-in-words")}},
 		{"a frontend's output", []string{"--frontend-command", frontend + " ends {http_port} {handshake}"}},
-		{"a frontend's answers", []string{"--idle-timeout", "1s", "--connect-timeout", "1s", "--frontend-command", frontend + " http {http_port} {handshake}"}},
+		{"a frontend's answers", []string{"--idle-timeout", "1s", "--start-timeout", "1s", "--frontend-command", frontend + " http {http_port} {handshake}"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

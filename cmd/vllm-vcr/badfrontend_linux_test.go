@@ -25,7 +25,7 @@ func TestBadRealFrontend(t *testing.T) {
 			path := filepath.Join(dir, "vllm-rs")
 			require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+test.script+"\n"), 0o755))
 			s, code := runSpied(t, nil, "conform", "--line", "0.33", "--golden", "edge-s1", "--run", "**/fidelity-frontend-index-16",
-				"--connect-timeout", "1s", "--frontend", path, "--model", "testdata/model/tiny")
+				"--start-timeout", "1s", "--frontend", path, "--model", "testdata/model/tiny")
 			if code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}

@@ -144,7 +144,7 @@ func TestBadServers(t *testing.T) {
 // TestBadMoment: ^C in the middle of a download leaves nothing but an exit code.
 func TestBadMoment(t *testing.T) {
 	for _, args := range [][]string{
-		{"golden", "pull"}, {"golden", "verify"}, {"golden", "bundle", "--out", "goldens.tar"}, {"conform"},
+		{"golden", "pull"}, {"golden", "verify"}, {"golden", "bundle", "--output", "goldens.tar"}, {"conform"},
 	} {
 		t.Run(args[len(args)-1], func(t *testing.T) {
 			c := newConsumer(t)

@@ -41,7 +41,7 @@ func spawn(b *testing.B, binary string, codec *protocol.Codec) (ready time.Durat
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()
 	start := time.Now()
-	cmd := exec.CommandContext(ctx, binary, "play", "--handshake-address", f.Handshake(), "--vocab-size", "2048")
+	cmd := exec.CommandContext(ctx, binary, "play", "--frontend-handshake", f.Handshake(), "--vocab-size", "2048")
 	require.NoError(b, cmd.Start())
 	defer func() {
 		cmd.Process.Signal(os.Interrupt)

@@ -54,7 +54,6 @@ func newCaptureDescribeCommand(env *environment) *cobra.Command {
 	grouped(flags, "Flags")
 	opts.s3.addFlags(flags)
 	common(flags, "line", "compat", "manifest", "goldens", "bundle", "base", "base-goldens", "output")
-	renamed(flags, map[string]string{"body": "output"})
 	return cmd
 }
 

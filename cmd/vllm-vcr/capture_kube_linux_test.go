@@ -40,7 +40,7 @@ const (
 // playerInPod is the engine, unless another is wanted.
 const playerInPod = `#!/bin/sh
 while [ $# -gt 1 ]; do [ "$1" != --data-parallel-rpc-port ] || port=$2; shift; done
-exec /vllm-vcr play --handshake-address tcp://127.0.0.1:$port --vllm-version 0.33.0 --vocab-size 2048 --max-model-len 4096 --instance-id 12345`
+exec /vllm-vcr play --frontend-handshake tcp://127.0.0.1:$port --vllm-version 0.33.0 --vocab-size 2048 --max-model-len 4096 --instance-id 12345`
 
 func newSite(t *testing.T, engine string) *site {
 	t.Helper()

@@ -93,7 +93,6 @@ func (opts *loadOptions) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&opts.waitForFetch, "fetch-timeout", 2*time.Hour, "maximum time to wait until the files of --trace-dir are fetched")
 	flags.DurationVar(&opts.tapTime, "tap-timeout", 5*time.Minute, "maximum time for the recorder to finish its files in --trace-dir")
 	grouped(flags, "In a pod")
-	renamed(flags, map[string]string{"report": "report-json", "arrivals": "arrival-trace", "wait-for-fetch": "fetch-timeout"})
 }
 
 // usedBy names the workloads that a field of a shape is for, and what they take it for unless it is given.

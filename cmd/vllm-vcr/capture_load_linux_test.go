@@ -48,12 +48,12 @@ func startPod(t *testing.T, version, dir string, args ...string) *capturePod {
 	engine := fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
 	// The load generator begins first, as it may in a pod, and waits.
 	p.startLoad(t, append([]string{
-		"capture", "load", p.server.URL(), "--model", "tiny", "--trace-dir", dir, "--server-timeout", "1m", "--wait-for-fetch", "1m",
+		"capture", "load", p.server.URL(), "--model", "tiny", "--trace-dir", dir, "--server-timeout", "1m", "--fetch-timeout", "1m",
 	}, args...)...)
 	p.tap = start(t, "record", "--frontend-handshake", p.server.Handshake(), "--engine-handshake", engine, "--until", filepath.Join(dir, pod.Done),
 		"--trace-out", filepath.Join(dir, pod.Trace), "--step-stats-out", filepath.Join(dir, pod.Steps), "--frames-out", filepath.Join(dir, pod.Frames),
 		"--record-tokens", "--vllm-version", "v"+version, "--verbose")
-	start(t, "play", "--handshake-address", engine, "--vllm-version", version, "--vocab-size", "2048", "--seed", "7")
+	start(t, "play", "--frontend-handshake", engine, "--vllm-version", version, "--vocab-size", "2048", "--seed", "7")
 	return p
 }
 
@@ -213,7 +213,7 @@ func TestCapturePodInterrupted(t *testing.T) {
 
 // TestCapturePodNobodyFetches: a pod does not wait for ever, neither for who fetches nor for the tap.
 func TestCapturePodNobodyFetches(t *testing.T) {
-	p := startPod(t, testenv.FrontendVersions()[0], t.TempDir(), "--workload", "concurrency", "--wait-for-fetch", "1ms")
+	p := startPod(t, testenv.FrontendVersions()[0], t.TempDir(), "--workload", "concurrency", "--fetch-timeout", "1ms")
 	if got := p.line(t); got != "phases done, waiting for fetch" {
 		t.Fatal(got)
 	}

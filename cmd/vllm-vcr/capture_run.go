@@ -88,7 +88,6 @@ func (opts *captureRunOptions) addFlags(flags *pflag.FlagSet) {
 	opts.addAdmissionFlag(flags)
 	opts.s3.addFlags(flags)
 	common(flags, "line", "local", "jobs", "work", "no-register", "manifest", "goldens", "upload", "fail-fast", "run-id", "kubeconfig", "namespace")
-	renamed(flags, map[string]string{"goldens-dir": "goldens", "out": "repo", "boot-timeout": "start-timeout"})
 }
 
 func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions, args []string) error {

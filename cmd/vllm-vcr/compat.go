@@ -304,7 +304,6 @@ func (opts *compatSetOptions) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&opts.change.Remove, "remove", false, "remove the line, with the comments directly above it")
 	grouped(flags, "Change")
 	opts.in.addFlags(flags)
-	renamed(flags, map[string]string{"validated": "fidelity-validated"})
 	addJSONFlag(flags, &opts.json)
 }
 

@@ -70,7 +70,7 @@ func newConformCommand(env *environment) *cobra.Command {
 			"      --frontend-command './my-frontend {handshake} {http_port}'\n" +
 			"  vllm-vcr conform --line 0.33 --frontend ./vllm-rs\n" +
 			"  vllm-vcr conform --self-test",
-		Args: func(cmd *cobra.Command, args []string) error { return cobra.NoArgs(cmd, opts.report.takeFile(args)) },
+		Args: onlyCommands,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runConform(cmd.Context(), env, opts) },
 	}
 	opts.addFlags(cmd.Flags())
@@ -106,12 +106,12 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	opts.plan.addPrintFlags(flags)
 	grouped(flags, "Other actions")
 	opts.report.addFlags(flags)
-	addReportOnStdout(flags, &opts.report)
+	flags.BoolVar(&opts.report.onStdout, "json", false, "print the report, or the cases of --list, as one JSON value instead of text; docs/json.md has its keys")
+	grouped(flags, "Report")
 	opts.in.addFlags(flags)
 	opts.store.addFlags(flags)
 	common(flags, "line", "golden", "assertion", "run", "suite", "engine-command", "engine-handshake", "frontend-command", "frontend-url", "frontend-handshake",
 		"frontend", "model", "start-timeout", "idle-timeout", "golden-timeout", "fail-fast", "expectations", "self-test", "list", "explain", "report-dir", "report-json", "compat", "manifest", "goldens")
-	renamed(flags, map[string]string{"engine-address": "engine-handshake", "connect-timeout": "start-timeout"})
 }
 
 func runConform(ctx context.Context, env *environment, opts conformOptions) error {

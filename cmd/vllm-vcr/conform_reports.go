@@ -85,7 +85,6 @@ func newMergeCommand(env *environment) *cobra.Command {
 		},
 	}
 	opts.addOutputFlags(cmd.Flags())
-	renamed(cmd.Flags(), map[string]string{"json": "report-json"})
 	return cmd
 }
 

@@ -225,7 +225,6 @@ func newDriftExtractCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.version, "vllm-version", "", "vLLM `VERSION` of the sources in DIR, if they do not contain it")
 	flags.BoolVar(&opts.partial, "partial", false, "print an incomplete profile too; the exit code is still 3")
 	flags.BoolVar(&opts.yanked, "yanked", false, "read a yanked release too")
-	renamed(flags, map[string]string{"version": "vllm-version"})
 	return cmd
 }
 

@@ -68,7 +68,6 @@ func newDriftAcceptCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.cache, "cache", "", "`FOLDER` for the model of the frontends (default vllm-vcr in the user's cache directory)")
 	grouped(flags, "Measurement")
 	opts.in.addFlags(flags)
-	renamed(flags, map[string]string{"workers": "jobs"})
 	return cmd
 }
 

@@ -108,7 +108,6 @@ func (opts *adoptOptions) addFlags(flags *pflag.FlagSet) {
 	grouped(flags, "Report")
 	opts.store.addFlags(flags)
 	common(flags, "repo", "max-stable", "fidelity-validated", "prune", "dry-run", "engine", "work", "format", "output")
-	renamed(flags, map[string]string{"window": "max-stable"})
 }
 
 // check refuses flags that say nothing sensible, before anything is read.

@@ -95,7 +95,6 @@ func (opts *driftOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.expectations, "expectations", "", "`FILE` of known failures (default none)")
 	grouped(flags, "What is checked")
 	opts.report.addFlags(flags)
-	renamed(flags, map[string]string{"json": "report-json", "boot-timeout": "start-timeout"})
 	flags.StringVar(&opts.layersJSON, "layers-json", "", "`FILE` to write the verdict of each layer to as JSON; --report-dir has it as "+drift.JSONFile+" (default none)")
 	grouped(flags, "Report")
 	opts.in.addFlags(flags)

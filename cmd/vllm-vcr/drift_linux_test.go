@@ -347,7 +347,7 @@ func TestDriftCheckEngine(t *testing.T) {
 			name: "of another line", code: 1, want: []string{"drift: found: vLLM 0.33.0 does not work as line 0.33: engine found: "},
 		}},
 		{"exec sleep 1000", driftCase{
-			name: "hangs", args: []string{"--boot-timeout", "2s"}, code: 3,
+			name: "hangs", args: []string{"--start-timeout", "2s"}, code: 3,
 			want: []string{"drift: unknown: vLLM 0.33.0 could not be judged: engine unknown: it does not register: 0.33/live/handshake ("},
 		}},
 		{"echo ::error::no torch; exit 3", driftCase{

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"regexp"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -31,7 +30,7 @@ type environment struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
 	environ        []string // all variables, as "NAME=value"
-	twins          []twin   // of the flags that variables have set
+	fromVariables  []string // names of the flags that variables have set
 	args           []string // of the command line
 	now            func() time.Time
 	grace          time.Duration // after a signal, for a player
@@ -47,6 +46,7 @@ type environment struct {
 	code           string // the first code that was printed to stderr, if possible of an error; empty if none was
 	codeOfError    bool
 	running        context.Context // of the command
+	begun          bool            // the command line could be read
 }
 
 func newEnvironment(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *environment {
@@ -91,46 +91,24 @@ func explained(code string) string { return "explain: vllm-vcr help " + code }
 // execute runs the command line and returns the exit code, with the reason unless that is 0.
 func (env *environment) execute(ctx context.Context, args []string) (int, error) {
 	args = simArguments(args)
-	root := newCommandFor(env, args)
+	root := newRootCommand(env)
 	if len(args) > 0 && isCompletion(args[0]) {
 		addCompletion(env, root)
 	}
 	env.args, env.running = args, ctx
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return conformance.ExitOK, nil
 	}
-	var word string
-	if n, _ := fmt.Sscanf(err.Error(), "unknown command %q", &word); n == 1 && strings.HasSuffix(err.Error(), fmt.Sprintf(" for %q", root.Name())) {
-		err = unknownCommand(root, word) // cobra's has several lines
+	if !env.begun {
+		err = fmt.Errorf("%w (usage: %s; see --help)", err, cmd.UseLine())
 	}
-	err = env.nameVariables(err)
 	var coded exitError
 	if errors.As(err, &coded) {
 		return coded.code, err
 	}
-	return conformance.ExitUsage, err
-}
-
-// nameVariables makes an error about flags name the variables that set them, where it was not the command line. What an
-// error quotes stays: it is a text of the user's.
-func (env *environment) nameVariables(err error) error {
-	var coded exitError
-	if len(env.twins) == 0 || errors.As(err, &coded) && coded.code != conformance.ExitUsage {
-		return err
-	}
-	text := err.Error()
-	parts := strings.Split(text, `"`)
-	for i := 0; i < len(parts); i += 2 {
-		for _, twin := range env.twins {
-			parts[i] = regexp.MustCompile(`(^|[^\w-])--`+twin.flag+`($|[^\w-])`).ReplaceAllString(parts[i], "${1}"+twin.variable+"${2}")
-		}
-	}
-	if named := strings.Join(parts, `"`); named != text {
-		return renamedError{named, err}
-	}
-	return err
+	return conformance.ExitUsage, env.namingVariables(err)
 }
 
 // getenv is the value of an environment variable, "" if it is not set.

@@ -100,7 +100,6 @@ func (opts *goldenAddOptions) addFlags(flags *pflag.FlagSet) {
 	grouped(flags, "Files")
 	opts.s3.addFlags(flags)
 	common(flags, "trace", "line", "id", "role", "scenario", "seed", "dry-run", "manifest", "goldens", "upload")
-	renamed(flags, map[string]string{"goldens-dir": "goldens"})
 }
 
 func runGoldenAdd(ctx context.Context, env *environment, opts goldenAddOptions) error {
@@ -272,7 +271,6 @@ func newGoldenExportCommand(env *environment) *cobra.Command {
 	grouped(flags, "Output")
 	opts.fetch.addFlags(flags)
 	common(flags, "output", "model-out")
-	renamed(flags, map[string]string{"out": "output"})
 	return cmd
 }
 

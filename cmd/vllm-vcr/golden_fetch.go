@@ -102,7 +102,6 @@ func newGoldenBundleCommand(env *environment) *cobra.Command {
 	cmd.Flags().StringVarP(&opts.out, "output", "o", "", "bundle `FILE` to write; required")
 	grouped(cmd.Flags(), "Output")
 	common(cmd.Flags(), "output")
-	renamed(cmd.Flags(), map[string]string{"out": "output"})
 	return cmd
 }
 

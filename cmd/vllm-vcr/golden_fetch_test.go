@@ -16,7 +16,7 @@ func TestGoldenVerifyFindsStowaway(t *testing.T) {
 	dir := t.TempDir()
 	whole, other := filepath.Join(dir, "whole.tar"), filepath.Join(dir, "other.tar")
 	t.Chdir("../..")
-	if code, stdout, stderr := runApp("golden", "bundle", "--line", "0.33", "--golden", "edge-s1", "--out", whole); code != 0 {
+	if code, stdout, stderr := runApp("golden", "bundle", "--line", "0.33", "--golden", "edge-s1", "--output", whole); code != 0 {
 		t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 	stowAway(t, whole, other, []byte("stowaway"))

@@ -1,22 +1,20 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
+	"text/template"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
-// What the annotations of a flag say of it.
+// Annotations of a flag.
 const (
-	noteGroup  = "group"     // the title that it is listed under
-	noteCommon = "common"    // the short help lists it
-	noteOld    = "old names" // names that it had and that still work
+	noteGroup  = "group"  // the title that the help lists it under
+	noteCommon = "common" // the short help lists it
 )
 
 // grouped lists all flags that are in no group yet under a title.
@@ -42,22 +40,6 @@ func common(flags *pflag.FlagSet, names ...string) {
 	}
 }
 
-// renamed lets old names of flags, and the variables of old names, stand for the new ones.
-func renamed(flags *pflag.FlagSet, newNames map[string]string) {
-	alsoNamed(flags, newNames)
-	for _, old := range slices.Sorted(maps.Keys(newNames)) {
-		annotate(mustLookup(flags, newNames[old]), noteOld, old)
-	}
-}
-
-// alsoNamed lets other names stand for flags, without a variable of that name.
-func alsoNamed(flags *pflag.FlagSet, names map[string]string) {
-	before := flags.GetNormalizeFunc()
-	flags.SetNormalizeFunc(func(set *pflag.FlagSet, name string) pflag.NormalizedName {
-		return before(set, cmp.Or(names[name], name))
-	})
-}
-
 func annotate(f *pflag.Flag, note, value string) {
 	if f.Annotations == nil {
 		f.Annotations = map[string][]string{}
@@ -65,7 +47,7 @@ func annotate(f *pflag.Flag, note, value string) {
 	f.Annotations[note] = append(f.Annotations[note], value)
 }
 
-// mustLookup is a flag that the program has.
+// mustLookup returns a flag that the program has.
 func mustLookup(flags *pflag.FlagSet, name string) *pflag.Flag {
 	f := flags.Lookup(name)
 	if f == nil {
@@ -74,130 +56,124 @@ func mustLookup(flags *pflag.FlagSet, name string) *pflag.Flag {
 	return f
 }
 
-// flagGroup is some flags of a command under a title.
-type flagGroup struct {
-	title string
-	flags []*pflag.Flag
+// usageTemplate is what cobra prints below the description of a command. Cobra's own one lists the flags in one group.
+const usageTemplate = `Usage:
+  {{.UseLine}}
+{{with .Example}}
+Examples:
+{{.}}
+{{end}}{{if .HasAvailableSubCommands}}
+Commands:
+{{range .Commands}}{{if .IsAvailableCommand}}{{entry .Name .Short}}{{end}}{{end}}{{end}}{{range flagGroups .}}
+{{.Title}}:
+{{range .Flags}}{{flag .}}{{end}}{{end}}{{with more .}}
+{{.}}
+{{end}}`
+
+const helpTemplate = `{{with .Long}}{{wrap .}}{{else}}{{wrap (print .Short ".")}}{{end}}
+
+{{.UsageString}}`
+
+// setTemplates has cobra print the help with flags in groups.
+func setTemplates(root *cobra.Command) {
+	cobra.AddTemplateFuncs(template.FuncMap{
+		"entry": entry, "flag": flagEntry, "wrap": wrapText, "more": moreFlags,
+		"flagGroups": func(cmd *cobra.Command) []flagGroup { return flagGroups(cmd, wantsAll(cmd)) },
+	})
+	root.SetUsageTemplate(usageTemplate)
+	root.SetHelpTemplate(helpTemplate)
 }
 
-// flagGroups are the flags of a command that the help lists, in the order in which they were defined, and how many others
-// --help-all lists.
-func flagGroups(cmd *cobra.Command, all bool) (groups []flagGroup, more int) {
-	flags := ownFlags(cmd)
-	hasCommon := func(f *pflag.Flag) bool { return f.Annotations[noteCommon] != nil }
-	all = all || !slices.ContainsFunc(flags, hasCommon)
-	for _, f := range flags {
-		if !all && !hasCommon(f) {
-			more++
+// wantsAll reports whether --help-all was given.
+func wantsAll(cmd *cobra.Command) bool {
+	return mustLookup(cmd.Root().PersistentFlags(), "help-all").Value.String() == "true"
+}
+
+// flagGroup is some flags of a command under a title.
+type flagGroup struct {
+	Title string
+	Flags []*pflag.Flag
+}
+
+// flagGroups returns the flags of a command in the order in which they were defined, those of every command last. Without
+// all it returns only those of the short help.
+func flagGroups(cmd *cobra.Command, all bool) (groups []flagGroup) {
+	own, global := visibleFlags(cmd)
+	all = all || !slices.ContainsFunc(own, isCommon)
+	for _, f := range own {
+		if !all && !isCommon(f) {
 			continue
 		}
 		title := "Flags"
 		if named := f.Annotations[noteGroup]; named != nil {
 			title = named[0]
 		}
-		at := slices.IndexFunc(groups, func(g flagGroup) bool { return g.title == title })
+		at := slices.IndexFunc(groups, func(g flagGroup) bool { return g.Title == title })
 		if at < 0 {
 			at = len(groups)
-			groups = append(groups, flagGroup{title: title})
+			groups = append(groups, flagGroup{Title: title})
 		}
-		groups[at].flags = append(groups[at].flags, f)
+		groups[at].Flags = append(groups[at].Flags, f)
 	}
-	return groups, more
+	if !wantsAll(cmd) {
+		global = slices.DeleteFunc(global, func(f *pflag.Flag) bool { return !isCommon(f) && f.Name != "help" && f.Name != "version" })
+	}
+	return append(groups, flagGroup{"Flags of every command", global})
 }
 
-// ownFlags are the flags that a command has and its root does not, in the order in which they were defined.
-func ownFlags(cmd *cobra.Command) (own []*pflag.Flag) {
+func isCommon(f *pflag.Flag) bool { return f.Annotations[noteCommon] != nil }
+
+// visibleFlags returns the flags that only a command has, and those that every command has.
+func visibleFlags(cmd *cobra.Command) (own, global []*pflag.Flag) {
+	cmd.InheritedFlags() // adds the flags of the parents, as running the command does
 	inOrder(cmd.Flags(), func(f *pflag.Flag) {
-		isRoot := f.Name == "help" || f.Name == "version" && !cmd.HasParent() || cmd.Root().PersistentFlags().Lookup(f.Name) == f
-		if !f.Hidden && !isRoot {
+		switch {
+		case f.Hidden:
+		case f.Name == "help" || f.Name == "version" && !cmd.HasParent() || cmd.Root().PersistentFlags().Lookup(f.Name) == f:
+			global = append(global, f)
+		default:
 			own = append(own, f)
 		}
 	})
-	return own
+	return own, global
 }
 
-// helpColumns is how wide the help is: a terminal of 80 columns shows it as it is.
+// moreFlags says where the flags are that the short help leaves out, and how to set them in the environment.
+func moreFlags(cmd *cobra.Command) string {
+	own, _ := visibleFlags(cmd)
+	if len(own) == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("Every flag can also be set by an environment variable: --%s by %s.", own[0].Name, envName(own[0].Name))
+	hidden := slices.DeleteFunc(slices.Clone(own), isCommon)
+	if !wantsAll(cmd) && 0 < len(hidden) && len(hidden) < len(own) {
+		text = fmt.Sprintf("%s --help-all lists %d more flags. ", cmd.CommandPath(), len(hidden)) + text
+	}
+	return wrapText(text)
+}
+
+// helpColumns is the width of the help: a terminal of 80 columns shows it as it is.
 const helpColumns = 80
 
 // helpIndent is where the text of a flag or a command begins.
 const helpIndent = 24
 
-// helpText is what --help prints, or --help-all.
-func helpText(cmd *cobra.Command, all bool) string {
-	var b strings.Builder
-	b.WriteString(wrapText(cmp.Or(cmd.Long, cmd.Short+".")) + "\n")
-	fmt.Fprintf(&b, "\nUsage:\n  %s\n", cmd.UseLine())
-	if cmd.Example != "" {
-		fmt.Fprintf(&b, "\nExamples:\n%s\n", strings.Trim(cmd.Example, "\n"))
-	}
-	if cmd.HasAvailableSubCommands() {
-		b.WriteString("\nCommands:\n")
-		for _, child := range cmd.Commands() {
-			if child.IsAvailableCommand() {
-				entry(&b, "  "+child.Name(), child.Short)
-			}
-		}
-	}
-	groups, more := flagGroups(cmd, all)
-	for _, group := range groups {
-		fmt.Fprintf(&b, "\n%s:\n", group.title)
-		for _, f := range group.flags {
-			flagEntry(&b, f)
-		}
-	}
-	b.WriteString("\nFlags of every command:\n")
-	entry(&b, "  -h, --help", "print this help")
-	cmd.Root().PersistentFlags().VisitAll(func(f *pflag.Flag) {
-		if all || f.Annotations[noteCommon] != nil {
-			flagEntry(&b, f)
-		}
-	})
-	if !cmd.HasParent() {
-		entry(&b, "  --version", "print the version of vllm-vcr, and the vLLM lines it supports")
-	}
-	var notes []string
-	if more > 0 {
-		notes = append(notes, fmt.Sprintf("%s --help-all lists %d more flags.", cmd.CommandPath(), more))
-	}
-	if slices.ContainsFunc(groups, func(g flagGroup) bool { return slices.ContainsFunc(g.flags, isDuration) }) {
-		notes = append(notes, "A DURATION is a number with a unit, such as 150ms, 90s, 5m or 2h.")
-	}
-	if len(groups) > 0 {
-		f := groups[0].flags[0]
-		notes = append(notes, fmt.Sprintf("Every flag can also be set by an environment variable: --%s by %s.", f.Name, envName(f.Name)))
-	}
-	if len(notes) > 0 {
-		b.WriteString("\n" + wrapText(strings.Join(notes, " ")) + "\n")
-	}
-	return b.String()
-}
-
-func isDuration(f *pflag.Flag) bool { return f.Value.Type() == "duration" }
-
 // flagEntry is a flag with its text and its default.
-func flagEntry(b *strings.Builder, f *pflag.Flag) {
+func flagEntry(f *pflag.Flag) string {
 	name, usage, fallback := describeFlag(f)
 	if fallback != "" {
 		usage += " (default " + fallback + ")"
 	}
-	entry(b, "  "+name, usage)
+	return entry(name, usage)
 }
 
-// valueNames are what the value of a flag is called where its text does not name it.
-var valueNames = map[string]string{
-	"string": "STRING", "strings": "LIST", "stringArray": "STRING", "stringToString": "KEY=VALUE", "int": "N", "uint": "N", "uint32": "N",
-	"ints": "N,N", "float": "X", "duration": "DURATION", "path": "FILE",
-}
-
-// describeFlag is a flag as it is written on the command line, what it does, and its default, "" where that says nothing.
+// describeFlag returns a flag as it is written on the command line, what it does, and its default, "" for that of the type.
+// A text that ends in "(default …)" explains the default.
 func describeFlag(f *pflag.Flag) (name, usage, fallback string) {
 	kind, usage := pflag.UnquoteUsage(f)
-	if known, ok := valueNames[kind]; ok {
-		kind = known
-	}
 	name = "--" + f.Name
 	switch {
-	case f.NoOptDefVal != "" && kind != "":
+	case kind != "" && f.NoOptDefVal != "":
 		name += "[=" + kind + "]"
 	case kind != "":
 		name += " " + kind
@@ -205,101 +181,50 @@ func describeFlag(f *pflag.Flag) (name, usage, fallback string) {
 	if f.Shorthand != "" {
 		name = "-" + f.Shorthand + ", " + name
 	}
-	usage, fallback = defaultOf(f, usage)
-	if isDuration(f) {
-		fallback = shortDuration(fallback)
-	}
-	return name, usage, fallback
-}
-
-// defaultOf takes a flag's default out of its usage, where that explains it, else
-// from its value, where that says something.
-func defaultOf(f *pflag.Flag, usage string) (rest, fallback string) {
 	if before, after, found := strings.Cut(usage, " (default "); found {
-		return before, strings.TrimSuffix(after, ")")
+		return name, before, strings.TrimSuffix(after, ")")
 	}
 	switch f.DefValue {
-	case "", "0", "0s", "[]", "false": // off, none, or no limit, which the usage says where it matters
-		return usage, ""
+	case "", "0", "0s", "[]", "false":
+		return name, usage, ""
 	}
-	return usage, f.DefValue
+	if f.Value.Type() == "duration" {
+		return name, usage, shortDuration(f.DefValue)
+	}
+	return name, usage, f.DefValue
 }
 
 // shortDuration leaves out the units that are zero: 5m0s is 5m.
 func shortDuration(text string) string {
-	for _, unit := range []struct{ long, short string }{{"m0s", "m"}, {"h0m", "h"}} {
-		if strings.HasSuffix(text, unit.long) {
-			text = strings.TrimSuffix(text, unit.long) + unit.short
-		}
-	}
-	return text
+	return strings.Replace(strings.Replace(text, "m0s", "m", 1), "h0m", "h", 1)
 }
 
 // entry is a name and its text, which begins on the next line if the name is long.
-func entry(b *strings.Builder, name, text string) {
-	lines := wrapWords(text, helpColumns-helpIndent)
-	first := name + strings.Repeat(" ", max(0, helpIndent-utf8.RuneCountInString(name)))
+func entry(name, text string) string {
+	name = "  " + name
+	indent := strings.Repeat(" ", helpIndent)
+	first := fmt.Sprintf("%-*s", helpIndent, name)
 	if utf8.RuneCountInString(name) > helpIndent-2 {
-		fmt.Fprintln(b, name)
-		first = strings.Repeat(" ", helpIndent)
+		first = name + "\n" + indent
 	}
-	for i, line := range lines {
-		if i > 0 {
-			first = strings.Repeat(" ", helpIndent)
-		}
-		fmt.Fprintln(b, first+line)
-	}
+	return first + strings.Join(wrapWords(text, helpColumns-helpIndent), "\n"+indent) + "\n"
 }
 
-// wrapText breaks paragraphs. A line that begins with a space is kept apart from the others: it is a row of a list, a word
-// and its text with spaces between.
+// wrapText breaks the lines of a text. The text of a list, "  word  text", goes on below where it begins.
 func wrapText(text string) string {
 	var out []string
-	for i, paragraph := range paragraphs(text) {
-		if i > 0 {
-			out = append(out, "")
+	for line := range strings.SplitSeq(text, "\n") {
+		indent := 0
+		if word, rest, isRow := strings.Cut(strings.TrimPrefix(line, "  "), "  "); isRow && word != "" {
+			indent = len(line) - len(strings.TrimLeft(rest, " "))
 		}
-		for _, row := range paragraph {
-			indent := 0
-			if word, text, isRow := listRow(row); isRow {
-				indent = utf8.RuneCountInString(row) - utf8.RuneCountInString(text)
-				row = "  " + word + strings.Repeat(" ", indent-2-utf8.RuneCountInString(word)) + text
-			}
-			for n, line := range wrapWords(row[indent:], helpColumns-indent) {
-				lead := row[:indent]
-				if n > 0 {
-					lead = strings.Repeat(" ", indent)
-				}
-				out = append(out, lead+line)
-			}
+		lead := line[:indent]
+		for _, words := range wrapWords(line[indent:], helpColumns-indent) {
+			out = append(out, lead+words)
+			lead = strings.Repeat(" ", indent)
 		}
 	}
 	return strings.Join(out, "\n")
-}
-
-// paragraphs are the parts of a text between empty lines. Each is its rows: one for its sentences, and one for each entry
-// of a list.
-func paragraphs(text string) (all [][]string) {
-	for _, part := range strings.Split(text, "\n\n") {
-		var rows []string
-		for _, line := range strings.Split(strings.Trim(part, "\n"), "\n") {
-			last := len(rows) - 1
-			if last < 0 || strings.HasPrefix(line, " ") || strings.HasPrefix(rows[last], " ") {
-				rows = append(rows, line)
-				continue
-			}
-			rows[last] += " " + line
-		}
-		all = append(all, rows)
-	}
-	return all
-}
-
-// listRow takes the row of a list apart: "  word  text".
-func listRow(row string) (word, text string, ok bool) {
-	rest, indented := strings.CutPrefix(row, "  ")
-	word, text, ok = strings.Cut(rest, "  ")
-	return word, strings.TrimLeft(text, " "), indented && ok
 }
 
 // wrapWords breaks a text into lines of at most so many columns.

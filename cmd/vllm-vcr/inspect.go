@@ -109,7 +109,6 @@ func (opts *calibrateOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.cachingWord, "prefix-caching", "auto", "auto, true or false")
 	mustLookup(flags, "prefix-caching").Hidden = true // its old name
 	grouped(flags, "Engine of --predict")
-	renamed(flags, map[string]string{"fit": "latency-trace", "kv-block-size": "block-size", "kv-blocks": "num-gpu-blocks-override"})
 }
 
 func runInspectCalibrate(ctx context.Context, env *environment, opts calibrateOptions) error {

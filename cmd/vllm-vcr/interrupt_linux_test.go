@@ -32,7 +32,7 @@ func TestInterrupt(t *testing.T) {
 			name: "an engine in the middle", env: []string{"MOCK_HANGS=" + hangs}, event: hung,
 			args: []string{"--line", "0.33", "--golden", "edge-s1", "--assertion", "fidelity", "--engine-command", mockEngine(t, "hangs-midway", replaying)},
 		},
-		{name: "nobody's engine", args: []string{"--line", "0.33", "--golden", "edge-s1", "--run", "**/schema", "--engine-address", freeAddress(t)}, stderr: "waiting for an engine at tcp://127.0.0.1:"},
+		{name: "nobody's engine", args: []string{"--line", "0.33", "--golden", "edge-s1", "--run", "**/schema", "--engine-handshake", freeAddress(t)}, stderr: "waiting for an engine at tcp://127.0.0.1:"},
 		{
 			name: "an engine that generates", args: []string{"--line", "0.33", "--suite", "live", "-v", "--idle-timeout", "1m", "--engine-command", mockEngine(t, "silent", "--line {line}")},
 			stderr: "msg=case name=0.33/live/schema ",
@@ -167,7 +167,7 @@ func TestKeepAliveInterrupted(t *testing.T) {
 func TestEngineAddress(t *testing.T) {
 	address := freeAddress(t)
 	python := testenv.Python(t)
-	s := startSpied(t, nil, "conform", "--line", "0.33", "--suite", "live", "--engine-address", address)
+	s := startSpied(t, nil, "conform", "--line", "0.33", "--suite", "live", "--engine-handshake", address)
 	s.await(t, s.stderr.has("waiting for an engine at "+address+"\n"))
 	engine := exec.Command(python, "-u", "testdata/engines/mock.py", "--handshake", address)
 	engine.Dir = "../.."
@@ -192,7 +192,7 @@ func TestEngineAddressAlone(t *testing.T) {
 		{"taken", "tcp://" + ln.Addr().String(), `^  R009 frontend: handshake socket: .*address already in use$`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s, code := runSpied(t, nil, "conform", "--line", "0.33", "--golden", "edge-s1", "--assertion", "schema,fidelity", "--connect-timeout", "500ms", "--engine-address", test.address)
+			s, code := runSpied(t, nil, "conform", "--line", "0.33", "--golden", "edge-s1", "--assertion", "schema,fidelity", "--start-timeout", "500ms", "--engine-handshake", test.address)
 			if code != 3 {
 				t.Errorf("exit code %d, want 3", code)
 			}

@@ -5,8 +5,6 @@ import (
 	"io"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -36,44 +34,6 @@ func addJSONFlag(flags *pflag.FlagSet, wanted *bool) {
 	if isShort {
 		common(flags, "json")
 	}
-}
-
-// jsonValue is the value of conform --json: true or false, or the file of the report, for which the flag stood before
-// --report-json did.
-type jsonValue struct{ opts *reportOptions }
-
-func (v jsonValue) String() string {
-	if v.opts != nil && v.opts.onStdout {
-		return "true"
-	}
-	return "false"
-}
-
-func (v jsonValue) Type() string     { return "bool" }
-func (v jsonValue) IsBoolFlag() bool { return true }
-
-func (v jsonValue) Set(text string) error {
-	on, err := strconv.ParseBool(text)
-	if v.opts.onStdout = on; err != nil {
-		v.opts.json = text
-	}
-	return nil
-}
-
-// addReportOnStdout adds --json to conform.
-func addReportOnStdout(flags *pflag.FlagSet, opts *reportOptions) {
-	flags.Var(jsonValue{opts}, "json", "print the report, or the cases of --list, as one JSON value instead of text; docs/json.md has its keys")
-	flags.Lookup("json").NoOptDefVal = "true"
-	grouped(flags, "Report")
-}
-
-// takeFile takes the file of `--json FILE`, as it was written before --report-json, from the arguments.
-func (opts *reportOptions) takeFile(args []string) []string {
-	if len(args) == 1 && opts.onStdout && strings.HasSuffix(args[0], ".json") {
-		opts.json, opts.onStdout = args[0], false
-		return nil
-	}
-	return args
 }
 
 // schemaOf is the value of "schema" of what a command prints.

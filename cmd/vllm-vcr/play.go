@@ -79,8 +79,6 @@ func (opts *playOptions) add(flags *pflag.FlagSet) {
 	opts.source.add(flags)
 	opts.timing.add(flags)
 	opts.peers.add(flags)
-	renamed(flags, map[string]string{"replay-tokens": "trace", "num-gpu-blocks": "num-gpu-blocks-override", "handshake-address": "frontend-handshake"})
-	alsoNamed(flags, map[string]string{"line": "vllm-version"})
 }
 
 // played is what play runs. found knows how requests found their answers, and

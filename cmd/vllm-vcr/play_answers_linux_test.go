@@ -57,7 +57,7 @@ func playingServer(t *testing.T, version string, args ...string) (server *vllmrs
 	require.NoError(t, err)
 	t.Cleanup(func() { server.Close() })
 	player = start(t, append([]string{
-		"play", "--handshake-address", server.Handshake(), "--vllm-version", version,
+		"play", "--frontend-handshake", server.Handshake(), "--vllm-version", version,
 	}, args...)...)
 	if err := server.Healthy(t.Context()); err != nil {
 		t.Fatalf("%v; the player said %s", err, &player.stderr)
@@ -210,7 +210,7 @@ func TestPlayMoreEnginesThanTheFrontendHas(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer server.Close()
-	player := start(t, "play", "--handshake-address", server.Handshake(), "--vllm-version", version, "--engine-count", "4", "--handshake-timeout", "30s")
+	player := start(t, "play", "--frontend-handshake", server.Handshake(), "--vllm-version", version, "--engine-count", "4", "--handshake-timeout", "30s")
 	if code := player.end(t); code != 3 || !strings.Contains(player.stderr.String(), "vllm-vcr: error: engine ") {
 		t.Errorf("exit code %d: %s", code, &player.stderr)
 	}

@@ -119,7 +119,7 @@ func publishedBehind(t *testing.T, version string, run func(t *testing.T, server
 
 func runPlayer(t *testing.T, server *vllmrs.Server, version string, args ...string) {
 	start(t, append([]string{
-		"play", "--handshake-address", server.Handshake(), "--vllm-version", version, "--num-gpu-blocks-override", "64",
+		"play", "--frontend-handshake", server.Handshake(), "--vllm-version", version, "--num-gpu-blocks-override", "64",
 	}, args...)...)
 }
 

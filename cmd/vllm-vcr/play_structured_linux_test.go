@@ -104,7 +104,7 @@ func TestPlayConformsToStructuredOutputs(t *testing.T) {
 			server, err := vllmrs.Start(t.Context(), vllmrs.Options{Binary: testenv.Frontend(t, version), ModelDir: model, ServedName: "model"})
 			require.NoError(t, err)
 			t.Cleanup(func() { server.Close() })
-			player := start(t, "play", "--handshake-address", server.Handshake(), "--vllm-version", version,
+			player := start(t, "play", "--frontend-handshake", server.Handshake(), "--vllm-version", version,
 				"--tokenizer", model, "--max-model-len", "4096")
 			if err := server.Healthy(t.Context()); err != nil {
 				t.Fatalf("%v; the player said %s", err, &player.stderr)

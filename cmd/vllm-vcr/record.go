@@ -117,7 +117,6 @@ func (opts *recordOptions) addFlags(flags *pflag.FlagSet) {
 	grouped(flags, "Progress")
 	common(flags, "frontend-handshake", "engine-handshake", "handshake-timeout", "trace-out", "frames-out", "overwrite", "from-frames", "record-tokens",
 		"record-prompts", "vllm-version", "model", "gpu", "engine-config", "metrics-address")
-	renamed(flags, map[string]string{"tp": "tensor-parallel-size"})
 }
 
 func runRecord(ctx context.Context, env *environment, flags *pflag.FlagSet, opts recordOptions) error {

@@ -96,7 +96,7 @@ func startPair(b *testing.B, binary string, recorded bool) (f *coreclient.Fronte
 		tap = startProcess(b, binary, "record", "--frontend-handshake", f.Handshake(), "--engine-handshake", engine,
 			"--trace-out", filepath.Join(b.TempDir(), "run.jsonl.gz"), "--record-tokens", "--quiet")
 	}
-	startProcess(b, binary, "play", "--handshake-address", engine, "--vocab-size", "2048")
+	startProcess(b, binary, "play", "--frontend-handshake", engine, "--vocab-size", "2048")
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	defer stop()
 	if _, err := f.Accept(ctx); err != nil {

@@ -100,7 +100,7 @@ func TestRecordOnFullDisk(t *testing.T) {
 	summary := t.TempDir() + "/summary.json"
 	tap := start(t, "record", "--frontend-handshake", f.Handshake(), "--engine-handshake", engine,
 		"--trace-out", "/dev/full", "--metrics-address", metrics, "--summary-json", summary)
-	start(t, "play", "--handshake-address", engine, "--vllm-version", protocol.Newest())
+	start(t, "play", "--frontend-handshake", engine, "--vllm-version", protocol.Newest())
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := f.Accept(ctx); err != nil {

@@ -50,7 +50,7 @@ func recordRealFrontend(t *testing.T, version string) {
 		"--vllm-version", "v"+version, "--gpu", "none", "--record-tokens", "--record-prompts", "--metrics-address", metrics,
 		"--trace-out", dir+"/run.jsonl.gz", "--step-stats-out", dir+"/steps.jsonl", "--frames-out", dir+"/frames.jsonl.gz",
 		"--summary-json", dir+"/summary.json")
-	start(t, "play", "--handshake-address", engine, "--vllm-version", version, "--vocab-size", "1000", "--seed", "7")
+	start(t, "play", "--frontend-handshake", engine, "--vllm-version", version, "--vocab-size", "1000", "--seed", "7")
 	if err := server.Healthy(ctx); err != nil {
 		t.Fatalf("%v; the tap said %s", err, &tap.stderr)
 	}
@@ -218,7 +218,7 @@ func TestRecordGuardsTheLine(t *testing.T) {
 	engine := fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
 	out := t.TempDir() + "/run.jsonl"
 	tap := start(t, "record", "--frontend-handshake", f.Handshake(), "--engine-handshake", engine, "--vllm-version", "v0.25.1", "--trace-out", out)
-	start(t, "play", "--handshake-address", engine, "--vllm-version", protocol.Newest())
+	start(t, "play", "--frontend-handshake", engine, "--vllm-version", protocol.Newest())
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := f.Accept(ctx); err == nil {

@@ -76,36 +76,34 @@ func leaves(cmd *cobra.Command) []*cobra.Command {
 
 func section(b *strings.Builder, cmd *cobra.Command) {
 	fmt.Fprintf(b, "\n## %s\n\n%s\n", cmd.CommandPath(), markdownText(cmp.Or(cmd.Long, cmd.Short+".")))
-	cmd.LocalFlags() // gives it the flags of its parents, as a run does, so that its usage has them
+	cmd.LocalFlags() // adds the flags of its parents, as running it does, so that its usage has them
 	fmt.Fprintf(b, "\n```\n%s\n```\n", cmd.UseLine())
 	if cmd.Example != "" {
 		fmt.Fprintf(b, "\nExamples:\n\n```\n%s\n```\n", unindented(cmd.Example))
 	}
-	groups, _ := flagGroups(cmd, true)
-	for _, group := range groups {
-		fmt.Fprintf(b, "\n**%s**\n\n", group.title)
-		flagTable(b, group.flags)
+	groups := flagGroups(cmd, true)
+	for _, group := range groups[:len(groups)-1] {
+		fmt.Fprintf(b, "\n**%s**\n\n", group.Title)
+		flagTable(b, group.Flags)
 	}
 }
 
-// markdownText is a text whose lists are lists.
+// markdownText makes the rows of lists, "  word  text", lists of Markdown.
 func markdownText(text string) string {
 	var out []string
-	for _, paragraph := range paragraphs(text) {
-		var lines []string
-		for _, row := range paragraph {
-			word, text, isRow := listRow(row)
-			if isRow {
-				if len(lines) > 0 && !strings.HasPrefix(lines[len(lines)-1], "- ") {
-					lines = append(lines, "")
-				}
-				row = "- `" + word + "`: " + text
-			}
-			lines = append(lines, row)
+	inList := false
+	for line := range strings.SplitSeq(text, "\n") {
+		row, isRow := strings.CutPrefix(line, "  ")
+		if isRow && !inList && len(out) > 0 && out[len(out)-1] != "" {
+			out = append(out, "")
 		}
-		out = append(out, strings.Join(lines, "\n"))
+		if word, text, ok := strings.Cut(row, "  "); isRow && ok {
+			line = "- `" + word + "`: " + strings.TrimLeft(text, " ")
+		}
+		out = append(out, line)
+		inList = isRow
 	}
-	return strings.Join(out, "\n\n")
+	return strings.Join(out, "\n")
 }
 
 // flagTable lists flags in their order.

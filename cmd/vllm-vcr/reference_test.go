@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"flag"
-	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -89,43 +88,38 @@ func TestHelp(t *testing.T) {
 	})
 }
 
-// TestCommandAlone: the help of a command is that of the whole tree, though a run makes only the command that it is called with.
-func TestCommandAlone(t *testing.T) {
-	visit(newRootCommand(quietEnvironment()), func(cmd *cobra.Command) {
-		path := strings.Fields(cmd.CommandPath())[1:]
-		root := newCommandFor(quietEnvironment(), path)
-		if len(path) > 0 && len(root.Commands()) > 2 { // help is the other one
-			t.Errorf("%s: %d commands were made", cmd.CommandPath(), len(root.Commands()))
-		}
-		alone, _, err := root.Find(path)
-		require.NoError(t, err)
-		require.NoDiff(t, cmp.Diff(helpText(cmd, true), helpText(alone, true)), "%s, in the whole tree and alone", cmd.CommandPath())
-	})
-}
-
 // TestEnvironmentTwinsAreUnique: one variable stands for one flag of a command.
 func TestEnvironmentTwinsAreUnique(t *testing.T) {
 	visit(newRootCommand(quietEnvironment()), func(cmd *cobra.Command) {
 		seen := map[string]string{}
 		add := func(f *pflag.Flag) {
-			for _, flag := range append([]string{f.Name}, f.Annotations[noteOld]...) {
-				name := envName(flag)
-				if other, ok := seen[name]; ok && other != f.Name {
-					t.Errorf("%s: --%s and --%s are both %s", cmd.CommandPath(), other, f.Name, name)
-				}
-				seen[name] = f.Name
+			name := envName(f.Name)
+			if other, ok := seen[name]; ok && other != f.Name {
+				t.Errorf("%s: --%s and --%s are both %s", cmd.CommandPath(), other, f.Name, name)
 			}
+			seen[name] = f.Name
 		}
 		cmd.NonInheritedFlags().VisitAll(add)
 		cmd.InheritedFlags().VisitAll(add)
 	})
 }
 
+func helpOf(t *testing.T, cmd *cobra.Command) string {
+	t.Helper()
+	var b strings.Builder
+	cmd.SetOut(&b)
+	require.NoError(t, cmd.Help())
+	return b.String()
+}
+
 // TestHelpFitsTheTerminal: every help has lines of at most 80 columns, lists each flag once, and the short one lists no flag
 // that the long one does not.
 func TestHelpFitsTheTerminal(t *testing.T) {
 	visit(newRootCommand(quietEnvironment()), func(cmd *cobra.Command) {
-		short, long := helpText(cmd, false), helpText(cmd, true)
+		short := helpOf(t, cmd)
+		mustLookup(cmd.Root().PersistentFlags(), "help-all").Value.Set("true")
+		long := helpOf(t, cmd)
+		*mustLookup(cmd.Root().PersistentFlags(), "help-all").Value.(*helpFlag) = false
 		for line := range strings.Lines(short + long) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpColumns {
 				t.Errorf("%s --help: %d columns: %s", cmd.CommandPath(), n, line)
@@ -139,74 +133,4 @@ func TestHelpFitsTheTerminal(t *testing.T) {
 			}
 		})
 	})
-}
-
-// TestOldNamesOfFlags: flags can be given by the names that they had, on the command line and in the environment. The new
-// name wins in the environment.
-func TestOldNamesOfFlags(t *testing.T) {
-	tests := []struct{ command, old, now, value string }{
-		{"golden add", "goldens-dir", "goldens", "kept"},
-		{"golden export", "out", "output", "trace.jsonl"},
-		{"golden bundle", "out", "output", "goldens.tar"},
-		{"capture run", "goldens-dir", "goldens", "kept"},
-		{"capture run", "out", "repo", "elsewhere"},
-		{"capture describe", "body", "output", "body.md"},
-		{"capture load", "report", "report-json", "load.json"},
-		{"capture load", "arrivals", "arrival-trace", "run.jsonl"},
-		{"conform merge", "json", "report-json", "report.json"},
-		{"drift check", "json", "report-json", "report.json"},
-		{"drift adopt", "window", "max-stable", "3"},
-		{"drift accept", "workers", "jobs", "3"},
-		{"drift extract", "version", "vllm-version", "0.34.0"},
-		{"compat set", "validated", "fidelity-validated", "true"},
-		{"play", "replay-tokens", "trace", "run.jsonl"},
-		{"play", "handshake-address", "frontend-handshake", "tcp://127.0.0.1:1"},
-		{"serve", "handshake-address", "frontend-handshake", "tcp://127.0.0.1:1"},
-		{"serve", "replay-tokens", "trace", "run.jsonl"},
-		{"serve", "num-gpu-blocks", "num-gpu-blocks-override", "77"},
-		{"conform", "engine-address", "engine-handshake", "tcp://127.0.0.1:1"},
-		{"serve", "engine-address", "engine-handshake", "tcp://127.0.0.1:1"},
-		{"conform", "connect-timeout", "start-timeout", "3s"},
-		{"drift check", "boot-timeout", "start-timeout", "3s"},
-		{"capture run", "boot-timeout", "start-timeout", "3s"},
-		{"capture load", "wait-for-fetch", "fetch-timeout", "3s"},
-		{"play", "num-gpu-blocks", "num-gpu-blocks-override", "77"},
-		{"record", "tp", "tensor-parallel-size", "4"},
-		{"inspect calibrate", "fit", "latency-trace", "[run.jsonl]"},
-		{"inspect calibrate", "kv-block-size", "block-size", "32"},
-		{"inspect calibrate", "kv-blocks", "num-gpu-blocks-override", "77"},
-	}
-	known := 0
-	visit(newRootCommand(quietEnvironment()), func(cmd *cobra.Command) {
-		cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) { known += len(f.Annotations[noteOld]) })
-	})
-	if known != len(tests) {
-		t.Errorf("%d flags have old names, and %d are tested", known, len(tests))
-	}
-	for _, test := range tests {
-		t.Run(test.command+" --"+test.old, func(t *testing.T) {
-			given := strings.Trim(test.value, "[]")
-			flagsOf := func(variables map[string]string) (*environment, *pflag.FlagSet) {
-				env := newEnvironment(io.Discard, io.Discard, func(name string) (string, bool) { value, ok := variables[name]; return value, ok })
-				cmd, _, err := newRootCommand(env).Find(strings.Fields(test.command))
-				require.NoError(t, err)
-				return env, cmd.Flags()
-			}
-			_, flags := flagsOf(nil)
-			require.NoError(t, flags.Parse([]string{"--" + test.old + "=" + given}))
-			if f := flags.Lookup(test.now); !f.Changed || f.Value.String() != test.value {
-				t.Errorf("--%s: --%s is %q, want %q", test.old, test.now, f.Value, test.value)
-			}
-			variables := map[string]string{envName(test.old): given}
-			env, flags := flagsOf(variables)
-			if err := env.fromEnvironment(flags); err != nil || flags.Lookup(test.now).Value.String() != test.value {
-				t.Errorf("%s: %v, --%s is %q, want %q", envName(test.old), err, test.now, flags.Lookup(test.now).Value, test.value)
-			}
-			variables[envName(test.old)], variables[envName(test.now)] = "wrong", given
-			env, flags = flagsOf(variables)
-			if err := env.fromEnvironment(flags); err != nil || flags.Lookup(test.now).Value.String() != test.value {
-				t.Errorf("%s beside %s: %v, --%s is %q, want %q", envName(test.now), envName(test.old), err, test.now, flags.Lookup(test.now).Value, test.value)
-			}
-		})
-	}
 }

@@ -108,7 +108,6 @@ func newServeCommand(env *environment) *cobra.Command {
 	flags.StringSliceVar(&opts.env, "frontend-env", nil, "`VARIABLES` for the frontend, as NAME=VALUE or as NAME, which passes on that of serve; it gets no other VLLM_ variables (default none)")
 	flags.BoolVar(&opts.offline, "offline", false, "fetch no frontend: use the cached one, or fail")
 	flags.StringVar(&opts.engineAddress, "engine-handshake", "", "handshake `ADDRESS`, tcp://HOST:PORT, where the builtin frontend waits for an engine of vLLM that you start yourself, in the place of the player")
-	renamed(flags, map[string]string{"engine-address": "engine-handshake"})
 	opts.peers.addFlags(flags)
 	grouped(flags, "Frontend")
 	opts.edge.add(flags)

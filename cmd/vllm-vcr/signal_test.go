@@ -74,7 +74,7 @@ func TestPlayEndsOnSignal(t *testing.T) {
 	for _, sig := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(sig.String(), func(t *testing.T) {
 			address, dialed := listen(t)
-			c := start(t, "play", "--handshake-address", address)
+			c := start(t, "play", "--frontend-handshake", address)
 			select {
 			case <-dialed:
 			case <-time.After(patience):
@@ -121,7 +121,7 @@ func frontendOf(t *testing.T) *coreclient.Frontend {
 // its frontend.
 func TestPlayTellsItsFrontend(t *testing.T) {
 	f := frontendOf(t)
-	c := start(t, "play", "--handshake-address", f.Handshake(), "--vllm-version", protocol.Newest())
+	c := start(t, "play", "--frontend-handshake", f.Handshake(), "--vllm-version", protocol.Newest())
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := f.Accept(ctx); err != nil {
@@ -147,7 +147,7 @@ func TestPlayTellsItsFrontend(t *testing.T) {
 // is not the player's failure.
 func TestPlayEndsWithItsFrontend(t *testing.T) {
 	f := frontendOf(t)
-	c := start(t, "play", "--handshake-address", f.Handshake(), "--vllm-version", protocol.Newest())
+	c := start(t, "play", "--frontend-handshake", f.Handshake(), "--vllm-version", protocol.Newest())
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := f.Accept(ctx); err != nil {

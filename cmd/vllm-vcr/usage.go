@@ -9,136 +9,88 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
-// Mistakes on a command line and in the environment: the messages name what was written, where, and what is wanted.
+// Mistakes on a command line and in the environment.
 
-// explainArguments replaces what cobra writes about arguments ("accepts 1 arg(s), received 0") by the names that the
-// usage of each command has for them. How many a command accepts stays with the command.
-func explainArguments(cmd *cobra.Command) {
-	if check := cmd.Args; check != nil {
-		cmd.Args = func(cmd *cobra.Command, args []string) error {
-			err := check(cmd, args)
-			if err != nil && (strings.Contains(err.Error(), " arg(s)") || strings.HasPrefix(err.Error(), "unknown command ")) {
-				return argumentError(cmd, args, err)
-			}
-			return err
-		}
+// onlyCommands is the check of the arguments of a command that has others below it, and takes no arguments itself.
+func onlyCommands(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
 	}
-	for _, child := range cmd.Commands() {
-		explainArguments(child)
-	}
-}
-
-// argumentError names the argument that is missing, or the first that is too many.
-func argumentError(cmd *cobra.Command, args []string, err error) error {
-	_, usage, _ := strings.Cut(cmd.Use, " ")
-	var wanted []string
-	repeats := false
-	for _, word := range strings.Fields(usage) {
-		name := strings.TrimSuffix(strings.TrimSuffix(strings.Trim(word, "[]"), "…"), "...")
-		repeats = repeats || name != strings.Trim(word, "[]")
-		if len(args) <= len(wanted) && !strings.HasPrefix(word, "[") {
-			return fmt.Errorf("%s: the argument %s is missing: see %s --help", cmd.CommandPath(), name, cmd.CommandPath())
-		}
-		wanted = append(wanted, name)
-	}
-	switch {
-	case repeats || len(args) <= len(wanted):
-		return err
-	case cmd.HasAvailableSubCommands():
-		return unknownCommand(cmd, args[0])
-	case len(wanted) == 0:
-		return fmt.Errorf("%s takes no arguments, but %q is one: see %s --help", cmd.CommandPath(), args[0], cmd.CommandPath())
-	}
-	return fmt.Errorf("%s: the argument %q is too many: want only %s: see %s --help",
-		cmd.CommandPath(), args[len(wanted)], strings.Join(wanted, " and "), cmd.CommandPath())
-}
-
-// unknownCommand is the error of a word that stands where a command of cmd belongs.
-func unknownCommand(cmd *cobra.Command, word string) error {
 	var known []string
 	for _, child := range cmd.Commands() {
 		if child.IsAvailableCommand() {
 			known = append(known, child.Name())
 		}
 	}
-	return fmt.Errorf("unknown command %q for %q%s", word, cmd.CommandPath(), tomlfile.DidYouMean(word, known, "see "+cmd.CommandPath()+" --help"))
+	return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), tomlfile.DidYouMean(args[0], known, ""))
 }
 
-// flagError is the error of a flag that cannot be read.
-func flagError(cmd *cobra.Command, err error) error {
+// suggestFlag adds to the error of an unknown flag the flags that may be meant: those that begin with the word, as half of
+// a name is remembered more often than it is mistyped, else the nearest.
+func suggestFlag(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
-	var wrong *pflag.InvalidValueError
-	help := "see " + cmd.CommandPath() + " --help"
-	switch {
-	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
-		return fmt.Errorf("unknown flag: --%s%s", unknown.GetSpecifiedName(), nearFlag(cmd, unknown.GetSpecifiedName(), help))
-	case errors.As(err, &wrong):
-		err = valueError("--"+wrong.GetFlag().Name, wrong.GetFlag(), wrong.GetValue(), wrong.Unwrap())
+	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
+		return err
 	}
-	return fmt.Errorf("%w: %s", err, help)
-}
-
-// nearFlag suggests flags of a command: those that begin with the word, as half of a name is remembered more often than it
-// is mistyped, else the nearest.
-func nearFlag(cmd *cobra.Command, word, more string) string {
-	var known, begin []string
+	word := unknown.GetSpecifiedName()
+	var known, longer []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		switch {
-		case f.Hidden:
-		case len(word) > 2 && strings.HasPrefix(f.Name, word+"-"):
-			begin = append(begin, "--"+f.Name)
-			fallthrough
-		default:
-			known = append(known, f.Name)
+		if f.Hidden {
+			return
+		}
+		known = append(known, "--"+f.Name)
+		if len(word) > 2 && strings.HasPrefix(f.Name, word+"-") {
+			longer = append(longer, "--"+f.Name)
 		}
 	})
-	if len(begin) > 0 {
-		return "; did you mean " + strings.Join(begin, " or ") + "? " + strings.ToUpper(more[:1]) + more[1:]
+	if len(longer) > 0 {
+		return fmt.Errorf("%w; did you mean %s?", err, strings.Join(longer, " or "))
 	}
-	// The hyphens are no letters that a slip could have left alone.
-	return strings.Replace(tomlfile.DidYouMean(word, known, more), "mean ", "mean --", 1)
+	return fmt.Errorf("%w%s", err, tomlfile.DidYouMean("--"+word, known, ""))
 }
 
-// wantedValues is what the types of flags read.
-var wantedValues = map[string]string{
-	"bool": "true or false", "duration": "a time with its unit, such as 30s or 5m", "float64": "a number",
-	"int": "a whole number", "int64": "a whole number", "uint": "a whole number, 0 or more",
-	"uint32": "a whole number, 0 or more", "uint64": "a whole number, 0 or more",
-	"intSlice": "whole numbers separated by commas, such as 1,16", "stringToString": "KEY=VALUE", "stringSlice": "values separated by commas",
+// hasVariable reports whether a flag can be set in the environment.
+func hasVariable(f *pflag.Flag) bool {
+	return f.Name != "help" && f.Name != "help-all" && !isSimulator(f)
 }
 
-// ofParser is what package strconv puts before its reasons.
-var ofParser = lazyregexp.New(`^strconv\.\w+: parsing "(?:[^"\\]|\\.)*": `)
+// envName is the variable of a flag.
+func envName(flag string) string {
+	return variablePrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
 
-// valueError is the error of a value that the type of its flag does not read. name is the flag, or its variable.
-func valueError(name string, f *pflag.Flag, value string, cause error) error {
-	reason := ofParser().ReplaceAllString(cause.Error(), "")
-	isOurs := reason == cause.Error() && strings.Contains(reason, "want ") // of a type of this program
-	wanted, known := wantedValues[f.Value.Type()]
-	switch {
-	case isOurs || !known:
-		return fmt.Errorf("%s %q: %s", name, value, strings.TrimPrefix(reason, fmt.Sprintf("%q: ", value)))
-	case strings.Contains(reason, "range"):
-		return fmt.Errorf("%s %q: want %s; this one is out of range", name, value, wanted)
+// fromEnvironment sets the flags that the command line does not set from their variables. An empty variable counts as
+// unset: a CI passes on inputs that were left empty in this way.
+func (env *environment) fromEnvironment(flags *pflag.FlagSet) (err error) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		value := env.getenv(envName(f.Name))
+		if value == "" || f.Changed || !hasVariable(f) || err != nil {
+			return
+		}
+		env.fromVariables = append(env.fromVariables, f.Name)
+		if e := flags.Set(f.Name, value); e != nil {
+			err = fmt.Errorf("%s: %w", envName(f.Name), e)
+		}
+	})
+	return err
+}
+
+// namingVariables adds to an error the variables of the flags that it names, where these were set by variables.
+func (env *environment) namingVariables(err error) error {
+	var set []string
+	for _, flag := range env.fromVariables {
+		if strings.Contains(err.Error(), "--"+flag) && !strings.Contains(err.Error(), envName(flag)) {
+			set = append(set, fmt.Sprintf("%s sets --%s", envName(flag), flag))
+		}
 	}
-	return fmt.Errorf("%s %q: want %s", name, value, wanted)
+	if set == nil {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, strings.Join(set, ", "))
 }
-
-// A twin is a flag and the variable that has set it, by the name that the flag has or had.
-type twin struct{ flag, variable string }
-
-// A renamedError is an error with another text.
-type renamedError struct {
-	text string
-	err  error
-}
-
-func (e renamedError) Error() string { return e.text }
-func (e renamedError) Unwrap() error { return e.err }
 
 // otherVariables are those that belong to no flag: of this program, its helper, the container, the tests and the scripts
 // of this repository.
@@ -160,11 +112,8 @@ func knownVariables(root *cobra.Command) []string {
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		add := func(f *pflag.Flag) {
-			if isSimulator(f) {
-				return
-			}
-			for _, name := range slices.Concat([]string{f.Name}, f.Annotations[noteOld]) {
-				known = append(known, envName(name))
+			if !isSimulator(f) {
+				known = append(known, envName(f.Name))
 			}
 		}
 		cmd.Flags().VisitAll(add)
@@ -178,8 +127,8 @@ func knownVariables(root *cobra.Command) []string {
 	return slices.Compact(known)
 }
 
-// warnVariables prints a warning for each variable that looks like one of this program and means nothing: a twin with a
-// slip would be ignored without a word.
+// warnVariables prints a warning for each variable that looks like one of this program and sets nothing: a
+// misspelt one would be ignored silently.
 func (env *environment) warnVariables() {
 	var known []string
 	for _, variable := range env.environ {
@@ -188,7 +137,7 @@ func (env *environment) warnVariables() {
 			continue
 		}
 		if known == nil {
-			other := *env // as to make a command resets the variables of its flags
+			other := *env // a new command tree resets the variables of its flags
 			known = knownVariables(newRootCommand(&other))
 		}
 		if _, found := slices.BinarySearch(known, name); !found {

@@ -201,7 +201,7 @@ func runJob(t *testing.T, m *machine) {
 		case c.Name == deploy.Engine:
 			port := slices.Index(c.Args, "--data-parallel-rpc-port") + 1
 			c.Command = []string{"/vllm-vcr"}
-			c.Args = []string{"play", "--vllm-version", tgt.Release(), "--handshake-address", "tcp://127.0.0.1:" + c.Args[port]}
+			c.Args = []string{"play", "--vllm-version", tgt.Release(), "--frontend-handshake", "tcp://127.0.0.1:" + c.Args[port]}
 		}
 		peers = append(peers, m.start(t, c))
 	}

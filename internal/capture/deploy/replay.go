@@ -114,10 +114,9 @@ func (p Replay) pod(r Run) (kube.PodSpec, error) {
 		return kube.PodSpec{}, err
 	}
 	at := target.Addresses{Host: "0.0.0.0", HTTP: httpPort, FrontendHandshake: frontendHandshake}
-	// The image may be older than this program: --out and, below, --replay-tokens are names that every release knows.
 	export := slices.Concat([]string{
 		"golden", "export", "--line", p.Target.Line, "--golden", p.Target.ID,
-		"--out", path.Join(replayDir, target.TraceFile),
+		"--output", path.Join(replayDir, target.TraceFile),
 	}, p.Source)
 	if folder, isFolder := p.Target.Model.Folder(); isFolder {
 		if err := inBinary(p.Target.Model.Key, folder); err != nil {
@@ -144,7 +143,7 @@ func (p Replay) player() kube.Container {
 		Args: []string{
 			"play",
 			"--frontend-handshake", "tcp://127.0.0.1:" + strconv.Itoa(frontendHandshake), "--handshake-timeout", "10m",
-			"--replay-tokens", path.Join(replayDir, target.TraceFile), "--replay-match", "prefix",
+			"--trace", path.Join(replayDir, target.TraceFile), "--replay-match", "prefix",
 			"--pace", "recorded", "--strict",
 		},
 		Resources: fixed("1", "1Gi"), SecurityContext: confined(true),

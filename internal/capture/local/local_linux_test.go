@@ -65,7 +65,7 @@ func newBench(t *testing.T, vcr, engine string) bench {
 	return b
 }
 
-const playing = `exec "$vcr" play --handshake-address tcp://127.0.0.1:$port --vllm-version ` + localVersion +
+const playing = `exec "$vcr" play --frontend-handshake tcp://127.0.0.1:$port --vllm-version ` + localVersion +
 	` --vocab-size 2048 --max-model-len 4096`
 
 func localTarget(seed uint64) target.Target {

@@ -122,7 +122,7 @@ func (t Target) TapArgs(a Addresses, dir string) []string {
 		"--frames-out", path.Join(dir, FramesFile),
 		"--step-stats-out", path.Join(dir, StepsFile),
 		"--record-tokens", "--record-prompts",
-		"--model", t.Model.Served, "--gpu", t.Model.GPU, "--tp", options[optTensor], // --tp: the image may be older than this program
+		"--model", t.Model.Served, "--gpu", t.Model.GPU, "--tensor-parallel-size", options[optTensor],
 		"--vllm-version", t.Tag, "--engine-config", t.EngineConfig(),
 	}
 	if most, ok := options["max_num_seqs"]; ok {
@@ -143,7 +143,7 @@ func (t Target) LoadArgs(a Addresses, dir string) []string {
 	return slices.Concat([]string{
 		"capture", "load", "http://" + net.JoinHostPort(host, strconv.Itoa(a.HTTP)),
 		"--model", t.AskedModel(), "--workload", string(t.Workload.Kind), "--seed", strconv.FormatUint(t.Seed, 10),
-		"--report", path.Join(dir, LoadFile), "--records", path.Join(dir, RequestsFile),
+		"--report-json", path.Join(dir, LoadFile), "--records", path.Join(dir, RequestsFile),
 	}, t.Workload.Shape.Flags())
 }
 

@@ -173,7 +173,7 @@ func TestActEngineByCommand(t *testing.T) {
 	c := newConsumer(t)
 	seen := filepath.Join(t.TempDir(), "seen")
 	writeFile(t, filepath.Join(c.dir, "engine"), []byte("#!/bin/sh\nenv >'"+seen+"'\nexec '"+binary(t)+
-		"' play --handshake-address \"$1\" --trace \"$2\" --replay-match \"$3\"\n"))
+		"' play --frontend-handshake \"$1\" --trace \"$2\" --replay-match \"$3\"\n"))
 	c.run(t, job(with("line: 0.33", "golden: multiturn-s7", "engine-command: ./engine {handshake} {trace} {match}"))).want(t, map[string]string{
 		"verdict": "pass", "passed": "8", "failed": "0", "report-json": "/.*/report.json",
 	})

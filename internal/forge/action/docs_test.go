@@ -84,7 +84,7 @@ func TestExamplesAreSound(t *testing.T) {
 // TestFirstExamplesRun: what a stranger pastes is green, and red where the engine under test is wrong.
 func TestFirstExamplesRun(t *testing.T) {
 	testenv.Slow(t, "runs whole workflows")
-	engine := "#!/bin/sh\nexec '" + binary(t) + "' play --handshake-address \"$2\""
+	engine := "#!/bin/sh\nexec '" + binary(t) + "' play --frontend-handshake \"$2\""
 	tests := []struct{ name, page, engine, job, says string }{
 		{"action", "docs/action.md", "", "success", "PASS: every gate holds"},
 		{"readme", "README.md", engine + ` --trace "$4"`, "success", "PASS: every gate holds"},

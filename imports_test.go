@@ -129,7 +129,7 @@ var importRules = map[string][]string{
 	"internal/forge/oidc":              {},
 
 	"internal/base":          {},
-	"internal/base/tomlfile": {toml, "github.com/google/go-cmp"}, // go-cmp for rulestest
+	"internal/base/tomlfile": {toml, "github.com/pelletier/go-toml/v2", "github.com/google/go-cmp"}, // go-cmp for rulestest
 
 	"internal/testenv": {},
 }

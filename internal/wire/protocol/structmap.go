@@ -342,21 +342,21 @@ func readWhole(payload []byte, to any) error {
 }
 
 // FieldOf returns a pointer to the field of a struct that has this key on the wire, nil if it has none: to a bool, an int, a
-// float64, a string or a list of such, or to a struct, which is made if there was none. of is a pointer, such as to a
-// [SchedulerStats].
-func FieldOf(of any, key string) any {
+// float64, a string or a list of such, or to a struct, which is made if there was none; and the number of the field. of is a
+// pointer, such as to a [SchedulerStats].
+func FieldOf(of any, key []byte) (field any, number int) {
 	v := reflect.ValueOf(of)
 	t := structTypeOf(v.Type().Elem())
-	i, known := t.keys[key]
+	i, known := t.keys[string(key)]
 	if !known || t.fields[i].kind == appenderField || t.fields[i].kind == listField {
-		return nil
+		return nil, 0
 	}
 	f := reflect.NewAt(t.fields[i].typ, unsafe.Add(v.UnsafePointer(), t.fields[i].offset))
 	if t.fields[i].kind != pointerField {
-		return f.Interface()
+		return f.Interface(), i
 	}
 	if f.Elem().IsNil() {
 		f.Elem().Set(reflect.New(t.fields[i].elem))
 	}
-	return f.Elem().Interface()
+	return f.Elem().Interface(), i
 }

@@ -36,7 +36,7 @@ var importRules = map[string][]string{
 	"internal/check/httpdiff": {"internal/frontends/openai", toml},
 	"compat":                  {toml},
 	"manifest":                {toml},
-	"trace":                   {"internal/wire/protocol", "github.com/klauspost/compress"},
+	"trace":                   {"github.com/klauspost/compress"},
 	"player":                  {"trace", "internal/wire", "internal/engine", "golang.org/x/sys"},
 	"recorder":                {"trace", "internal/wire"},
 	"servetest":               {"player", "internal/serve", "internal/engine/tokenizer", "internal/wire/protocol"},
@@ -63,14 +63,15 @@ var importRules = map[string][]string{
 	"internal/frontends/vllmrs":     {"internal/frontends/openai"},
 	"internal/frontends/pyclient":   {"compat", "internal/upstream/pypi"},
 
-	"internal/serve/edge":    {"internal/serve/grpc", "golang.org/x/sys"},
+	"internal/serve/edge":    {},
 	"internal/serve/grpc":    {},
 	"internal/serve/remote":  {"player", "internal/frontends/coreclient", "internal/wire"},
 	"internal/serve/jinja":   {},
 	"internal/serve/builtin": {"player", "internal/engine/tokenizer", "internal/serve/jinja", "internal/serve/grpc", "internal/wire/pack", "internal/wire/protocol", "github.com/zeebo"},
 	"internal/serve": {
-		".", "player", "internal/frontends", "internal/engine/tokenizer", "internal/capture/cpuengine",
+		".", "player", "internal/frontends", "internal/engine/tokenizer", "internal/capture/cpuengine", "internal/wire/protocol",
 	},
+	"internal/serve/simulator": {"internal/engine", "internal/serve", "github.com/spf13/pflag"},
 
 	"internal/golden":          {},
 	"internal/golden/s3store":  {"internal/golden", "internal/forge/oidc", "github.com/aws"},
@@ -129,7 +130,7 @@ var importRules = map[string][]string{
 	"internal/forge/oidc":              {},
 
 	"internal/base":          {},
-	"internal/base/tomlfile": {toml, "github.com/pelletier/go-toml/v2", "github.com/google/go-cmp"}, // go-cmp for rulestest
+	"internal/base/tomlfile": {toml, "github.com/google/go-cmp"}, // go-cmp for rulestest
 
 	"internal/testenv": {},
 }

@@ -24,9 +24,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/serve"
-	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -86,11 +84,7 @@ func Start(t testing.TB, opt Options) *Server {
 	if opt.Frontend == serve.Builtin && len(opt.FrontendArgs) > 0 {
 		t.Fatalf("servetest: the builtin frontend has no arguments, but FrontendArgs is %q", opt.FrontendArgs)
 	}
-	var tok *tokenizer.Tokenizer
-	if opt.Player, tok, err = configure(opt, model, s.log); err != nil {
-		t.Fatalf("servetest: %v", err)
-	}
-	front, err := opt.front(s.log)
+	cfg, err := opt.config(model, s.log)
 	if err != nil {
 		t.Fatalf("servetest: %v", err)
 	}
@@ -98,44 +92,19 @@ func Start(t testing.TB, opt Options) *Server {
 	if err != nil {
 		t.Fatalf("servetest: %v", err)
 	}
+	ready := make(chan serve.Started, 1)
+	cfg.Listeners, cfg.Ready = []net.Listener{listener}, func(started serve.Started) { ready <- started }
+	server, err := serve.New(cfg)
+	if err != nil {
+		listener.Close()
+		t.Fatalf("servetest: %v", err)
+	}
 	s.URL = "http://" + listener.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	ready := make(chan serve.Started, 1)
-	log, running := front.Log, &serve.Running{}
-	front.Engines = running.Engines
-	var local func(*serve.Engines) (serve.LocalFrontend, error)
-	var locals []*serve.Local
-	if opt.Frontend == serve.Builtin {
-		locals = []*serve.Local{{}}
-		local = func(engines *serve.Engines) (serve.LocalFrontend, error) {
-			return opt.builtin(engines, model, tok, log)
-		}
-	}
 	go func() {
 		defer close(s.ended)
-		s.err = serve.Run(ctx, serve.Options{
-			Model: model, Names: opt.Names, Args: opt.FrontendArgs, Env: opt.FrontendEnv, Local: local, Locals: locals,
-			Frontend: func(ctx context.Context, line string) (serve.Frontend, error) { return opt.frontend(ctx, line, log) },
-			Engines: func(handshake string, n int) (*serve.Engines, error) {
-				engines, err := opt.engines(handshake)
-				if err == nil {
-					running.Set(n, engines.Group)
-				}
-				return engines, err
-			},
-			Front: func(upstreams []string) (serve.Front, error) {
-				front.Upstreams = []edge.Upstream{{URL: upstreams[0]}}
-				if locals != nil {
-					front.Upstreams[0].Local = locals[0]
-				}
-				return edge.New(front)
-			},
-			Serve:  func(ctx context.Context, front serve.Front) error { return front.(*edge.Edge).Serve(ctx, listener) },
-			Output: func(int) io.Writer { return s.log },
-			Ready:  func(started serve.Started) { ready <- started },
-			Log:    log,
-		})
+		s.err = server.Run(ctx)
 	}()
 	t.Cleanup(func() {
 		s.Close()
@@ -147,54 +116,43 @@ func Start(t testing.TB, opt Options) *Server {
 	case started := <-ready:
 		s.Model, s.Line = started.Names[0], started.Line
 	case <-s.ended:
-		listener.Close()
 		t.Fatalf("servetest: %v", s.err)
 	}
 	return s
 }
 
-// front is the server that clients talk to. It leaves the faults of the engine to the player.
-func (opt *Options) front(log io.Writer) (front edge.Options, err error) {
-	front = edge.Options{
-		RequestFaults: opt.RequestFaults, APIKeys: opt.APIKeys, Seed: opt.Player.Seed, FanOut: serve.AnswersOne(opt.Frontend),
-		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+// config is that of the server. It leaves the faults of the engine to the player.
+func (opt Options) config(model serve.Model, output io.Writer) (cfg serve.Config, err error) {
+	log := slog.New(slog.NewTextHandler(output, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	cfg = serve.Config{
+		Model: model, Names: opt.Names, Args: opt.FrontendArgs, Env: opt.FrontendEnv, Output: output, Log: log,
+		Frontend: serve.FrontendOptions{Wanted: cmp.Or(opt.Frontend, serve.Rust), Offline: opt.Offline, Log: log},
+		HTTP:     edge.Options{RequestFaults: opt.RequestFaults, APIKeys: opt.APIKeys, Seed: opt.Player.Seed},
 	}
 	var engine string
-	if front.Faults, engine, err = edge.ParseFaults(opt.Faults); err != nil {
-		return front, err
+	if cfg.HTTP.Faults, engine, err = edge.ParseFaults(opt.Faults); err != nil {
+		return cfg, err
 	}
 	faults, err := player.ParseFaults(engine)
 	if err != nil {
-		return front, fmt.Errorf("%w; or of HTTP: %s", err, edge.FaultForms())
+		return cfg, fmt.Errorf("%w; or of HTTP: %s", err, edge.FaultForms())
 	}
 	opt.Player.Faults = append(slices.Clone(opt.Player.Faults), faults...)
 	opt.Player.RequestFaults = opt.Player.RequestFaults || opt.RequestFaults
-	return front, nil
+	opt.Player.Log = cmp.Or(opt.Player.Log, log)
+	if cfg.Builtin.Tokenizer, err = opt.configurePlayer(model); err != nil {
+		return cfg, err
+	}
+	cfg.Engines = func(_ context.Context, handshake string, _ int) (*serve.Engines, error) {
+		return opt.engines(handshake)
+	}
+	return cfg, nil
 }
 
-// builtin makes the frontend that runs in this process.
-func (opt Options) builtin(engines *serve.Engines, model serve.Model, tok *tokenizer.Tokenizer, log *slog.Logger) (serve.LocalFrontend, error) {
-	profile, err := protocol.LoadProfile(engines.Group.Line())
-	if err != nil {
-		return nil, err
-	}
-	names := opt.Names
-	if len(names) == 0 {
-		names = []string{model.Name}
-	}
-	return builtin.New(builtin.Options{
-		Group: engines.Group.(*player.Group), Names: names, Model: model.Name, Dir: model.Dir, Tokenizer: tok, LoRA: engines.LoRA, Tasks: opt.Player.Pooling.Tasks, Release: profile.Version,
-		Env: opt.FrontendEnv, Log: log,
-	})
-}
-
-// configure makes the player fit the model. The tokenizer is nil if nothing needs it.
-func configure(opt Options, model serve.Model, log io.Writer) (player.Options, *tokenizer.Tokenizer, error) {
-	p := opt.Player
+// configurePlayer makes the player fit the model. The tokenizer is nil if nothing needs it.
+func (opt *Options) configurePlayer(model serve.Model) (*tokenizer.Tokenizer, error) {
+	p := &opt.Player
 	p.VLLMVersion = cmp.Or(opt.VLLMVersion, p.VLLMVersion)
-	if p.Log == nil {
-		p.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	}
 	if p.LoRA.Names == nil {
 		p.LoRA.MaxLoRAs = cmp.Or(p.LoRA.MaxLoRAs, serve.DefaultMaxLoRAs)
 	}
@@ -202,16 +160,16 @@ func configure(opt Options, model serve.Model, log io.Writer) (player.Options, *
 		p.Limits.MaxModelLen = cmp.Or(p.Limits.MaxModelLen, model.MaxModelLen)
 	}
 	if p.Source != nil && opt.Frontend != serve.Builtin {
-		return p, nil, nil
+		return nil, nil
 	}
 	tok, err := tokenizer.Load(model.Dir)
 	if err != nil || p.Source != nil {
-		return p, tok, err
+		return tok, err
 	}
 	p.Vocab = cmp.Or(p.Vocab, uint32(tok.VocabSize()))
 	text, err := player.NewSentences(tok, p.Seed)
 	if err != nil {
-		return p, nil, err
+		return nil, err
 	}
 	made := &player.Structured{Source: text, Encoder: tok, Answered: player.ToolAnswered(tok.Decode), Seed: p.Seed, Log: p.Log}
 	if p.Trace == nil {
@@ -219,7 +177,7 @@ func configure(opt Options, model serve.Model, log io.Writer) (player.Options, *
 	} else if p.Replay.Fallback == nil {
 		p.Replay.Fallback = made
 	}
-	return p, tok, nil
+	return tok, nil
 }
 
 // engines makes the player behind the frontend.
@@ -235,20 +193,7 @@ func (opt Options) engines(handshake string) (*serve.Engines, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &serve.Engines{Group: group, Count: count, LoRA: true, Close: func() {}}, nil
-}
-
-// frontend finds the frontend of a line.
-func (opt Options) frontend(ctx context.Context, line string, log *slog.Logger) (serve.Frontend, error) {
-	profile, err := protocol.LoadProfile(line)
-	if err != nil {
-		return serve.Frontend{}, err
-	}
-	f, err := serve.FindFrontend(ctx, serve.FrontendOptions{Wanted: cmp.Or(opt.Frontend, serve.Rust), Release: profile.Version, Offline: opt.Offline, Log: log})
-	if err != nil {
-		return f, err
-	}
-	return f, f.Check(opt.FrontendArgs, nil)
+	return &serve.Engines{Group: group, Count: count, LoRA: true, Tasks: p.Pooling.Tasks, Close: func() {}}, nil
 }
 
 // Close ends the server, at once. It is called when the test ends, and may be called before.
@@ -277,13 +222,13 @@ type buffer struct {
 	text bytes.Buffer
 }
 
-const mostLog = 1 << 20 // bytes
+const maxLog = 1 << 20 // bytes
 
 func (b *buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.text.Len() > 2*mostLog {
-		b.text.Next(b.text.Len() - mostLog)
+	if b.text.Len() > 2*maxLog {
+		b.text.Next(b.text.Len() - maxLog)
 	}
 	return b.text.Write(p)
 }

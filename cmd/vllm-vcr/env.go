@@ -19,6 +19,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
+	"github.com/vllm-vcr/conformance/internal/serve/simulator"
 )
 
 // environment is what a command has of the process that runs it: what it writes to, what it asks, and the flags that every
@@ -90,7 +91,7 @@ func explained(code string) string { return "explain: vllm-vcr help " + code }
 
 // execute runs the command line and returns the exit code, with the reason unless that is 0.
 func (env *environment) execute(ctx context.Context, args []string) (int, error) {
-	args = simArguments(args)
+	args = simulator.Arguments(args)
 	root := newRootCommand(env)
 	if len(args) > 0 && isCompletion(args[0]) {
 		addCompletion(env, root)

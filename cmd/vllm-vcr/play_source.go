@@ -363,8 +363,8 @@ type timingOptions struct {
 	traces []string
 	knobs  latency.Knobs
 	scale  float64
-	auto   player.Pace // that paceAuto is without a model
-	now    *simTimes   // in the place of knobs, and can be changed; nil for none
+	auto   player.Pace   // that paceAuto is without a model
+	now    latency.Model // in the place of knobs; nil for none
 }
 
 const paceAuto = "auto"

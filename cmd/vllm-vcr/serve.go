@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"runtime/metrics"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +32,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
 	"github.com/vllm-vcr/conformance/internal/serve/remote"
+	"github.com/vllm-vcr/conformance/internal/serve/simulator"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -39,7 +40,7 @@ import (
 type serveOptions struct {
 	play     playOptions
 	edge     edgeOptions
-	sim      simulatorOptions
+	sim      simulator.Flags
 	host     string
 	port     int
 	names    []string
@@ -91,8 +92,14 @@ func newServeCommand(env *environment) *cobra.Command {
 			if len(args) > 0 {
 				model = args[0]
 			}
-			if model, err = opts.sim.translate(env, cmd.Flags(), &opts, model); err != nil {
+			if model, err = opts.sim.Translate(env.getenv, env.now(), &opts.play.timing.knobs, model); err != nil {
 				return err
+			}
+			if opts.sim.Verbose() {
+				env.verbose = true
+				if err := env.openLog(); err != nil {
+					return err
+				}
 			}
 			return runServe(cmd.Context(), env, cmd.Flags(), &opts, model, flags)
 		},
@@ -114,7 +121,8 @@ func newServeCommand(env *environment) *cobra.Command {
 	opts.play.add(flags)
 	serveDefaults(flags)
 	describeFaults(flags)
-	opts.sim.add(flags)
+	opts.sim.Add(flags)
+	grouped(flags, "Server")
 	common(flags, "host", "port", "served-model-name", "shutdown-timeout", "restart", "frontend", "offline",
 		"vllm-version", "data-parallel-size", "max-model-len", "max-num-seqs", "trace", "replay-match", "dataset", "mode", "seed",
 		"latency-trace", "time-to-first-token", "inter-token-latency", "faults", "config", "api-key", "port-per-rank", "simulator")
@@ -148,143 +156,54 @@ func serveDefaults(flags *pflag.FlagSet) {
 	}
 }
 
-func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts *serveOptions, name string, args []string) (err error) {
+func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts *serveOptions, name string, args []string) error {
 	started := env.now()
 	if err := opts.check(flags); err != nil {
 		return err
 	}
-	own, err := builtin.ParseFlags(args)
-	if err != nil && opts.frontend == serve.Builtin {
-		return exitError{conformance.ExitUsage, err}
-	}
-	opts.play.source.reasoning = builtin.ReasoningParser(args)
 	if _, given := env.lookupEnv("GOGC"); !given && opts.frontend == serve.Builtin {
 		defer roomyHeap()()
-	}
-	opts.lineOfFrontend(ctx)
-	if err := opts.edge.splitFaults(&opts.play.peers); err != nil {
-		return err
-	}
-	if faults := opts.play.peers.faults; opts.engineAddress != "" && faults != "" {
-		return fmt.Errorf("--faults %s: with --engine-handshake there is no player that this could be for: want one of %s", faults, edge.FaultForms())
 	}
 	model, err := serve.FindModel(name, env.getenv)
 	if err != nil {
 		return err
 	}
 	defer model.Remove()
-	if err := opts.follow(env, flags, model); err != nil {
-		return err
-	}
-	variables, err := opts.variables(env)
+	cfg, closeAll, err := opts.config(ctx, env, flags, model, args)
+	defer closeAll()
 	if err != nil {
 		return err
 	}
-	handshake, err := opts.handshake(flags)
-	if err != nil {
+	if err := opts.simulate(env, &cfg); err != nil {
 		return err
 	}
-	defer handshake.Release()
 	frontends := 1
 	if opts.edge.portPerRank {
 		frontends, opts.play.engine.count, opts.play.engine.opt.DataParallelSize = opts.play.engine.count, 1, 1
 	}
-	names := opts.names
-	if len(names) == 0 {
-		names = []string{model.Name}
-	}
-	front, closeFiles, err := opts.edge.options(env, flags, &opts.play, opts.frontend, names)
-	if err != nil {
+	if cfg.Listeners, err = opts.edge.listen(opts.host, opts.port, frontends); err != nil {
 		return err
 	}
-	defer closeFiles()
-	simulator, err := opts.sim.options(env, opts, name)
-	if err != nil {
-		return err
-	}
-	var settings simSettings
-	if simulator != nil {
-		front.MaxBody = int64(opts.sim.int("max-request-body-size-mb")) << 20
-		settings.opts, settings.rate, settings.image = opts, simulator.ImageRate, [2]time.Duration{simulator.ImageTime, simulator.ImageTimeStdDev}
-		front.Simulator = &edge.Simulator{
-			MaxLoRAs: opts.play.engine.opt.LoRA.MaxLoRAs, MaxModelLen: opts.sim.modelLen, Seed: simulator.Seed,
-			RequestIDs: opts.sim.bool("enable-request-id-headers"), Settings: &settings,
-			BlockSize: simulator.BlockSize, Blocks: max(opts.sim.int("kv-cache-size"), 1),
-		}
-	}
-	listeners, err := opts.edge.listen(opts.host, opts.port, frontends)
-	if err != nil {
-		return err
-	}
-	for _, l := range listeners {
-		defer l.Close()
-	}
-	var server *edge.Edge
-	var answered bool
-	defer func() {
-		if answered {
-			unmatched, requests := server.UnmatchedFaults()
-			reportUnmatched(env, unmatched, requests, "HTTP request", "~path=, ~model=, ~key= and ~header.NAME=; --log-requests lists the requests")
-		}
-	}()
 	var urls []string
-	for _, l := range listeners {
+	for _, l := range cfg.Listeners {
+		defer l.Close()
 		urls = append(urls, opts.edge.url(l))
 	}
-	var local func(*serve.Engines) (serve.LocalFrontend, error)
-	var locals []*serve.Local
-	if opts.frontend == serve.Builtin {
-		for range frontends {
-			locals = append(locals, new(serve.Local))
-		}
-		local = func(engines *serve.Engines) (serve.LocalFrontend, error) {
-			o := builtin.Options{
-				Simulator: simulator, Group: engines.Group.(builtin.Engines), Names: names, Model: model.Name, Dir: model.Dir, Tokenizer: opts.play.source.loaded, LoRA: engines.LoRA,
-				Tasks: opts.play.engine.opt.Pooling.Tasks, Release: releasesOf([]string{engines.Group.Line()})[0], Env: variables, Flags: own, Log: env.log,
-			}
-			if e, ok := engines.Group.(*remote.Engine); ok {
-				o.Tasks, o.Flags.LanguageModelOnly = e.PoolingTasks(), true // an engine needs the pixels of images
-			}
-			server, err := builtin.New(o)
-			if err == nil {
-				settings.add(server)
-			}
-			return server, err
-		}
+	answered, after := false, cfg.Ready
+	cfg.Ready = func(s serve.Started) {
+		answered = true
+		after(s)
+		opts.ready(env, urls, s, env.now().Sub(started))
 	}
-	// The player warns when its frontend goes, which is no news once serve itself ends.
-	logged := env.prefixed("player: ", func() bool { return ctx.Err() != nil })
-	err = serve.Run(ctx, serve.Options{
-		Model: model, Names: opts.names, Args: args, Env: variables, Handshake: handshake,
-		Frontend: func(ctx context.Context, line string) (serve.Frontend, error) {
-			return opts.find(ctx, env, flags, line, args)
-		},
-		Frontends: frontends, Local: local, Locals: locals,
-		Engines: func(handshake string, n int) (*serve.Engines, error) {
-			if opts.engineAddress != "" {
-				return opts.remote(ctx, env)
-			}
-			engines, err := opts.engines(ctx, env, logged, flags, handshake, n)
-			if err == nil {
-				opts.edge.running.Set(n, engines.Group)
-			}
-			return engines, err
-		},
-		Front: func(upstreams []string) (_ serve.Front, err error) {
-			front.Upstreams = upstreamsOf(upstreams, locals)
-			server, err = edge.New(front)
-			return server, err
-		},
-		Serve: func(ctx context.Context, front serve.Front) error {
-			return front.(*edge.Edge).ServeAll(ctx, listeners)
-		},
-		ReadyTimeout: opts.play.engine.opt.HandshakeTimeout, ShutdownTimeout: opts.shutdown, Restart: opts.restart,
-		Output: func(int) io.Writer { return env.frontendLog() }, Log: env.log,
-		Ready: func(s serve.Started) {
-			answered = true
-			opts.ready(env, urls, s, env.now().Sub(started))
-		},
-	})
+	server, err := serve.New(cfg)
+	if err != nil {
+		return infra(err)
+	}
+	err = server.Run(ctx)
+	if answered {
+		unmatched, requests := server.UnmatchedFaults()
+		reportUnmatched(env, unmatched, requests, "HTTP request", "~path=, ~model=, ~key= and ~header.NAME=; --log-requests lists the requests")
+	}
 	var ended *serve.EndedError
 	var coded exitError
 	switch {
@@ -294,6 +213,66 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		return err
 	}
 	return infra(err)
+}
+
+// config is that of the server, but for its listeners. closeAll ends what was opened, also after an error.
+func (opts *serveOptions) config(ctx context.Context, env *environment, flags *pflag.FlagSet, model serve.Model, args []string) (cfg serve.Config, closeAll func(), err error) {
+	var closers []func()
+	closeAll = func() {
+		for _, end := range closers {
+			end()
+		}
+	}
+	own, err := builtin.ParseFlags(args)
+	if err != nil && opts.frontend == serve.Builtin {
+		return cfg, closeAll, exitError{conformance.ExitUsage, err}
+	}
+	opts.play.source.reasoning = builtin.ReasoningParser(args)
+	opts.lineOfFrontend(ctx)
+	if err := opts.edge.splitFaults(&opts.play.peers); err != nil {
+		return cfg, closeAll, err
+	}
+	if faults := opts.play.peers.faults; opts.engineAddress != "" && faults != "" {
+		return cfg, closeAll, fmt.Errorf("--faults %s: with --engine-handshake there is no player that this could be for: want one of %s", faults, edge.FaultForms())
+	}
+	if err := opts.follow(env, flags, model); err != nil {
+		return cfg, closeAll, err
+	}
+	variables, err := opts.variables(env)
+	if err != nil {
+		return cfg, closeAll, err
+	}
+	handshake, err := opts.handshake(flags)
+	if err != nil {
+		return cfg, closeAll, err
+	}
+	closers = append(closers, handshake.Release)
+	steps := openSteps(env)
+	closeSteps := sync.OnceFunc(steps.close)
+	closers = append(closers, closeSteps)
+	// The player warns when its frontend goes, which is no news once serve itself ends.
+	logged := env.prefixed("player: ", func() bool { return ctx.Err() != nil })
+	cfg = serve.Config{
+		Model: model, Names: opts.names, Args: args, Env: variables, Handshake: handshake, Release: opts.release,
+		Frontend: serve.FrontendOptions{
+			Wanted: opts.frontend, Offline: opts.offline, Dir: opts.peers.dir, Index: opts.peers.index, Log: env.log,
+			Progress: func(step string) { steps.show("frontend", step) },
+		},
+		Builtin: builtin.Options{Tokenizer: opts.play.source.loaded, Flags: own},
+		Engines: func(ctx context.Context, handshake string, n int) (*serve.Engines, error) {
+			if opts.engineAddress != "" {
+				return opts.remote(ctx, env)
+			}
+			return opts.engines(ctx, env, logged, flags, handshake, n)
+		},
+		ReadyTimeout: opts.play.engine.opt.HandshakeTimeout, ShutdownTimeout: opts.shutdown, Restart: opts.restart,
+		Output: env.frontendLog(), Log: env.log, Ready: func(serve.Started) { closeSteps() },
+	}
+	flags.VisitAll(func(f *pflag.Flag) { cfg.PlayerFlags = append(cfg.PlayerFlags, f.Name) })
+	var closeLog func()
+	cfg.HTTP, closeLog, err = opts.edge.options(env, flags, &opts.play)
+	closers = append(closers, closeLog)
+	return cfg, closeAll, err
 }
 
 // check refuses what no server can be started with.
@@ -349,7 +328,7 @@ func (opts *serveOptions) lineOfFrontend(ctx context.Context) {
 func (opts *serveOptions) follow(env *environment, flags *pflag.FlagSet, model serve.Model) (err error) {
 	source := &opts.play.source
 	opts.play.engine.modelLen = model.MaxModelLen
-	if opts.sim.on && (opts.sim.bool("force-dummy-tokenizer") || model.StandIn && source.tokenizer == "") {
+	if opts.sim.OnlyWords(model.StandIn) {
 		source.loaded, source.tokenizer = tokenizer.Words(), model.Dir
 		return nil
 	}
@@ -416,39 +395,22 @@ func (opts *serveOptions) handshake(flags *pflag.FlagSet) (vllmrs.Port, error) {
 	return port, nil
 }
 
-// find finds the frontend of a line, and checks the flags that are for it.
-func (opts *serveOptions) find(ctx context.Context, env *environment, flags *pflag.FlagSet, line string, args []string) (serve.Frontend, error) {
-	release := opts.play.engine.opt.VLLMVersion
-	if release == "auto" || release == "" {
-		release = line
+// release is the release of the frontend: that of --vllm-version if it is of the line.
+func (opts *serveOptions) release(line string) string {
+	if version := opts.play.engine.opt.VLLMVersion; version != "auto" && version != "" {
+		if release := releasesOf([]string{version})[0]; protocol.LineOf(release) == line {
+			return release
+		}
 	}
-	if protocol.LineOf(releasesOf([]string{release})[0]) != line {
-		release = line
-	}
-	release = releasesOf([]string{release})[0]
-	steps := openSteps(env)
-	defer steps.close()
-	f, err := serve.FindFrontend(ctx, serve.FrontendOptions{
-		Wanted: opts.frontend, Release: release, Offline: opts.offline, Dir: opts.peers.dir, Index: opts.peers.index, Log: env.log,
-		Progress: func(step string) { steps.show("frontend "+release, step) },
-	})
-	if err != nil {
-		return f, engineError(err)
-	}
-	var own []string
-	flags.VisitAll(func(f *pflag.Flag) { own = append(own, f.Name) })
-	if err := f.Check(args, own); err != nil {
-		return f, exitError{conformance.ExitUsage, err}
-	}
-	return f, nil
+	return releasesOf([]string{line})[0]
 }
 
 // engines makes the player behind frontend number n.
 func (opts *serveOptions) engines(ctx context.Context, env, logged *environment, flags *pflag.FlagSet, handshake string, n int) (*serve.Engines, error) {
 	play := opts.play
 	play.engine.opt.Handshake, play.peers.rank = handshake, n
-	if opts.sim.on {
-		if err := opts.sim.rank(env, opts, &play, n); err != nil {
+	if opts.sim.On {
+		if err := opts.rankAsSimulator(env, &play, n); err != nil {
 			return nil, withCode(err)
 		}
 	}
@@ -456,14 +418,13 @@ func (opts *serveOptions) engines(ctx context.Context, env, logged *environment,
 	if err != nil {
 		return nil, withCode(err)
 	}
-	opts.play.source.loaded = play.source.loaded
 	stop := func() {}
 	if p.found != nil {
 		stop = rewindOnHangUp(logged, p.found)
 	}
 	return &serve.Engines{
 		Group: p.group, Count: play.engine.count, LoRA: play.engine.opt.LoRA.MaxLoRAs > 0 || play.engine.opt.LoRA.Names != nil,
-		Transfer: play.peers.kvTransfer,
+		Transfer: play.peers.kvTransfer, Tasks: play.engine.opt.Pooling.Tasks,
 		Close: func() {
 			stop()
 			p.closePeers()
@@ -482,16 +443,6 @@ func withCode(err error) error {
 		return err
 	}
 	return exitError{conformance.ExitUsage, err}
-}
-
-func upstreamsOf(urls []string, locals []*serve.Local) (upstreams []edge.Upstream) {
-	for i, url := range urls {
-		upstreams = append(upstreams, edge.Upstream{URL: url})
-		if locals != nil {
-			upstreams[i].Local = locals[i]
-		}
-	}
-	return upstreams
 }
 
 // publicAddress is where clients of this machine reach a listener.
@@ -562,14 +513,18 @@ func (opts *serveOptions) remote(ctx context.Context, env *environment) (*serve.
 		return nil, infra(err)
 	}
 	env.log.Info("the engine has registered", "release", engine.Release(), "line", engine.Line())
-	return &serve.Engines{Group: engine, Count: 1, LoRA: engine.Engines()[0].MaxLoRAs != 0, Close: func() {}}, nil
+	return &serve.Engines{
+		Group: engine, Count: 1, LoRA: engine.Engines()[0].MaxLoRAs != 0, Tasks: engine.PoolingTasks(),
+		TextOnly: true, // an engine needs the pixels of images
+		Close:    func() {},
+	}, nil
 }
 
 // ready prints the one line that says where requests are answered.
 func (opts *serveOptions) ready(env *environment, urls []string, s serve.Started, after time.Duration) {
 	if opts.json {
 		line, err := jsonout.Line(servedJSON{
-			schemaOf("serve"), urls[0], urls, s.Names, s.Line, s.Frontend.Release, s.Frontend.Kind, opts.play.engine.count * len(urls), s.Pids, slices.DeleteFunc(slices.Clone(s.Upstreams), func(url string) bool { return url == "" }), s.Restarts, after.Milliseconds(),
+			schemaOf("serve"), urls[0], urls, s.Names, s.Line, s.Frontend.Release, s.Frontend.Kind, opts.play.engine.count * len(urls), s.Pids, s.Upstreams, s.Restarts, after.Milliseconds(),
 		})
 		if err == nil {
 			_, err = env.stdout.Write(line)
@@ -609,54 +564,4 @@ func roomyHeap() (stop func()) {
 	}
 	adapt(&marker{new(int)})
 	return func() { stopped.Store(true); debug.SetGCPercent(100) }
-}
-
-// prefixed is the environment of a part of serve: its log has a prefix before each line, unless it is JSON.
-// muted drops it.
-func (env *environment) prefixed(prefix string, muted func() bool) *environment {
-	inner := *env
-	w := mutedWriter{env.stderr, muted}
-	if inner.stderr = w; env.logFormat == "text" {
-		inner.stderr = &serve.Prefixed{Prefix: prefix, W: w}
-	}
-	_ = inner.openLog() // its format was read before
-	return &inner
-}
-
-// mutedWriter drops what is written while it is muted.
-type mutedWriter struct {
-	io.Writer
-	muted func() bool
-}
-
-func (w mutedWriter) Write(text []byte) (int, error) {
-	if w.muted() {
-		return len(text), nil
-	}
-	return w.Writer.Write(text)
-}
-
-// frontendLog takes what a frontend writes.
-func (env *environment) frontendLog() io.Writer {
-	switch {
-	case env.quiet:
-		return io.Discard
-	case env.logFormat == "json":
-		return &serve.Prefixed{W: jsonLines{env.stderr}}
-	}
-	return &serve.Prefixed{Prefix: "frontend: ", W: safetext.LineWriter{W: env.stderr}}
-}
-
-// jsonLines writes lines of a frontend as JSON.
-type jsonLines struct{ w io.Writer }
-
-func (j jsonLines) Write(text []byte) (int, error) {
-	line, err := jsonout.Line(struct {
-		From string `json:"from"`
-		Text string `json:"msg"`
-	}{"frontend", strings.TrimRight(string(text), "\n")})
-	if err == nil {
-		_, err = j.w.Write(line)
-	}
-	return len(text), err
 }

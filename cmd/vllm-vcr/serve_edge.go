@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v2"
 
-	"github.com/vllm-vcr/conformance/internal/serve"
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
+	"github.com/vllm-vcr/conformance/internal/serve/simulator"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -26,7 +26,6 @@ type edgeOptions struct {
 	config       string
 	uds          string
 	cert, key    string
-	selfSigned   bool
 	apiKeys      []string
 	startup      time.Duration
 	portPerRank  bool
@@ -36,8 +35,9 @@ type edgeOptions struct {
 	requestLog   string
 	adminToken   string
 
-	faults  []edge.Fault  // of --faults
-	running serve.Running // the players, for metrics
+	faults []edge.Fault // of --faults
+	fake   simulator.Fake
+	tls    bool // without --ssl-certfile
 }
 
 // add adds the flags. They are those of vLLM and of llm-d-inference-sim where these have them.
@@ -89,13 +89,13 @@ func (opts *edgeOptions) setKeys(flags *pflag.FlagSet, keys yaml.MapSlice, text 
 			continue
 		}
 		f := flags.Lookup(name)
-		if section, is := item.Value.(yaml.MapSlice); is && f == nil && slices.Contains(simSections, name) {
+		if section, is := item.Value.(yaml.MapSlice); is && f == nil && slices.Contains(simulator.Sections, name) {
 			if err := opts.setKeys(flags, section, text, model); err != nil {
 				return err
 			}
 			continue
 		}
-		if f == nil || name == "config" || !hasVariable(f) && !isSimulator(f) {
+		if f == nil || name == "config" || !hasVariable(f) && !simulator.IsFlag(f) {
 			return fmt.Errorf("%s: unknown key %q: want the name of a flag of serve without --, or model", at, name)
 		}
 		if f.Changed {
@@ -192,7 +192,7 @@ func (opts *edgeOptions) splitFaults(peers *peerOptions) (err error) {
 }
 
 // options are those of the edge before the frontends. close closes its files.
-func (opts *edgeOptions) options(env *environment, flags *pflag.FlagSet, play *playOptions, kind string, names []string) (o edge.Options, closeFiles func(), err error) {
+func (opts *edgeOptions) options(env *environment, flags *pflag.FlagSet, play *playOptions) (o edge.Options, closeFiles func(), err error) {
 	closeFiles = func() {}
 	if flags.Changed("api-key") && len(opts.apiKeys) == 0 {
 		return o, closeFiles, errors.New("--api-key: the key is empty: without --api-key everybody is served")
@@ -210,23 +210,20 @@ func (opts *edgeOptions) options(env *environment, flags *pflag.FlagSet, play *p
 	}
 	o = edge.Options{
 		APIKeys: opts.apiKeys, Faults: opts.faults, FailureRate: opts.failureRate, FailureTypes: opts.failureTypes, Seed: play.source.seed,
-		RequestFaults: play.peers.requestFaults, FanOut: serve.AnswersOne(kind), StartupDuration: opts.startup,
-		PodName: env.getenv("POD_NAME"), PodNamespace: env.getenv("POD_NAMESPACE"), Engines: opts.running.Engines, ModelName: names[0],
-		AdminToken: opts.adminToken, Log: env.log,
-	}
-	if opts.selfSigned {
-		if o.TLS, err = edge.SelfSigned(); err != nil {
-			return o, closeFiles, infra(err)
-		}
+		RequestFaults: play.peers.requestFaults, StartupDuration: opts.startup,
+		PodName: env.getenv("POD_NAME"), PodNamespace: env.getenv("POD_NAMESPACE"), AdminToken: opts.adminToken,
+		Settings: []edge.Settings{&opts.fake}, Policy: edge.Policy{Metrics: opts.fake.Metrics},
 	}
 	if opts.cert != "" || opts.key != "" {
 		if o.TLS, err = edge.LoadTLS(opts.cert, opts.key); err != nil {
 			return o, closeFiles, fmt.Errorf("--ssl-certfile: %w", err)
 		}
 	}
-	if o.FakeMetrics, err = opts.readFakeMetrics(); err != nil {
+	fake, err := opts.readFakeMetrics()
+	if err != nil {
 		return o, closeFiles, fmt.Errorf("--fake-metrics: %w", err)
 	}
+	opts.fake.Set(fake, env.now())
 	switch opts.requestLog {
 	case "":
 	case "-":
@@ -241,7 +238,7 @@ func (opts *edgeOptions) options(env *environment, flags *pflag.FlagSet, play *p
 	return o, closeFiles, nil
 }
 
-func (opts *edgeOptions) readFakeMetrics() (*edge.FakeMetrics, error) {
+func (opts *edgeOptions) readFakeMetrics() (*simulator.FakeMetrics, error) {
 	text := []byte(opts.fakeMetrics)
 	if len(text) == 0 {
 		return nil, nil
@@ -259,7 +256,7 @@ func (opts *edgeOptions) readFakeMetrics() (*edge.FakeMetrics, error) {
 			return nil, err
 		}
 	}
-	return edge.ParseFakeMetrics(text)
+	return simulator.ParseFakeMetrics(text)
 }
 
 // listen opens the ports, one for each of so many frontends.
@@ -289,7 +286,7 @@ func (opts *edgeOptions) listen(host string, port, frontends int) (listeners []n
 		if port == 0 {
 			number = 0
 		}
-		l, err := serve.Listen(host, number)
+		l, err := listenOn(host, number)
 		if err != nil {
 			return listeners, infra(err)
 		}
@@ -303,8 +300,18 @@ func (opts *edgeOptions) url(l net.Listener) string {
 	if opts.uds != "" {
 		return "unix:" + opts.uds
 	}
-	if opts.cert != "" || opts.selfSigned {
+	if opts.cert != "" || opts.tls {
 		return "https://" + publicAddress(l.Addr())
 	}
 	return "http://" + publicAddress(l.Addr())
+}
+
+// listenOn listens on the public address, and says what to do where that fails.
+func listenOn(host string, port int) (net.Listener, error) {
+	address := net.JoinHostPort(host, fmt.Sprint(port))
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w: choose another --port, 0 for any free one, or another --host", address, errors.Unwrap(err))
+	}
+	return l, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/serve/simulator"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
@@ -30,33 +31,33 @@ func TestSimulatorFlags(t *testing.T) {
 		}
 		name, isSwitch := words[0], len(words) > 1
 		listed = append(listed, name)
-		at := slices.IndexFunc(simFlags, func(f simFlag) bool { return f.name == name })
+		at := slices.IndexFunc(simulator.Table, func(f simulator.Flag) bool { return f.Name == name })
 		if at < 0 {
-			t.Errorf("--%s of llm-d-inference-sim is neither translated nor refused: add it to simFlags", name)
+			t.Errorf("--%s of llm-d-inference-sim is neither translated nor refused: add it to simulator.Table", name)
 			continue
 		}
-		f := &simFlags[at]
+		f := &simulator.Table[at]
 		own := serve.Flags().Lookup(name)
 		switch no := serve.Flags().Lookup("no-" + name); {
 		case own == nil || isSwitch && no == nil:
 			t.Errorf("--%s is in the table, and serve does not take it, or not its form with no-", name)
-		case (f.kind == "switch") != isSwitch:
-			t.Errorf("--%s: its kind is %s, and switch in the list is %v", name, f.kind, isSwitch)
-		case f.action == simSame && isSimulator(own):
+		case (f.Kind == "switch") != isSwitch:
+			t.Errorf("--%s: its kind is %s, and switch in the list is %v", name, f.Kind, isSwitch)
+		case f.Action == simulator.Same && simulator.IsFlag(own):
 			t.Errorf("--%s is the same, says the table, and serve has no such flag", name)
-		case f.action != simSame && f.here == "" && f.action != simOwn:
+		case f.Action != simulator.Same && f.Here == "" && f.Action != simulator.Own:
 			t.Errorf("--%s: the table does not say what serve does with it", name)
-		case isSimulator(own) && !own.Hidden:
+		case simulator.IsFlag(own) && !own.Hidden:
 			t.Errorf("--%s is in the help of serve", name)
-		case f.fallback != "":
-			if err := (&simValue{flag: f}).Set(f.fallback); err != nil {
+		case f.Fallback != "":
+			if err := f.Check(f.Fallback); err != nil {
 				t.Errorf("--%s: its own default: %v", name, err)
 			}
 		}
 	}
-	for _, f := range simFlags {
-		if !slices.Contains(listed, f.name) {
-			t.Errorf("--%s is in the table, and no release of llm-d-inference-sim in testdata/simulator-flags.txt has it", f.name)
+	for _, f := range simulator.Table {
+		if !slices.Contains(listed, f.Name) {
+			t.Errorf("--%s is in the table, and no release of llm-d-inference-sim in testdata/simulator-flags.txt has it", f.Name)
 		}
 	}
 }
@@ -73,16 +74,16 @@ func TestSimulatorPage(t *testing.T) {
 	}
 	var b strings.Builder
 	b.WriteString("| flag | default | here |\n|---|---|---|\n")
-	for _, f := range simFlags {
-		name := "`" + f.name + "`"
-		if f.kind == "switch" {
-			name += ", `no-" + f.name + "`"
+	for _, f := range simulator.Table {
+		name := "`" + f.Name + "`"
+		if f.Kind == "switch" {
+			name += ", `no-" + f.Name + "`"
 		}
-		what := map[simAction]string{simSame: "the same", simOwn: "the same, only with `--simulator`", simIgnored: "accepted, without an effect", simRefused: "refused", simRenamed: ""}[f.action]
-		if f.here != "" && what != "" {
+		what := map[simulator.Action]string{simulator.Same: "the same", simulator.Own: "the same, only with `--simulator`", simulator.Ignored: "accepted, without an effect", simulator.Refused: "refused", simulator.Renamed: ""}[f.Action]
+		if f.Here != "" && what != "" {
 			what += ": "
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s%s |\n", name, f.fallback, what, f.here)
+		fmt.Fprintf(&b, "| %s | %s | %s%s |\n", name, f.Fallback, what, f.Here)
 	}
 	if b.String() == got {
 		return
@@ -107,7 +108,7 @@ func TestSimulatorArguments(t *testing.T) {
 		{"flags of the frontend", "serve --model m -- --served-model-name a b", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := strings.Join(simArguments(strings.Fields(test.args)), " ")
+			got := strings.Join(simulator.Arguments(strings.Fields(test.args)), " ")
 			want := test.want
 			if want == "" {
 				want = test.args // nothing is changed

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/serve/simulator"
 )
 
 // Mistakes on a command line and in the environment.
@@ -54,7 +55,7 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 
 // hasVariable reports whether a flag can be set in the environment.
 func hasVariable(f *pflag.Flag) bool {
-	return f.Name != "help" && f.Name != "help-all" && !isSimulator(f)
+	return f.Name != "help" && f.Name != "help-all" && !simulator.IsFlag(f)
 }
 
 // envName is the variable of a flag.
@@ -112,7 +113,7 @@ func knownVariables(root *cobra.Command) []string {
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		add := func(f *pflag.Flag) {
-			if !isSimulator(f) {
+			if !simulator.IsFlag(f) {
 				known = append(known, envName(f.Name))
 			}
 		}

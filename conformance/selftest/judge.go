@@ -1,7 +1,6 @@
 package selftest
 
 import (
-	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
@@ -119,8 +118,3 @@ func (w *want) lacks(f conformance.Failure) (lacks []string) {
 	}
 	return lacks
 }
-
-// Codes explains the codes of the self-test; see [conformance.Explanation].
-//
-//go:embed selftest.md
-var Codes string

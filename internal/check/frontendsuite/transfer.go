@@ -2,7 +2,6 @@ package frontendsuite
 
 import (
 	"cmp"
-	_ "embed"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,13 +10,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/player"
 )
-
-const CodeTransfer check.Code = "H019" // kv_transfer_params through HTTP are not the engine's
-
-//go:embed transfer.md
-var transferCodes string
-
-var transfer = check.Check{Name: Transfer, Codes: transferCodes, Run: judged((*frontendCase).transfers)}
 
 // connector is that of the player: who it says it is to engines that would pull from it. Nobody does.
 var connector = player.Transfer{EngineID: "vllm-vcr", Host: "127.0.0.1", Port: 5600, Lease: time.Second}

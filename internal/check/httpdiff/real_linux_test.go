@@ -3,6 +3,7 @@ package httpdiff
 import (
 	"context"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,7 +25,9 @@ const settle = 20 * time.Second
 // TestEdge: the server of `vllm-vcr serve` adds to vllm-rs only what is listed.
 func TestEdge(t *testing.T) {
 	behind := start(t, "0.33.0")
-	front, err := edge.New(edge.Options{Upstreams: []edge.Upstream{{URL: behind}}, FanOut: true})
+	proxy, err := edge.Proxy(behind, nil)
+	require.NoError(t, err)
+	front, err := edge.New(edge.Options{Frontends: []http.Handler{proxy}, FanOut: true})
 	require.NoError(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -2,7 +2,6 @@ package replay
 
 import (
 	"context"
-	_ "embed"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -17,11 +16,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
-
-//go:embed frames.md
-var framesCheckCodes string
-
-var framesCheck = check.Check{Name: check.Frames, Codes: framesCheckCodes, Run: checkFrames}
 
 // What is wrong with a session of role frames, besides the layout of its messages (F016).
 const (

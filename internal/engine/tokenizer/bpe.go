@@ -1,9 +1,8 @@
 package tokenizer
 
 import (
-	"context"
+	"container/heap"
 	"hash/maphash"
-	"slices"
 	"strings"
 	"sync/atomic"
 )
@@ -19,9 +18,7 @@ type bpe struct {
 	// unknown is the id of bytes that have none; -1 leaves them out.
 	unknown int64
 	// fuse makes one unknown token of several in a row.
-	fuse    bool
-	longest int  // bytes of the longest token
-	drops   bool // whether any number of bytes may have no token, or one
+	fuse bool
 	// known are pieces that were encoded before, by a hash: texts repeat their words.
 	known [1 << 12]atomic.Pointer[encoded]
 }
@@ -38,88 +35,69 @@ const longestKnown = 32
 var hashSeed = maphash.MakeSeed()
 
 type merge struct {
-	rank uint32
+	rank int
 	id   uint32
 }
 
-// symbol is a token of a piece, in a list linked both ways. Pieces may be long, so it is small.
+// symbol is a token of a piece, in a list linked both ways.
 type symbol struct {
 	id         uint32
-	prev, next int32 // none: there is none
+	prev, next int // -1: none
+	gone       bool
 }
 
-const (
-	none = -1
-	gone = -2 // the next of a symbol that was merged into the one before it
-)
+// joint is a merge that may be made at a place.
+type joint struct {
+	merge
+	at int // the left symbol
+}
 
-// joints is a heap of merges that may be made: the lowest rank first, then the leftmost. A joint is the rank of the merge, and in the
-// lower half the place of the left symbol.
-type joints []uint64
+// joints is a heap: the lowest rank first, then the leftmost.
+type joints []joint
 
-func (j joints) down(at int) {
-	for {
-		least := at
-		for child := 2*at + 1; child <= 2*at+2 && child < len(j); child++ {
-			if j[child] < j[least] {
-				least = child
-			}
-		}
-		if least == at {
-			return
-		}
-		j[at], j[least] = j[least], j[at]
-		at = least
+func (j joints) Len() int { return len(j) }
+func (j joints) Less(a, b int) bool {
+	if j[a].rank != j[b].rank {
+		return j[a].rank < j[b].rank
 	}
+	return j[a].at < j[b].at
+}
+func (j joints) Swap(a, b int) { j[a], j[b] = j[b], j[a] }
+func (j *joints) Push(x any)   { *j = append(*j, x.(joint)) }
+func (j *joints) Pop() any {
+	last := (*j)[len(*j)-1]
+	*j = (*j)[:len(*j)-1]
+	return last
 }
 
-func (j joints) up(at int) {
-	for parent := (at - 1) / 2; at > 0 && j[at] < j[parent]; at, parent = parent, (parent-1)/2 {
-		j[at], j[parent] = j[parent], j[at]
-	}
-}
-
-func (j *joints) pop() (first uint64) {
-	last := len(*j) - 1
-	first, (*j)[0] = (*j)[0], (*j)[last]
-	*j = (*j)[:last]
-	j.down(0)
-	return first
-}
-
-// encode appends the ids of a piece. It looks at ctx during the work at a long one.
-func (m *bpe) encode(ctx context.Context, ids []uint32, piece string) ([]uint32, error) {
+// encode appends the ids of a piece.
+func (m *bpe) encode(ids []uint32, piece string) []uint32 {
 	if len(piece) > longestKnown {
-		return m.compute(ctx, ids, piece)
+		return m.compute(ids, piece)
 	}
 	place := &m.known[maphash.String(hashSeed, piece)%uint64(len(m.known))]
 	known := place.Load()
 	if known == nil || known.piece != piece {
-		computed, err := m.compute(ctx, nil, piece)
-		if err != nil {
-			return nil, err
-		}
-		known = &encoded{strings.Clone(piece), computed}
+		known = &encoded{strings.Clone(piece), m.compute(nil, piece)}
 		place.Store(known)
 	}
-	return append(ids, known.ids...), nil
+	return append(ids, known.ids...)
 }
 
-func (m *bpe) compute(ctx context.Context, ids []uint32, piece string) ([]uint32, error) {
-	if m.whole && len(piece) <= m.longest {
+func (m *bpe) compute(ids []uint32, piece string) []uint32 {
+	if m.whole {
 		if id, ok := m.vocab[toAlphabet(piece)]; ok {
-			return append(ids, id), nil
+			return append(ids, id)
 		}
 	}
 	symbols := m.symbols(piece)
-	n, err := m.join(ctx, symbols)
-	ids = slices.Grow(ids, n)
+	m.join(symbols)
 	for i := range symbols {
-		if symbols[i].next != gone {
+		if !symbols[i].gone {
 			ids = append(ids, symbols[i].id)
 		}
 	}
-	return ids, err
+	return ids
 }
 
 // symbols makes the list of the bytes of a piece.
@@ -137,66 +115,56 @@ func (m *bpe) symbols(piece string) []symbol {
 		} else {
 			unknown = false
 		}
-		n := int32(len(symbols))
+		n := len(symbols)
 		symbols = append(symbols, symbol{id: uint32(id), prev: n - 1, next: n + 1})
 	}
 	if n := len(symbols); n > 0 {
-		symbols[n-1].next = none
+		symbols[n-1].next = -1
 	}
 	return symbols
 }
 
-// join makes the merges in their order, and returns how many symbols are left. It takes n log n steps: a text of a megabyte may be one piece.
-func (m *bpe) join(ctx context.Context, symbols []symbol) (int, error) {
-	count := len(symbols)
-	queue := make(joints, 0, len(symbols))
-	offer := func(i int32) bool { // the merge of the symbol at i with the next one, if there is one
-		next := symbols[i].next
-		if next < 0 {
-			return false
-		}
-		merge, ok := m.merges[[2]uint32{symbols[i].id, symbols[next].id}]
-		if ok {
-			queue = append(queue, uint64(merge.rank)<<32|uint64(i))
-		}
-		return ok
-	}
+// join makes the merges in their order. It takes n log n steps: a text of a megabyte may be one piece.
+func (m *bpe) join(symbols []symbol) {
+	var queue joints
 	for i := range symbols {
-		offer(int32(i))
+		m.offer(&queue, symbols, i)
 	}
-	for i := len(queue)/2 - 1; i >= 0; i-- {
-		queue.down(i)
-	}
-	for steps := 0; len(queue) > 0; steps++ {
-		if steps%(1<<14) == 1<<13 {
-			if err := ctx.Err(); err != nil {
-				return 0, err
-			}
-		}
-		j := queue.pop()
-		at := int32(j & (1<<32 - 1))
-		left := &symbols[at]
-		if left.next < 0 {
+	heap.Init(&queue)
+	for len(queue) > 0 {
+		j := heap.Pop(&queue).(joint)
+		left := &symbols[j.at]
+		if left.gone || left.next < 0 {
 			continue
 		}
 		right := &symbols[left.next]
-		merge, ok := m.merges[[2]uint32{left.id, right.id}]
-		if !ok || uint64(merge.rank) != j>>32 {
+		if now, ok := m.merges[[2]uint32{left.id, right.id}]; !ok || now.id != j.id {
 			continue // one of the two has been merged since
 		}
-		left.id, left.next, right.next = merge.id, right.next, gone
-		count--
+		left.id, left.next, right.gone = j.id, right.next, true
 		if left.next >= 0 {
-			symbols[left.next].prev = at
+			symbols[left.next].prev = j.at
 		}
-		if offer(at) {
-			queue.up(len(queue) - 1)
+		before := len(queue)
+		m.offer(&queue, symbols, j.at)
+		if left.prev >= 0 {
+			m.offer(&queue, symbols, left.prev)
 		}
-		if left.prev >= 0 && offer(left.prev) {
-			queue.up(len(queue) - 1)
+		for i := before; i < len(queue); i++ {
+			heap.Fix(&queue, i)
 		}
 	}
-	return count, nil
+}
+
+// offer appends the merge of the symbol at i with the next one, if there is one.
+func (m *bpe) offer(queue *joints, symbols []symbol, i int) {
+	next := symbols[i].next
+	if next < 0 {
+		return
+	}
+	if merge, ok := m.merges[[2]uint32{symbols[i].id, symbols[next].id}]; ok {
+		*queue = append(*queue, joint{merge, i})
+	}
 }
 
 // alphabet names each byte by a character that can be seen: printable ones of Latin-1 by themselves, the others by

@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
 // splitter cuts a text into pieces, which no merge crosses.
 type splitter interface {
-	// split calls yield with the pieces of text, none of them empty, until that returns false. It reports whether it never did.
-	split(text string, yield func(piece string) bool) bool
+	// split appends the pieces of text, none of them empty.
+	split(pieces []string, text string) []string
 }
 
 // gpt2Pattern is what ByteLevel splits by when use_regex is set.
@@ -21,32 +20,14 @@ const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 // prefixSpace puts a space before a text that does not begin with one.
 type prefixSpace struct{}
 
-func (prefixSpace) split(text string, yield func(string) bool) bool {
+func (prefixSpace) split(pieces []string, text string) []string {
 	if text == "" {
-		return true
+		return pieces
 	}
 	if !strings.HasPrefix(text, " ") {
 		text = " " + text
 	}
-	return yield(text)
-}
-
-// digits cuts a text before and behind numbers (\p{N}), or each digit of them.
-type digits struct{ each bool }
-
-func (d digits) split(text string, yield func(string) bool) bool {
-	start, inNumber := 0, false
-	for at, r := range text {
-		is := unicode.IsNumber(r)
-		if at > 0 && (is != inNumber || is && d.each) {
-			if !yield(text[start:at]) {
-				return false
-			}
-			start = at
-		}
-		inNumber = is
-	}
-	return text == "" || yield(text[start:])
+	return append(pieces, text)
 }
 
 // pattern cuts a text at the matches of a regular expression.
@@ -59,8 +40,12 @@ type pattern struct {
 	dropMatches, dropRest bool
 }
 
-func (p *pattern) split(text string, yield func(string) bool) bool {
-	emit := func(piece string, drop bool) bool { return piece == "" || drop || yield(piece) }
+func (p *pattern) split(pieces []string, text string) []string {
+	emit := func(piece string, drop bool) {
+		if piece != "" && !drop {
+			pieces = append(pieces, piece)
+		}
+	}
 	done, at := 0, 0
 	for at < len(text) {
 		start, stop, ok := p.find(text[at:])
@@ -71,18 +56,16 @@ func (p *pattern) split(text string, yield func(string) bool) bool {
 		if start == stop { // a match of nothing cuts, and the search goes on behind the next character
 			_, n := utf8.DecodeRuneInString(text[stop:])
 			at = stop + max(n, 1)
-			if !emit(text[done:start], p.dropRest) {
-				return false
-			}
+			emit(text[done:start], p.dropRest)
 			done = start
 			continue
 		}
-		if !emit(text[done:start], p.dropRest) || !emit(text[start:stop], p.dropMatches) {
-			return false
-		}
+		emit(text[done:start], p.dropRest)
+		emit(text[start:stop], p.dropMatches)
 		done, at = stop, stop
 	}
-	return emit(text[done:], p.dropRest)
+	emit(text[done:], p.dropRest)
+	return pieces
 }
 
 // find returns the leftmost match. A run of white space that the lookahead ends early gives its last character back.

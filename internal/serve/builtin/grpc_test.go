@@ -30,7 +30,7 @@ type caller struct {
 // calling starts an edge before a server and returns who calls it. change may set options of the edge.
 func calling(t *testing.T, s *Server, change func(*edge.Options)) *caller {
 	t.Helper()
-	opt := edge.Options{Upstreams: []edge.Upstream{{Local: s}}, RequestFaults: true}
+	opt := edge.Options{Frontends: []http.Handler{s}, RequestFaults: true}
 	if change != nil {
 		change(&opt)
 	}

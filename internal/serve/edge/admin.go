@@ -2,66 +2,38 @@ package edge
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
-
-	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 )
 
 const (
 	adminPath = "/admin/config"
-	maxAdmin  = 1 << 20 // bytes of a change
+	// MaxAdmin is the maximum size of a change of the configuration, in bytes.
+	MaxAdmin = 1 << 20
 )
 
-// config is what /admin/config shows and changes.
-type config struct {
-	Faults       string       `json:"faults"`
-	FailureRate  float64      `json:"failure-injection-rate"`
-	FailureTypes []string     `json:"failure-types"`
-	Seed         uint64       `json:"seed"`
-	FakeMetrics  *FakeMetrics `json:"fake-metrics"`
+// Settings are values that can be changed while the server runs.
+type Settings interface {
+	// Shown are the values by their keys.
+	Shown() map[string]any
+	// Change checks new values. It removes those that it knows, and apply makes them count.
+	Change(values map[string]json.RawMessage) (apply func(), err error)
 }
-
-// admin serializes changes.
-type admin struct{ mu sync.Mutex }
 
 func (e *Edge) serveAdmin(w http.ResponseWriter, r *http.Request) {
-	if e.opt.AdminToken == "" && e.opt.Simulator != nil {
-		e.admit(w, r)
-		return
-	}
-	if e.opt.AdminToken == "" {
-		apiError{status: http.StatusNotFound, message: adminPath + " is off: it needs an admin token"}.write(w)
-		return
-	}
-	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(e.opt.AdminToken))
-	if subtle.ConstantTimeCompare(a[:], b[:]) != 1 || !ok {
-		apiError{status: http.StatusUnauthorized, message: "the admin token is wrong or missing"}.write(w)
-		return
-	}
-	e.admit(w, r)
-}
-
-// admit answers a client that may see and change the configuration.
-func (e *Edge) admit(w http.ResponseWriter, r *http.Request) {
-	e.admin.mu.Lock()
-	defer e.admin.mu.Unlock()
 	switch r.Method {
 	case http.MethodGet:
 	case http.MethodPost:
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAdmin))
+		// A client that sends slowly keeps nothing waiting: the change begins when all of it is here.
+		change, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxAdmin))
 		if err == nil {
-			err = e.configure(body)
+			err = e.Configure(change)
 		}
 		if err != nil {
 			apiError{status: http.StatusBadRequest, message: err.Error()}.write(w)
@@ -72,15 +44,11 @@ func (e *Edge) admit(w http.ResponseWriter, r *http.Request) {
 		apiError{status: http.StatusMethodNotAllowed, message: adminPath + " takes GET and POST"}.write(w)
 		return
 	}
-	draws := e.faults.Load()
-	shown := struct {
-		config
-		Injected map[string]int `json:"injected"`
-	}{e.config(), draws.counts()}
-	text, err := jsonout.Bytes(shown)
-	if s := e.opt.Simulator; err == nil && s != nil && s.Settings != nil {
-		text, err = merged(text, s.Settings.Shown())
+	shown := map[string]any{}
+	for _, s := range e.opt.Settings {
+		maps.Copy(shown, s.Shown())
 	}
+	text, err := json.Marshal(shown)
 	if err != nil {
 		apiError{status: http.StatusInternalServerError, message: err.Error()}.write(w)
 		return
@@ -90,81 +58,83 @@ func (e *Edge) admit(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text) // the client may be gone
 }
 
-// config is what applies now.
-func (e *Edge) config() config {
-	draws := e.faults.Load()
-	c := config{FailureRate: draws.rate * 100, FailureTypes: draws.failures, Seed: draws.seed}
-	texts := make([]string, len(draws.faults))
-	for i := range draws.faults {
-		texts[i] = draws.faults[i].text
-	}
-	c.Faults = strings.Join(texts, ",")
-	if fake := e.fake.Load(); fake != nil {
-		c.FakeMetrics = fake.metrics
-	}
-	return c
-}
-
-// configure makes a partial change, all of it or nothing.
-func (e *Edge) configure(change []byte) error {
-	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(change, &keys); err != nil {
+// Configure makes a partial change of the configuration, a JSON object, all of it or nothing.
+func (e *Edge) Configure(change []byte) error {
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal(change, &values); err != nil {
 		return fmt.Errorf("want a JSON object: %w", err)
 	}
-	c := e.config()
-	apply, err := e.opt.Simulator.change(keys)
-	if err != nil {
-		return err
-	}
-	for key, value := range keys {
-		var err error
-		switch key {
-		case "faults":
-			err = json.Unmarshal(value, &c.Faults)
-		case "failure-injection-rate":
-			err = json.Unmarshal(value, &c.FailureRate)
-		case "failure-types":
-			c.FailureTypes = nil
-			err = json.Unmarshal(value, &c.FailureTypes)
-		case "seed":
-			err = json.Unmarshal(value, &c.Seed)
-		case "fake-metrics":
-			if c.FakeMetrics == nil {
-				if e.opt.Simulator != nil {
-					return errors.New("the simulator is reporting real metrics; fake metrics cannot be updated")
-				}
-				return errors.New("the server is reporting real metrics; fake metrics cannot be updated")
-			}
-			c.FakeMetrics, err = c.FakeMetrics.updated(value)
-		default:
-			return fmt.Errorf("field '%s' is not admin-configurable", key)
-		}
+	e.admin.Lock()
+	defer e.admin.Unlock()
+	var applies []func()
+	for _, s := range e.opt.Settings {
+		apply, err := s.Change(values)
 		if err != nil {
-			return fmt.Errorf("%s: %w", key, err)
+			return err
 		}
+		applies = append(applies, apply)
 	}
-	faults, engine, err := ParseFaults(c.Faults)
-	switch {
-	case err != nil:
-		return fmt.Errorf("faults: %w", err)
-	case engine != "":
-		return fmt.Errorf("faults: %q: while the server runs, only faults of HTTP can be changed: %s", engine, FaultForms())
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		return fmt.Errorf("field '%s' is not admin-configurable", key)
 	}
-	if err := CheckFailures(c.FailureRate, c.FailureTypes); err != nil {
-		return err
-	}
-	apply()
-	for _, key := range []string{"faults", "failure-injection-rate", "failure-types", "seed"} {
-		if _, changed := keys[key]; changed { // and the counts begin anew
-			e.faults.Store(newFaultDraws(faults, c.FailureRate/100, c.FailureTypes, c.Seed))
-			break
-		}
-	}
-	if _, changed := keys["fake-metrics"]; changed {
-		e.fake.Store(newFakeState(c.FakeMetrics, time.Now()))
+	for _, apply := range applies {
+		apply()
 	}
 	e.log.Info("the configuration was changed", "change", string(bytes.TrimSpace(change)))
 	return nil
+}
+
+// faultSettings are those of the faults of HTTP.
+type faultSettings struct{ e *Edge }
+
+// Shown implements [Settings].
+func (s faultSettings) Shown() map[string]any {
+	d := s.e.faults.Load()
+	return map[string]any{
+		"faults": d.text(), "failure-injection-rate": d.rate * 100, "failure-types": d.failures, "seed": d.seed, "injected": d.counts(),
+	}
+}
+
+// Change implements [Settings]. With a change, counts and draws begin anew.
+func (s faultSettings) Change(values map[string]json.RawMessage) (apply func(), err error) {
+	d := s.e.faults.Load()
+	text, rate, failures, seed, changed := d.text(), d.rate*100, d.failures, d.seed, false
+	for key, to := range map[string]any{"faults": &text, "failure-injection-rate": &rate, "failure-types": &failures, "seed": &seed} {
+		value, given := values[key]
+		if !given {
+			continue
+		}
+		if key == "failure-types" {
+			failures = nil
+		}
+		if err := json.Unmarshal(value, to); err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+		delete(values, key)
+		changed = true
+	}
+	faults, engine, err := ParseFaults(text)
+	switch {
+	case !changed:
+		return func() {}, nil
+	case err != nil:
+		return nil, fmt.Errorf("faults: %w", err)
+	case engine != "":
+		return nil, fmt.Errorf("faults: %q: while the server runs, only faults of HTTP can be changed: %s", engine, FaultForms())
+	}
+	if err := CheckFailures(rate, failures); err != nil {
+		return nil, err
+	}
+	return func() { s.e.faults.Store(newFaultDraws(faults, rate/100, failures, seed)) }, nil
+}
+
+// text is that of all faults, as [ParseFaults] reads it.
+func (d *faultDraws) text() string {
+	texts := make([]string, len(d.faults))
+	for i := range d.faults {
+		texts[i] = d.faults[i].text
+	}
+	return strings.Join(texts, ",")
 }
 
 // counts are how often each fault was injected.

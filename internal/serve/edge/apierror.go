@@ -79,3 +79,8 @@ func (a apiError) write(w http.ResponseWriter) {
 	w.WriteHeader(a.status)
 	_, _ = w.Write(body) // the client may be gone
 }
+
+// Refuse answers with an error in the form of OpenAI's.
+func Refuse(w http.ResponseWriter, status int, message string) {
+	apiError{status: status, message: message}.write(w)
+}

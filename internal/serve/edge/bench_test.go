@@ -40,21 +40,14 @@ func BenchmarkForward(b *testing.B) {
 	defer toy.Close()
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	dial := func(ctx context.Context) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", toy.Listener.Addr().String())
-	}
-	urls := map[string]string{"direct": toy.URL}
-	// A loop does not forward requests to a frontend that has a way of its own to be reached.
-	for through, upstream := range map[string]Upstream{"edge": {URL: toy.URL}, "package http": {URL: toy.URL, Dial: dial}} {
-		e, err := New(Options{Upstreams: []Upstream{upstream}, FanOut: true})
-		require.NoError(b, err)
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(b, err)
-		go func() { _ = e.Serve(ctx, l) }()
-		urls[through] = "http://" + l.Addr().String()
-	}
+	e, err := New(Options{Frontends: []http.Handler{proxyTo(b, toy.URL)}, FanOut: true})
+	require.NoError(b, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(b, err)
+	go func() { _ = e.Serve(ctx, l) }()
+	urls := map[string]string{"direct": toy.URL, "edge": "http://" + l.Addr().String()}
 	for _, streams := range []bool{false, true} {
-		for _, through := range []string{"direct", "edge", "package http"} {
+		for _, through := range []string{"direct", "edge"} {
 			url := urls[through]
 			b.Run(fmt.Sprintf("stream=%t/%s", streams, through), func(b *testing.B) {
 				hammer(b, url+"/v1/chat/completions", fmt.Sprintf("%s%t}", body, streams), 64)

@@ -52,8 +52,15 @@ func start(t *testing.T, opt Options) *running {
 // before starts an edge before a toy.
 func before(t *testing.T, opt Options, handle http.HandlerFunc) *running {
 	t.Helper()
-	opt.Upstreams = []Upstream{{URL: newToy(t, handle).URL}}
+	opt.Frontends = []http.Handler{proxyTo(t, newToy(t, handle).URL)}
 	return start(t, opt)
+}
+
+func proxyTo(t testing.TB, url string) http.Handler {
+	t.Helper()
+	h, err := Proxy(url, nil)
+	require.NoError(t, err)
+	return h
 }
 
 func fetch(t *testing.T, method, url, body string, headers ...string) (*http.Response, string) {
@@ -105,9 +112,8 @@ func TestRequestID(t *testing.T) {
 		{"too long", strings.Repeat("x", 129), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			r := &http.Request{Header: http.Header{"X-Request-Id": {test.id}}}
-			if got := requestID(r); (got == test.id) != test.kept || got == "" {
-				t.Errorf("got %q, kept is %t", got, test.kept)
+			if got := validID(test.id); got != test.kept {
+				t.Errorf("valid: %t, want %t", got, test.kept)
 			}
 		})
 	}
@@ -229,7 +235,7 @@ func wantError(t *testing.T, answer *http.Response, body string, status int, kin
 func TestFrontendAway(t *testing.T) {
 	away := httptest.NewServer(nil)
 	away.Close()
-	e := start(t, Options{Upstreams: []Upstream{{URL: away.URL}}})
+	e := start(t, Options{Frontends: []http.Handler{proxyTo(t, away.URL)}})
 	answer, body := fetch(t, "POST", e.url+"/v1/completions", "{}")
 	wantError(t, answer, body, 503, "InternalServerError", "does not accept connections")
 	if answer.Header.Get("Retry-After") != "1" {
@@ -241,7 +247,7 @@ func TestFrontendAway(t *testing.T) {
 }
 
 func TestBodyTooLarge(t *testing.T) {
-	e := before(t, Options{MaxBody: 8}, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	e := before(t, Options{Limits: Limits{Body: 8}}, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 	if answer, body := fetch(t, "POST", e.url, "12345678"); answer.StatusCode != 200 || body != "12345678" {
 		t.Errorf("8 bytes: %d %q", answer.StatusCode, body)
 	}
@@ -285,7 +291,7 @@ func TestShutdown(t *testing.T) {
 		})
 		t.Run(path+" in this process", func(t *testing.T) {
 			testShutdown(t, path, func(handle http.HandlerFunc) *running {
-				return start(t, Options{Upstreams: []Upstream{{Local: handle}}})
+				return start(t, Options{Frontends: []http.Handler{handle}})
 			})
 		})
 	}
@@ -333,76 +339,95 @@ func testShutdown(t *testing.T, path string, start func(http.HandlerFunc) *runni
 	})
 }
 
-// Several frontends take turns, and a port of a rank has one of them.
+// Each port has the frontend of its number.
 func TestRanks(t *testing.T) {
-	var upstreams []Upstream
+	var opt Options
+	var listeners []net.Listener
 	for i := range 3 {
-		upstreams = append(upstreams, Upstream{URL: newToy(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, i) }).URL})
+		opt.Frontends = append(opt.Frontends, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, i) }))
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		listeners = append(listeners, l)
 	}
-	e := start(t, Options{Upstreams: upstreams})
-	var got string
-	for range 6 {
-		_, body := fetch(t, "GET", e.url, "")
-		got += body
-	}
-	if got != "012012" {
-		t.Errorf("got %s", got)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	e, err := New(opt)
 	require.NoError(t, err)
-	go func() { _ = e.ServeRank(t.Context(), 2, l) }()
-	for range 2 {
-		if _, body := fetch(t, "GET", "http://"+l.Addr().String(), ""); body != "2" {
-			t.Errorf("rank 2 is %s", body)
+	go func() { _ = e.Serve(t.Context(), listeners...) }()
+	for i, l := range listeners {
+		if _, body := fetch(t, "GET", "http://"+l.Addr().String(), ""); body != fmt.Sprint(i) {
+			t.Errorf("port %d has frontend %s", i, body)
 		}
-	}
-	if err := e.ServeRank(t.Context(), 3, nil); err == nil || !strings.Contains(err.Error(), "3 frontends") {
-		t.Error(err)
 	}
 }
 
+// A WebSocket passes. Every other change of the protocol is a wish that nothing has to follow: the request is answered as without it.
 func TestUpgrade(t *testing.T) {
-	e := before(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
+	faults, _, _ := ParseFaults("status:503~path=/v1/*")
+	e := before(t, Options{Faults: faults}, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			return
+		}
 		conn, rw, err := http.NewResponseController(w).Hijack()
-		if err != nil || r.Header.Get("Upgrade") != "echo" {
+		if err != nil || r.Header.Get("Upgrade") != "websocket" {
 			t.Error(err, r.Header)
 			return
 		}
 		defer conn.Close()
-		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 		line, _ := rw.ReadString('\n')
 		_, _ = io.WriteString(conn, line)
 	})
-	conn, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
-	require.NoError(t, err)
-	defer conn.Close()
-	_, _ = io.WriteString(conn, "GET /v1/realtime HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-	rd := bufio.NewReader(conn)
-	answer, err := http.ReadResponse(rd, nil)
-	if err != nil || answer.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatal(answer, err)
-	}
-	_, _ = io.WriteString(conn, "hello\n")
-	if got, err := io.ReadAll(rd); err != nil || string(got) != "hello\n" {
-		t.Errorf("got %q %v", got, err)
+	for _, test := range []struct {
+		path, upgrade, fault string
+		status               int
+	}{
+		{"/realtime", "websocket", "", 101},
+		{"/v1/realtime", "websocket", "", 503},
+		{"/v1/completions", "h2c", "", 503},
+		{"/other", "h2c", "", 200},
+		{"/other", "h2c", "\r\nX-Fault: status:404", 400},
+	} {
+		t.Run(test.path+" "+test.upgrade+test.fault, func(t *testing.T) {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
+			require.NoError(t, err)
+			defer conn.Close()
+			fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\nUpgrade: %s%s\r\n\r\n", test.path, test.upgrade, test.fault)
+			rd := bufio.NewReader(conn)
+			answer, err := http.ReadResponse(rd, nil)
+			if err != nil || answer.StatusCode != test.status {
+				t.Fatal(answer, err)
+			}
+			if test.status == 101 {
+				_, _ = io.WriteString(conn, "hello\n")
+				if got, err := io.ReadAll(rd); err != nil || string(got) != "hello\n" {
+					t.Errorf("got %q %v", got, err)
+				}
+			}
+		})
 	}
 }
 
-func TestBadOptions(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		opt  Options
-		want string
-	}{
-		{"nothing", Options{}, "no frontend"},
-		{"no URL", Options{Upstreams: []Upstream{{}}}, "want http://HOST:PORT"},
-		{"https", Options{Upstreams: []Upstream{{URL: "https://a"}}}, "want http://HOST:PORT"},
-		{"path", Options{Upstreams: []Upstream{{URL: "http://a/b"}}}, "want http://HOST:PORT"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			if _, err := New(test.opt); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
-		})
+// Methods that no frontend has are not sent on.
+func TestMethods(t *testing.T) {
+	e := before(t, Options{}, func(http.ResponseWriter, *http.Request) { t.Error("the frontend gets it") })
+	for _, request := range []string{"PRI /x", "CONNECT a:80", "CONNECT /v1/completions", "TRACE /", "BREW /pot", "get /"} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
+		require.NoError(t, err)
+		_, _ = io.WriteString(conn, request+" HTTP/1.1\r\nHost: a:80\r\nConnection: close\r\n\r\n")
+		got, _ := io.ReadAll(conn)
+		conn.Close()
+		if !bytes.HasPrefix(got, []byte("HTTP/1.1 405 ")) && !bytes.HasPrefix(got, []byte("HTTP/1.1 400 ")) {
+			t.Errorf("%s: %s", request, got)
+		}
+	}
+}
+
+func TestBadFrontends(t *testing.T) {
+	if _, err := New(Options{}); err == nil || !strings.Contains(err.Error(), "no frontend") {
+		t.Error(err)
+	}
+	for _, url := range []string{"", "https://a", "http://a/b", "http://u@a", "http://a?b=c"} {
+		if _, err := Proxy(url, nil); err == nil || !strings.Contains(err.Error(), "want http://HOST:PORT") {
+			t.Errorf("%q: %v", url, err)
+		}
 	}
 }

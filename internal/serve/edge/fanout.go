@@ -1,95 +1,103 @@
 package edge
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
-// maxParts bounds the requests that are made of one.
-const maxParts = 1024
+// Limits of the requests that are made of one.
+const (
+	maxParts      = 1024
+	maxPartsBytes = 128 << 20 // of all their bodies
+	partsAtOnce   = 128
+)
 
-// A part is one of the requests that the edge makes of one for several answers.
-type part struct {
-	body   []byte
-	sample int // of the prompt
+// A split is a request for several answers: the bodies of its parts are what all have in common, and a member or two.
+type split struct {
+	common  []byte            // a JSON object without its last brace
+	prompts []json.RawMessage // one for each part, or nil where it is in common
+	n       int               // answers to each prompt
+	seed    *int64
+	stream  bool
 }
 
-// mayFanOut reports whether a request may be for several answers, as far as can be seen without decoding it.
-func mayFanOut(path string, body []byte) bool {
-	switch path {
-	case "/v1/chat/completions":
-		return bytes.Contains(body, []byte(`"n"`))
-	case "/v1/completions":
-		return bytes.Contains(body, []byte(`"n"`)) || mayHavePrompts(body)
+func (s *split) parts() int { return s.n * max(len(s.prompts), 1) }
+
+// body returns the body of a part and its size. Nothing is copied.
+func (s *split) body(part int) (io.Reader, int64) {
+	pieces := [][]byte{s.common}
+	if s.prompts != nil {
+		pieces = append(pieces, []byte(`,"prompt":`), s.prompts[part/s.n])
 	}
-	return false
+	if s.seed != nil { // as in vLLM: or all answers would be the same
+		pieces = append(pieces, strconv.AppendInt([]byte(`,"seed":`), *s.seed+int64(part%s.n), 10))
+	}
+	pieces = append(pieces, []byte("}"))
+	var readers []io.Reader
+	size := 0
+	for _, p := range pieces {
+		readers, size = append(readers, bytes.NewReader(p)), size+len(p)
+	}
+	return io.MultiReader(readers...), int64(size)
 }
 
-// mayHavePrompts reports whether the prompt may be an array.
-func mayHavePrompts(body []byte) bool {
-	found := false
-	for {
-		_, rest, has := bytes.Cut(body, []byte(`"prompt"`))
-		if !has {
-			return !found // its name may be written in another way
+// splitRequest returns nil for a request that goes to the frontend as it is. That says what is wrong with a request, so a strange one
+// goes there, too.
+func splitRequest(r *http.Request, x *exchange) (*split, error) {
+	completion := r.URL.Path == "/v1/completions"
+	if r.Method != http.MethodPost || x.body == nil || !completion && (r.URL.Path != "/v1/chat/completions" || !bytes.Contains(x.body, []byte(`"n"`))) {
+		return nil, nil
+	}
+	members := maps.Clone(x.ask().members)
+	s := &split{n: 1, stream: x.asked.stream}
+	if n := members["n"]; n != nil && (json.Unmarshal(n, &s.n) != nil || s.n < 1) {
+		return nil, nil
+	}
+	if completion {
+		s.prompts = severalPrompts(members["prompt"])
+	}
+	if s.n == 1 && s.prompts == nil || s.n > maxParts || len(s.prompts) > maxParts/s.n {
+		return nil, nil
+	}
+	if best := string(members["best_of"]); best != "" && best != "null" && best != strconv.Itoa(s.n) {
+		return nil, nil
+	}
+	if seed := members["seed"]; seed != nil {
+		if json.Unmarshal(seed, &s.seed) != nil {
+			return nil, nil
 		}
-		found, body = true, rest
-		if value := bytes.TrimLeft(rest, ": \t\r\n"); len(value) > 0 && value[0] == '[' {
-			return true
-		}
+		delete(members, "seed")
 	}
-}
-
-// parts returns the requests that are made of one, nil if it goes to the frontend as it is. That says what is wrong with a
-// request, so a strange one goes there, too.
-func (e *Edge) parts(r *http.Request, x *exchange) []part {
-	if !e.opt.FanOut || r.Method != http.MethodPost || x.body == nil || !mayFanOut(r.URL.Path, x.body) {
-		return nil
+	delete(members, "n")
+	delete(members, "best_of")
+	if s.prompts != nil {
+		delete(members, "prompt")
 	}
-	n := 1
-	if x.asked.N != nil {
-		n = *x.asked.N
+	size := 0
+	for name, value := range members {
+		size += len(name) + len(value)
 	}
-	var prompts []json.RawMessage
-	if r.URL.Path == "/v1/completions" {
-		prompts = severalPrompts(x.asked.Prompt)
+	if size > maxPartsBytes/s.parts() {
+		return nil, fmt.Errorf("the request is for %d answers, each of which is a request of its own to the frontend: all of them would have more than %d MiB", s.parts(), maxPartsBytes>>20)
 	}
-	if n < 1 || n == 1 && prompts == nil || n > maxParts || n*max(len(prompts), 1) > maxParts {
-		return nil
+	var err error
+	if s.common, err = json.Marshal(members); err != nil {
+		return nil, err
 	}
-	var whole map[string]json.RawMessage
-	if best := string(x.asked.BestOf); json.Unmarshal(x.body, &whole) != nil || best != "" && best != "null" && best != strconv.Itoa(n) {
-		return nil
+	if s.common = s.common[:len(s.common)-1]; len(members) == 0 {
+		s.common = append(s.common, `"model":null`...)
 	}
-	delete(whole, "n")
-	delete(whole, "best_of")
-	var all []part
-	for i := range max(len(prompts), 1) {
-		if prompts != nil {
-			whole["prompt"] = prompts[i]
-		}
-		for sample := range n {
-			if x.asked.Seed != nil { // as in vLLM: or all samples would be the same
-				whole["seed"] = json.RawMessage(strconv.FormatInt(*x.asked.Seed+int64(sample), 10))
-			}
-			body, err := json.Marshal(whole)
-			if err != nil {
-				return nil
-			}
-			all = append(all, part{body, sample})
-		}
-	}
-	return all
+	return s, nil
 }
 
 // severalPrompts returns the prompts of an array of texts or of lists of tokens, nil if it is something else: a list of tokens is
@@ -110,109 +118,301 @@ func severalPrompts(raw json.RawMessage) []json.RawMessage {
 	return all
 }
 
-// fanOut sends the parts of a request and returns their answers as one.
-func (e *Edge) fanOut(r *http.Request, x *exchange, parts []part) (*http.Response, error) {
-	ctx, cancel := context.WithCancel(r.Context())
-	answers, err := e.sendParts(r.WithContext(ctx), x, parts)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	// Of several refusals the first one is the answer.
-	for _, a := range answers {
-		if a.StatusCode == http.StatusOK {
-			continue
+// fanOut sends a request for several answers as several requests, and merges their answers.
+func (e *Edge) fanOut(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := exchangeOf(r)
+		s, err := splitRequest(r, x)
+		if s == nil || err != nil {
+			if err != nil {
+				apiError{status: http.StatusBadRequest, message: err.Error()}.write(w)
+				return
+			}
+			next.ServeHTTP(w, r)
+			return
 		}
-		body, err := readPart(a)
+		ctx, cancel := context.WithCancel(r.Context())
+		m := &merger{w: w, ctx: ctx, split: s, heads: make(chan *part), events: make(chan event)}
+		sending := m.send(next, r.WithContext(ctx), x.id)
+		if s.stream {
+			err = m.stream()
+		} else {
+			err = m.whole()
+		}
 		cancel()
-		return whole(a, body), err
-	}
-	if x.asked.Stream && strings.HasPrefix(answers[0].Header.Get("Content-Type"), "text/event-stream") {
-		return e.mergeStreams(r.Context(), cancel, answers, parts), nil
-	}
-	defer cancel()
-	merged, err := mergeAnswers(answers, parts)
-	if err != nil {
-		return nil, err
-	}
-	return whole(answers[0], merged), nil
+		sending.Wait()
+		if err != nil {
+			e.log.Debug("an answer was cut", "id", x.id, "error", err)
+			panic(http.ErrAbortHandler) // the client has to notice that the answer is not whole
+		}
+	})
 }
 
-// sendParts returns when all parts are answered, or one of them failed.
-func (e *Edge) sendParts(r *http.Request, x *exchange, parts []part) ([]*http.Response, error) {
-	answers, errs := make([]*http.Response, len(parts)), make([]error, len(parts))
-	var sending sync.WaitGroup
-	for i := range parts {
-		sending.Go(func() {
-			one := *x
-			one.body = parts[i].body
-			if i > 0 {
-				one.id += "-" + strconv.Itoa(i)
+// A merger makes one answer of those of all parts. Parts write in goroutines of their own; the merger alone writes to the client.
+type merger struct {
+	w     http.ResponseWriter
+	ctx   context.Context // ends the parts
+	split *split
+	// heads gets each part once: when the stream begins, or at the end of an answer that is none. events gets what streams have.
+	heads  chan *part
+	events chan event
+
+	id, at json.RawMessage // of all events
+	total  usage
+	last   object // the event that has the usage
+}
+
+// An event of a stream is one of a part, or the end of its stream.
+type event struct {
+	part *part
+	text []byte // nil at the end
+}
+
+// A part writes the answer to one of the requests. It keeps what is no stream.
+type part struct {
+	capture
+	m       *merger
+	index   int
+	streams bool
+	rest    []byte // of a stream: what is no whole event yet
+	err     error  // the answer is not whole
+}
+
+// deliver sends to a channel until the parts are ended.
+func deliver[T any](ctx context.Context, to chan T, value T) error {
+	select {
+	case to <- value:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (p *part) WriteHeader(status int) {
+	if p.status != 0 || status < http.StatusOK {
+		return
+	}
+	p.status = status
+	p.streams = p.m.split.stream && status == http.StatusOK && strings.HasPrefix(p.header.Get("Content-Type"), "text/event-stream")
+	if p.streams {
+		_ = deliver(p.m.ctx, p.m.heads, p) // an end is noticed at the first event
+	}
+}
+
+func (p *part) Write(b []byte) (int, error) {
+	p.WriteHeader(http.StatusOK)
+	if !p.streams {
+		return p.capture.Write(b)
+	}
+	if p.rest = append(p.rest, b...); len(p.rest) > maxAnswer {
+		return 0, errTooLong
+	}
+	for {
+		text, _ := cutEvent(p.rest)
+		if text == nil {
+			return len(b), nil
+		}
+		if err := deliver(p.m.ctx, p.m.events, event{p, bytes.Clone(text)}); err != nil {
+			return 0, err
+		}
+		p.rest = p.rest[len(text):]
+	}
+}
+
+// serve lets the frontend answer.
+func (p *part) serve(next http.Handler, r *http.Request) {
+	defer func() {
+		if gone := recover(); gone != nil {
+			if p.err = errors.New("the frontend has cut an answer"); gone != http.ErrAbortHandler {
+				p.err = fmt.Errorf("the frontend failed: %v", gone)
 			}
-			answers[i], errs[i] = e.send(r, &one)
+		}
+		if p.streams {
+			_ = deliver(p.m.ctx, p.m.events, event{part: p})
+		} else {
+			p.WriteHeader(http.StatusOK)
+			_ = deliver(p.m.ctx, p.m.heads, p)
+		}
+	}()
+	next.ServeHTTP(p, r)
+	if p.over {
+		p.err = errTooLong
+	}
+}
+
+// send sends the parts, a number of them at once.
+func (m *merger) send(next http.Handler, r *http.Request, id string) *sync.WaitGroup {
+	var sending sync.WaitGroup
+	var begun atomic.Int64
+	parts := m.split.parts()
+	for range min(parts, partsAtOnce) {
+		sending.Go(func() {
+			for i := int(begun.Add(1)) - 1; i < parts && m.ctx.Err() == nil; i = int(begun.Add(1)) - 1 {
+				own := r.Clone(m.ctx)
+				if i > 0 {
+					own.Header[headerRequestID] = []string{id + "-" + strconv.Itoa(i)}
+				}
+				own.GetBody = func() (io.ReadCloser, error) {
+					body, size := m.split.body(i)
+					own.ContentLength = size
+					return io.NopCloser(body), nil
+				}
+				own.Body, _ = own.GetBody()
+				(&part{capture: capture{header: http.Header{}}, m: m, index: i}).serve(next, own)
+			}
 		})
 	}
-	sending.Wait()
-	if err := errors.Join(errs...); err != nil {
-		for _, a := range answers {
-			if a != nil {
-				a.Body.Close()
+	return &sending
+}
+
+// whole writes an answer that is no stream. Of several refusals the first one is the answer.
+func (m *merger) whole() error {
+	parts := make([]*part, m.split.parts())
+	size := 0
+	for range parts {
+		select {
+		case p := <-m.heads:
+			if p.err != nil {
+				return p.err
 			}
+			if p.status != http.StatusOK {
+				m.answer(p, p.body.Bytes())
+				return nil
+			}
+			if size += p.body.Len(); size > maxAnswer {
+				return errTooLong
+			}
+			parts[p.index] = p
+		case <-m.ctx.Done():
+			return context.Cause(m.ctx)
 		}
-		return nil, errs[slices.IndexFunc(errs, func(err error) bool { return err != nil })]
 	}
-	return answers, nil
-}
-
-// readPart reads the body of an answer that is no stream.
-func readPart(a *http.Response) ([]byte, error) {
-	defer a.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(a.Body, maxEvent+1))
-	if err == nil && len(body) > maxEvent {
-		err = fmt.Errorf("an answer of the frontend has more than %d bytes", maxEvent)
-	}
-	return body, err
-}
-
-// whole is an answer with another body.
-func whole(a *http.Response, body []byte) *http.Response {
-	merged := *a
-	merged.Body, merged.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	merged.Header = a.Header.Clone()
-	merged.Header.Set("Content-Length", strconv.Itoa(len(body)))
-	return &merged
-}
-
-func mergeAnswers(answers []*http.Response, parts []part) ([]byte, error) {
-	var merged object
 	var choices []json.RawMessage
-	var total usage
-	for i, a := range answers {
-		body, err := readPart(a)
+	var merged object
+	for i, p := range parts {
+		one, err := parseObject(p.body.Bytes())
 		if err != nil {
-			return nil, err
-		}
-		one, err := parseObject(body)
-		if err != nil {
-			return nil, fmt.Errorf("the frontend answered with something else than JSON: %w", err)
+			return fmt.Errorf("the frontend answered with something else than JSON: %w", err)
 		}
 		own, err := numbered(one.get("choices"), i)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		choices = append(choices, own...)
-		if err := total.add(one.get("usage"), parts[i]); err != nil {
-			return nil, err
+		if err := m.total.add(one.get("usage"), i%m.split.n); err != nil {
+			return err
 		}
 		if i == 0 {
 			merged = one
 		}
 	}
 	merged.set("choices", array(choices))
-	if total.first != nil {
-		merged.set("usage", total.json())
+	if m.total.first != nil {
+		merged.set("usage", m.total.json())
 	}
-	return merged.json(), nil
+	m.answer(parts[0], merged.json())
+	return nil
+}
+
+// answer writes an answer with the head of a part.
+func (m *merger) answer(p *part, body []byte) {
+	maps.Copy(m.w.Header(), p.header)
+	m.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	m.w.WriteHeader(p.status)
+	_, _ = m.w.Write(body) // the client may be gone
+}
+
+// stream writes the events of all parts as they come, with one id, one usage and one end. Parts that are refused while others are
+// sent make a refusal; a later one ends the stream with an error.
+func (m *merger) stream() error {
+	parts, begun := m.split.parts(), 0
+	for ended := 0; ended < parts; {
+		select {
+		case p := <-m.heads:
+			switch begun++; {
+			case p.err != nil:
+				return p.err
+			case !p.streams && begun <= partsAtOnce:
+				m.answer(p, p.body.Bytes())
+				return nil
+			case !p.streams:
+				return m.write(bytes.TrimSpace(p.body.Bytes()), []byte("[DONE]"))
+			case begun == min(parts, partsAtOnce):
+				maps.Copy(m.w.Header(), p.header)
+				m.w.WriteHeader(http.StatusOK)
+				if err := http.NewResponseController(m.w).Flush(); err != nil {
+					return err
+				}
+			}
+		case ev := <-m.begunEvents(begun):
+			if ev.text != nil {
+				if failed, err := m.event(ev); failed || err != nil {
+					return err
+				}
+			} else if ended++; ev.part.err != nil {
+				return ev.part.err
+			}
+		case <-m.ctx.Done():
+			return context.Cause(m.ctx)
+		}
+	}
+	if m.last != nil {
+		m.last.set("usage", m.total.json())
+		return m.write(m.last.json(), []byte("[DONE]"))
+	}
+	return m.write([]byte("[DONE]"))
+}
+
+// begunEvents is nil, and so keeps events waiting, until so many parts have begun that the head is written.
+func (m *merger) begunEvents(begun int) chan event {
+	if begun < min(m.split.parts(), partsAtOnce) {
+		return nil
+	}
+	return m.events
+}
+
+func (m *merger) write(events ...[]byte) error {
+	for _, text := range events {
+		if _, err := fmt.Fprintf(m.w, "data: %s\n\n", text); err != nil {
+			return err
+		}
+	}
+	return http.NewResponseController(m.w).Flush()
+}
+
+// event writes one event. Nothing but the end comes after one with an error.
+func (m *merger) event(ev event) (failed bool, err error) {
+	data, ok := bytes.CutPrefix(bytes.TrimSpace(ev.text), []byte("data:"))
+	if data = bytes.TrimSpace(data); !ok || string(data) == "[DONE]" {
+		return false, nil
+	}
+	chunk, err := parseObject(data)
+	if err != nil {
+		return false, fmt.Errorf("event of the frontend: %w", err)
+	}
+	if chunk.get("error") != nil {
+		return true, m.write(data, []byte("[DONE]"))
+	}
+	if m.id == nil {
+		// The frontend makes the id of that of the request, which ends with the number of the part.
+		m.id = bytes.Replace(chunk.get("id"), []byte("-"+strconv.Itoa(ev.part.index)+`"`), []byte(`"`), min(ev.part.index, 1))
+		m.at = chunk.get("created")
+	}
+	for name, value := range map[string]json.RawMessage{"id": m.id, "created": m.at} {
+		if value != nil && chunk.get(name) != nil {
+			chunk.set(name, value)
+		}
+	}
+	choices, err := numbered(chunk.get("choices"), ev.part.index)
+	if err != nil {
+		return false, err
+	}
+	if len(choices) == 0 && chunk.get("usage") != nil {
+		m.last = chunk
+		return false, m.total.add(chunk.get("usage"), ev.part.index%m.split.n)
+	}
+	chunk.set("choices", array(choices))
+	return false, m.write(chunk.json())
 }
 
 // numbered is a list of choices with the index that they have in the whole.
@@ -239,7 +439,7 @@ type usage struct {
 	promptDetail, outputDetail map[string]int64
 }
 
-func (u *usage) add(raw json.RawMessage, p part) error {
+func (u *usage) add(raw json.RawMessage, sample int) error {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil
 	}
@@ -260,7 +460,7 @@ func (u *usage) add(raw json.RawMessage, p part) error {
 	}
 	u.completion += one.Completion
 	addNumbers(&u.outputDetail, one.OutputDetail)
-	if p.sample == 0 {
+	if sample == 0 {
 		u.prompt += one.Prompt
 		addNumbers(&u.promptDetail, one.PromptDetail)
 	}
@@ -289,144 +489,6 @@ func (u *usage) json() json.RawMessage {
 		}
 	}
 	return u.first.json()
-}
-
-// A merger makes one stream of several.
-type merger struct {
-	out    *io.PipeWriter
-	cancel context.CancelFunc
-
-	known   chan struct{} // closed when head is known
-	once    sync.Once
-	id, at  json.RawMessage // of all events
-	mu      sync.Mutex
-	total   usage
-	last    object // the event that has the usage
-	failure error
-}
-
-// mergeStreams returns a stream of the events of all parts as they come, with the id of the first.
-func (e *Edge) mergeStreams(ctx context.Context, cancel context.CancelFunc, answers []*http.Response, parts []part) *http.Response {
-	in, out := io.Pipe()
-	m := &merger{out: out, cancel: cancel, known: make(chan struct{})}
-	context.AfterFunc(ctx, func() { in.CloseWithError(context.Cause(ctx)) }) // the client is gone
-	go func() {
-		defer cancel()
-		var reading sync.WaitGroup
-		for i, a := range answers {
-			reading.Go(func() {
-				defer a.Body.Close()
-				if err := m.forward(a, i, parts[i]); err != nil && !errors.Is(err, errStreamFailed) {
-					m.fail(err)
-				}
-				if i == 0 {
-					m.once.Do(func() { close(m.known) })
-				}
-			})
-		}
-		reading.Wait()
-		m.finish()
-	}()
-	merged := *answers[0]
-	merged.ContentLength, merged.Header = -1, answers[0].Header.Clone()
-	merged.Body = &merging{in, cancel}
-	return &merged
-}
-
-// merging ends the parts with their whole.
-type merging struct {
-	*io.PipeReader
-	cancel context.CancelFunc
-}
-
-func (m *merging) Close() error {
-	m.cancel()
-	return m.PipeReader.Close()
-}
-
-var errStreamFailed = errors.New("a part of the stream has failed")
-
-func (m *merger) fail(err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.failure == nil {
-		m.failure = err
-	}
-	m.cancel()
-}
-
-// forward sends the events of a part on.
-func (m *merger) forward(a *http.Response, index int, p part) error {
-	events := bufio.NewReaderSize(a.Body, 4<<10)
-	for {
-		event, err := readEvent(events)
-		if err != nil && len(event) == 0 {
-			return ignoreEOF(err)
-		}
-		data, ok := bytes.CutPrefix(bytes.TrimSpace(event), []byte("data:"))
-		if data = bytes.TrimSpace(data); !ok || string(data) == "[DONE]" {
-			continue
-		}
-		chunk, err := parseObject(data)
-		if err != nil {
-			return fmt.Errorf("event of the frontend: %w", err)
-		}
-		if index == 0 {
-			m.once.Do(func() {
-				m.id, m.at = chunk.get("id"), chunk.get("created")
-				close(m.known)
-			})
-		}
-		<-m.known
-		if err := m.emit(chunk, index, p); err != nil {
-			return err
-		}
-	}
-}
-
-// emit sends one event on. Nothing comes after the event of an error.
-func (m *merger) emit(chunk object, index int, p part) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.failure != nil {
-		return errStreamFailed
-	}
-	if chunk.get("error") != nil {
-		m.failure = errStreamFailed
-		_, _ = fmt.Fprintf(m.out, "data: %s\n\n", chunk.json())
-		m.cancel()
-		return errStreamFailed
-	}
-	for name, value := range map[string]json.RawMessage{"id": m.id, "created": m.at} {
-		if value != nil && chunk.get(name) != nil {
-			chunk.set(name, value)
-		}
-	}
-	choices, err := numbered(chunk.get("choices"), index)
-	if err != nil {
-		return err
-	}
-	if len(choices) == 0 && chunk.get("usage") != nil {
-		m.last = chunk
-		return m.total.add(chunk.get("usage"), p)
-	}
-	chunk.set("choices", array(choices))
-	_, err = fmt.Fprintf(m.out, "data: %s\n\n", chunk.json())
-	return err
-}
-
-// finish ends the whole stream. It is cut if a part was.
-func (m *merger) finish() {
-	if m.failure != nil && !errors.Is(m.failure, errStreamFailed) {
-		m.out.CloseWithError(m.failure)
-		return
-	}
-	if m.last != nil && m.failure == nil {
-		m.last.set("usage", m.total.json())
-		_, _ = fmt.Fprintf(m.out, "data: %s\n\n", m.last.json())
-	}
-	_, _ = io.WriteString(m.out, "data: [DONE]\n\n")
-	m.out.Close()
 }
 
 // An object is a JSON object whose members keep their order.

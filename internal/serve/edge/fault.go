@@ -13,8 +13,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/vllm-vcr/conformance/internal/serve/grpc"
 )
 
 // FaultKind is what goes wrong with an answer.
@@ -315,6 +313,12 @@ func newFaultDraws(faults []Fault, rate float64, failures []string, seed uint64)
 	return d
 }
 
+// reads reports whether faults or the log depend on the bodies of requests.
+func (e *Edge) reads() bool {
+	d := e.faults.Load()
+	return e.opt.RequestLog != nil || e.opt.RequestFaults || len(d.faults) > 0 || d.rate > 0
+}
+
 // of returns the faults of a request, in their order.
 func (d *faultDraws) of(r *http.Request, x *exchange) []Fault {
 	if len(d.faults) == 0 && d.rate == 0 {
@@ -397,7 +401,7 @@ func (f *Fault) concerns(r *http.Request, x *exchange) bool {
 		case "path":
 			value, forPath = r.URL.Path, true
 		case "model":
-			value = x.asked.Model
+			value = x.asked.model
 		case "key":
 			value = clientKey(r)
 		default:
@@ -416,7 +420,7 @@ func (f *Fault) concerns(r *http.Request, x *exchange) bool {
 func isGeneration(r *http.Request) bool {
 	p := r.URL.Path
 	return r.Method == http.MethodPost && (strings.Contains(p, "/v1/") && !strings.HasSuffix(p, "load_lora_adapter") ||
-		p == "/"+grpc.EngineService+"/Generate" || p == "/"+grpc.EngineService+"/Embed")
+		p == callGenerate || p == callEmbed)
 }
 
 // Headers by which a request asks for a fault, or tells which client it is of.
@@ -432,7 +436,7 @@ func (e *Edge) ownFaults(r *http.Request, x *exchange) ([]Fault, error) {
 	if text == "" && code == "" {
 		return nil, nil
 	}
-	if !e.opt.RequestFaults && (e.opt.Simulator == nil || text != "") {
+	if !e.opt.RequestFaults && (!e.opt.Policy.ReturnError || text != "") {
 		return nil, fmt.Errorf("%s and %s: requests may not ask for faults: start the server with --allow-request-faults", headerFault, headerReturnError)
 	}
 	var own []Fault

@@ -1,14 +1,12 @@
 package edge
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -88,7 +86,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 // stream.
 func reset(r *http.Request) {
 	conn, _ := r.Context().Value(connKey{}).(net.Conn)
-	if outer, ok := conn.(interface{ NetConn() net.Conn }); ok { // of TLS, or of a loop
+	if outer, ok := conn.(interface{ NetConn() net.Conn }); ok { // of TLS
 		conn = outer.NetConn()
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok && r.ProtoMajor == 1 {
@@ -99,60 +97,181 @@ func reset(r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// spoil relays an answer with faults in it.
-func (e *Edge) spoil(w http.ResponseWriter, r *http.Request, answer *http.Response, faults []Fault) error {
-	read, malform := readEvent, malformEvent
-	switch kind := answer.Header.Get("Content-Type"); {
-	case strings.HasPrefix(kind, "application/grpc"):
-		read, malform = readMessage, malformMessage
-	case !strings.HasPrefix(kind, "text/event-stream"):
-		return e.spoilWhole(w, r, answer, faults)
-	}
-	flusher := http.NewResponseController(w)
-	events := bufio.NewReaderSize(answer.Body, 4<<10)
-	for n := 0; ; n++ {
-		event, err := read(events)
-		if len(event) == 0 && err != nil {
-			return ignoreEOF(err)
-		}
-		for _, f := range faults {
-			if n < f.After || f.Kind != FaultSlow && n > f.After {
-				continue
-			}
-			switch f.Kind {
-			case FaultSlow:
-				if !wait(r.Context(), f.Time) {
-					return r.Context().Err()
-				}
-			case FaultMalformed:
-				event = malform(event)
-			default:
-				if err := flusher.Flush(); err != nil {
-					return err
-				}
-				if f.Kind == FaultTruncate {
-					return nil
-				}
-				vanish(r, f.Kind)
-			}
-		}
-		if _, err := w.Write(event); err != nil {
-			return err
-		}
-		if err := flusher.Flush(); err != nil {
-			return err
-		}
+// inject answers with faults, where the options or the request ask for some.
+func (e *Edge) inject(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := exchangeOf(r)
+		own, err := e.ownFaults(r, x)
 		if err != nil {
-			return ignoreEOF(err)
+			apiError{status: http.StatusBadRequest, message: err.Error()}.write(w)
+			return
 		}
+		faults := append(own, e.faults.Load().of(r, x)...)
+		if len(faults) == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if x.record != nil {
+			for i := range faults {
+				x.record.Faults = append(x.record.Faults, faults[i].text)
+			}
+		}
+		p := newPlan(faults, x.asked.model)
+		if e.early(w, r, p) {
+			return
+		}
+		if len(p.inAnswer) == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		s := &spoiler{wrapper: wrapper{w}, r: r, faults: p.inAnswer}
+		defer func() {
+			if gone := recover(); gone != nil && (gone != http.ErrAbortHandler || !s.ended) {
+				panic(gone)
+			}
+		}()
+		next.ServeHTTP(s, r.WithContext(ctx))
+		s.end()
+	})
+}
+
+// A spoiler writes an answer with faults in it.
+type spoiler struct {
+	wrapper
+	r      *http.Request
+	faults []Fault
+	cut    func([]byte) ([]byte, error) // the first event of what has come, nil if it is not whole
+	whole  bool                         // the answer is no stream: it is kept until its end
+	rest   []byte                       // what has come and was not sent
+	events int                          // that were sent
+	ended  bool                         // nothing more is sent, as if the answer was whole
+}
+
+func (s *spoiler) WriteHeader(status int) {
+	if status >= http.StatusOK {
+		s.begin()
+	}
+	s.ResponseWriter.WriteHeader(status)
+}
+
+// begin finds out what the answer is.
+func (s *spoiler) begin() {
+	if s.cut != nil || s.whole {
+		return
+	}
+	switch kind := s.Header().Get("Content-Type"); {
+	case strings.HasPrefix(kind, "application/grpc"):
+		s.cut = cutMessage
+	case strings.HasPrefix(kind, "text/event-stream"):
+		s.cut = cutEvent
+	default:
+		s.whole = true
+	}
+	if slices.ContainsFunc(s.faults, func(f Fault) bool { return f.Kind == FaultTruncate || f.Kind == FaultMalformed }) {
+		s.Header().Del("Content-Length") // it shall look whole
 	}
 }
 
-func ignoreEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
+func (s *spoiler) Write(p []byte) (int, error) {
+	s.begin()
+	if len(s.rest)+len(p) > maxAnswer {
+		return 0, errTooLong
 	}
-	return err
+	s.rest = append(s.rest, p...)
+	for !s.whole {
+		event, err := s.cut(s.rest)
+		if err != nil {
+			return 0, err
+		}
+		if event == nil {
+			break
+		}
+		if err := s.send(event); err != nil {
+			return 0, err
+		}
+		s.rest = s.rest[len(event):]
+	}
+	return len(p), nil
+}
+
+// send sends an event, with the faults that are for it.
+func (s *spoiler) send(event []byte) error {
+	for _, f := range s.faults {
+		if s.events < f.After || f.Kind != FaultSlow && s.events > f.After {
+			continue
+		}
+		switch f.Kind {
+		case FaultSlow:
+			if !wait(s.r.Context(), f.Time) {
+				return s.r.Context().Err()
+			}
+		case FaultMalformed:
+			if strings.HasPrefix(s.Header().Get("Content-Type"), "application/grpc") {
+				event = malformMessage(event)
+			} else {
+				event = malformEvent(event)
+			}
+		default:
+			if err := s.FlushError(); err != nil {
+				return err
+			}
+			if s.ended = f.Kind == FaultTruncate; s.ended {
+				panic(http.ErrAbortHandler) // ends the work at the answer, and what would be sent at its end
+			}
+			vanish(s.r, f.Kind)
+		}
+	}
+	s.events++
+	if _, err := s.ResponseWriter.Write(event); err != nil {
+		return err
+	}
+	return s.FlushError()
+}
+
+// end sends what is left. Of an answer that is no stream, what happens at a position happens after half of the body.
+func (s *spoiler) end() {
+	if !s.whole {
+		if len(s.rest) > 0 {
+			_ = s.send(s.rest)
+		}
+		return
+	}
+	half := s.rest[:len(s.rest)/2]
+	for _, f := range s.faults {
+		switch f.Kind {
+		case FaultSlow:
+			if !wait(s.r.Context(), f.Time) {
+				panic(http.ErrAbortHandler)
+			}
+		case FaultMalformed, FaultTruncate:
+			_, _ = s.ResponseWriter.Write(half)
+			return
+		default:
+			_, _ = s.ResponseWriter.Write(half)
+			_ = s.FlushError()
+			vanish(s.r, f.Kind)
+		}
+	}
+	_, _ = s.ResponseWriter.Write(s.rest)
+}
+
+// cutEvent returns the first event of a stream with the empty line after it, nil if it is not whole.
+func cutEvent(b []byte) ([]byte, error) {
+	end := bytes.Index(b, []byte("\n\n"))
+	if crlf := bytes.Index(b, []byte("\n\r\n")); crlf >= 0 && (end < 0 || crlf < end) {
+		return b[:crlf+3], nil
+	}
+	if end < 0 {
+		return nil, nil
+	}
+	return b[:end+2], nil
+}
+
+// malformEvent returns half of an event.
+func malformEvent(event []byte) []byte {
+	return append(bytes.Clone(event[:len(event)/2]), "\n\n"...)
 }
 
 // vanish ends a request in the middle of its answer.
@@ -162,56 +281,4 @@ func vanish(r *http.Request, kind FaultKind) {
 	}
 	<-r.Context().Done()
 	panic(http.ErrAbortHandler)
-}
-
-// maxEvent bounds one event of a stream and one answer that faults are put into, in bytes.
-const maxEvent = 64 << 20
-
-// readEvent reads up to and with the empty line after an event.
-func readEvent(r *bufio.Reader) ([]byte, error) {
-	var event []byte
-	for {
-		line, err := r.ReadSlice('\n')
-		event = append(event, line...)
-		switch {
-		case errors.Is(err, bufio.ErrBufferFull) && len(event) < maxEvent:
-			continue
-		case err != nil:
-			return event, err
-		case bytes.HasSuffix(event, []byte("\n\n")), bytes.HasSuffix(event, []byte("\n\r\n")):
-			return event, nil
-		case len(event) > maxEvent:
-			return event, fmt.Errorf("an event of the stream has more than %d bytes", maxEvent)
-		}
-	}
-}
-
-// spoilWhole is spoil of an answer that is no stream: what happens at a position happens after half of the body.
-func (e *Edge) spoilWhole(w http.ResponseWriter, r *http.Request, answer *http.Response, faults []Fault) error {
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maxEvent))
-	if err != nil {
-		return err
-	}
-	half := body[:len(body)/2]
-	for _, f := range faults {
-		switch f.Kind {
-		case FaultSlow:
-			if !wait(r.Context(), f.Time) {
-				return r.Context().Err()
-			}
-		case FaultMalformed, FaultTruncate:
-			_, err := w.Write(half)
-			return err
-		default:
-			if _, err := w.Write(half); err != nil {
-				return err
-			}
-			if err := http.NewResponseController(w).Flush(); err != nil {
-				return err
-			}
-			vanish(r, f.Kind)
-		}
-	}
-	_, err = w.Write(body)
-	return err
 }

@@ -118,7 +118,8 @@ func (e *Edge) refuseFor(d time.Duration) {
 	defer e.mu.Unlock()
 	for _, s := range e.servers {
 		s.listener.refuseFor(d)
-		s.closeIdle()
+		s.SetKeepAlivesEnabled(false) // closes idle connections
+		s.SetKeepAlivesEnabled(true)
 	}
 }
 

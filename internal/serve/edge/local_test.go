@@ -24,9 +24,9 @@ func TestLocalFrontend(t *testing.T) {
 			w.(http.Flusher).Flush()
 		}
 	})
-	e, err := New(Options{Upstreams: []Upstream{{Local: local}}, RequestFaults: true})
+	e, err := New(Options{Frontends: []http.Handler{local}, RequestFaults: true})
 	require.NoError(t, err)
-	server := httptest.NewServer(e)
+	server := httptest.NewServer(e.Handler(0))
 	defer server.Close()
 	for range 50 { // the handler may end before the edge has read what it wrote
 		for fault, want := range map[string]int{"": 3, "http-slow:1us": 3, "http-truncate:2": 2} {

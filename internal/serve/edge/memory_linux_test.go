@@ -27,7 +27,7 @@ func TestEdgeProcess(t *testing.T) {
 	if upstream == "" {
 		t.Skip("it is for BenchmarkStreams")
 	}
-	e := start(t, Options{Upstreams: []Upstream{{URL: upstream}}})
+	e := start(t, Options{Frontends: []http.Handler{proxyTo(t, upstream)}})
 	fmt.Printf("%s\n", e.url)
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }

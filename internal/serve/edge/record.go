@@ -3,9 +3,7 @@ package edge
 import (
 	"bytes"
 	"encoding/json"
-	"io"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
@@ -37,31 +35,26 @@ type Record struct {
 	CompletionTokens int `json:"completion_tokens,omitempty"`
 }
 
-// records writes the request log.
-type records struct {
-	mu sync.Mutex
-	to io.Writer // nil without a log
-}
-
 // A recorder is a ResponseWriter that counts.
 type recorder struct {
-	http.ResponseWriter
+	wrapper
 	record *Record
 	tail   []byte // of the answer
 }
 
-// tailSize is enough for the usage, which is among the last things of an answer.
+// tailSize is enough for the usage, which is among the last things of an answer, in bytes.
 const tailSize = 2 << 10
 
-func (rec *records) begin(w http.ResponseWriter, r *http.Request, x *exchange) *recorder {
-	x.record = &Record{
-		Time: time.Now(), ID: x.id, Client: r.RemoteAddr, Method: r.Method, Path: r.URL.Path, Rank: x.rank.index,
-		BytesIn: max(r.ContentLength, 0),
-	}
-	return &recorder{ResponseWriter: w, record: x.record}
+// logged writes a line to the log for each request, also for one that gets no answer.
+func (e *Edge) logged(rank int, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := exchangeOf(r)
+		x.record = &Record{Time: time.Now(), Client: r.RemoteAddr, Method: r.Method, Path: r.URL.Path, Rank: rank, BytesIn: max(r.ContentLength, 0)}
+		recording := &recorder{wrapper: wrapper{w}, record: x.record}
+		defer e.record(recording, r, x)
+		next.ServeHTTP(recording, r)
+	})
 }
-
-func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *recorder) WriteHeader(status int) {
 	if w.record.Status == 0 && status >= 200 {
@@ -86,14 +79,14 @@ func (w *recorder) Write(p []byte) (int, error) {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// end writes the line. It is called also when the answer is given up, which is a panic.
-func (rec *records) end(w *recorder, r *http.Request, x *exchange) {
+// record writes the line. It is called also when the answer is given up, which is a panic.
+func (e *Edge) record(w *recorder, r *http.Request, x *exchange) {
 	gone := recover()
 	one := x.record
+	one.ID, one.Model, one.Stream = x.id, x.asked.model, x.asked.stream
 	one.Aborted = gone != nil || r.Context().Err() != nil
-	one.Model, one.Stream = x.asked.Model, x.asked.Stream
-	if x.body != nil {
-		one.BytesIn = int64(len(x.body))
+	if x.size > 0 {
+		one.BytesIn = int64(x.size)
 	}
 	one.DurationMS = milliseconds(time.Since(one.Time))
 	if at := bytes.LastIndex(w.tail, []byte(`"usage":{`)); at >= 0 {
@@ -106,9 +99,9 @@ func (rec *records) end(w *recorder, r *http.Request, x *exchange) {
 		}
 	}
 	if line, err := jsonout.Line(one); err == nil {
-		rec.mu.Lock()
-		_, _ = rec.to.Write(line) // a log that cannot be written ends no request
-		rec.mu.Unlock()
+		e.records.Lock()
+		_, _ = e.opt.RequestLog.Write(line) // a log that cannot be written ends no request
+		e.records.Unlock()
 	}
 	if gone != nil {
 		panic(gone)

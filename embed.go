@@ -1,6 +1,6 @@
 // Package vcr embeds what the runner needs to run anywhere: the compat matrix,
 // the manifest of goldens, the goldens that released vLLM engines emitted, what is
-// captured anew, what is known to fail, and a page on each finding.
+// captured anew, what is known to fail, and pages for people.
 package vcr
 
 import "embed"
@@ -16,8 +16,6 @@ const (
 	TargetsPath = "capture/targets.toml"
 	// DocsPath is the folder of the pages for people, of which the guides are embedded.
 	DocsPath = "docs"
-	// FindingsPath is a page on each code of a finding.
-	FindingsPath = "docs/findings.md"
 	// ModelPath is the model directory that real frontends are started with: configuration and tokenizer, no weights.
 	ModelPath = "testdata/model/tiny"
 	// DeployPath is what a cluster needs before the first capture.
@@ -26,5 +24,5 @@ const (
 
 // Files holds the files of these paths, and what is below [GoldensPath] and [ModelPath].
 //
-//go:embed compat.toml capture/targets.toml capture/sessions conformance/manifest.toml conformance/expectations.toml testdata/goldens docs/findings.md docs/engine-author.md docs/frontend-author.md docs/router-author.md docs/troubleshooting.md docs/conforming.md docs/playing.md docs/recording.md docs/goldens.md docs/glossary.md testdata/model/tiny deploy/*.yaml
+//go:embed compat.toml capture/targets.toml capture/sessions conformance/manifest.toml conformance/expectations.toml testdata/goldens compat/rules.md manifest/rules.md internal/capture/target/rules.md docs/engine-author.md docs/frontend-author.md docs/router-author.md docs/troubleshooting.md docs/conforming.md docs/playing.md docs/recording.md docs/goldens.md docs/glossary.md testdata/model/tiny deploy/*.yaml
 var Files embed.FS

@@ -36,7 +36,7 @@ var importRules = map[string][]string{
 	"internal/check/httpdiff": {"internal/frontends/openai", toml},
 	"compat":                  {toml},
 	"manifest":                {toml},
-	"trace":                   {"github.com/klauspost/compress"},
+	"trace":                   {"internal/wire/protocol", "github.com/klauspost/compress"},
 	"player":                  {"trace", "internal/wire", "internal/engine", "golang.org/x/sys"},
 	"recorder":                {"trace", "internal/wire"},
 	"servetest":               {"player", "internal/serve", "internal/engine/tokenizer", "internal/wire/protocol"},
@@ -130,7 +130,7 @@ var importRules = map[string][]string{
 	"internal/forge/oidc":              {},
 
 	"internal/base":          {},
-	"internal/base/tomlfile": {toml, "github.com/google/go-cmp"}, // go-cmp for rulestest
+	"internal/base/tomlfile": {toml, "github.com/pelletier/go-toml/v2", "github.com/google/go-cmp"}, // go-cmp for rulestest
 
 	"internal/testenv": {},
 }

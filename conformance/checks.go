@@ -1,40 +1,56 @@
 package conformance
 
 import (
-	"maps"
-	"slices"
+	_ "embed"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
 )
 
-// checks are all checks, suite by suite, each in the order in which a run makes them. Plans are made of them, cases are judged
-// by them, and docs/findings.md has a page on each of their codes.
-var checks = slices.Concat(replay.Checks(), live.Checks(), frontendsuite.Checks())
-
-// checksOf are the checks of a suite; without one, those of the replay suite.
+// checksOf are the checks of a suite, in the order in which a run makes them; without a suite, those of the replay suite.
 func checksOf(s Suite) []check.Check {
-	if s == "" {
-		s = SuiteReplay
+	switch s {
+	case "", SuiteReplay:
+		return replay.Checks
+	case SuiteLive:
+		return live.Checks
+	case SuiteFrontend:
+		return frontendsuite.Checks
 	}
-	return slices.DeleteFunc(slices.Clone(checks), func(c check.Check) bool { return c.Suite() != s })
+	return nil
 }
 
 // AssertionsOf are the assertions of a suite, in their order; without one, those of
 // the replay suite.
-func AssertionsOf(s Suite) []Assertion { return check.Names(checksOf(s)) }
+func AssertionsOf(s Suite) []Assertion {
+	var names []Assertion
+	for _, c := range checksOf(s) {
+		names = append(names, c.Name)
+	}
+	return names
+}
 
 // Assertions are those of the replay suite, in their order.
 func Assertions() []Assertion { return AssertionsOf(SuiteReplay) }
 
-// Titles says in a few words what each code of the checks stands for.
-func Titles() map[Code]string {
-	titles := check.Shared()
-	for _, c := range checks {
-		maps.Copy(titles, c.Titles())
+// Explanation is what a person needs to know of a code.
+type Explanation = check.Explanation
+
+//go:embed register.md
+var registerCodes string
+
+//go:embed expectations.md
+var expectationCodes string
+
+// Explanations are those of all codes that a run or a registration reports.
+func Explanations() []Explanation {
+	var pages []string
+	for _, s := range Suites() {
+		for _, c := range checksOf(s) {
+			pages = append(pages, c.Codes)
+		}
 	}
-	return titles
+	return check.Explain(append(pages, registerCodes, check.UnjudgedCodes, expectationCodes)...)
 }

@@ -168,7 +168,7 @@ func TestSessionInOwnTime(t *testing.T) {
 		{"logprobs-of-others", invariant.CodeLogprobs, "new_logprobs"},
 		{"none-for-bool", replay.CodeWireValue, "(reset_prefix_cache) is answered by nil, but the real engine said true"},
 		{"other-layout", check.CodeUndecodable, "EngineCoreOutput"},
-		{"late-output", check.CodeLate, "outputs after the terminal one"},
+		{"late-output", replay.CodeLate, "outputs after the terminal one"},
 	}
 	for _, test := range tests {
 		t.Run(test.fault, func(t *testing.T) {

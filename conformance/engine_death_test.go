@@ -101,7 +101,7 @@ func TestLastWords(t *testing.T) {
 			"the end of a stream, wrong", "replay-0", func(e *rawEngine) error {
 				return says(e, 24, protocol.FinishLength, func(words []uint32) { words[7] = 7 })
 			},
-			[]Code{check.CodeToken, check.CodeEngineEnded},
+			[]Code{replay.CodeToken, check.CodeEngineEnded},
 			"engine: killed; 1 open: request 1 (line ",
 			[2]int{0, 7},
 		},
@@ -122,7 +122,7 @@ func TestLastWords(t *testing.T) {
 				e.input.Close()
 				return errors.Join(says(e, 24, protocol.FinishLength, nil), e.say("replay-0", protocol.Unfinished, 5))
 			},
-			[]Code{check.CodeToken, check.CodeLate, check.CodeChunks, check.CodeEngineEnded},
+			[]Code{replay.CodeToken, replay.CodeLate, replay.CodeChunks, check.CodeEngineEnded},
 			"engine: killed; 1 open: request 1 (line ",
 			[2]int{0, 24},
 		},

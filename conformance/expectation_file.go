@@ -29,16 +29,16 @@ func ExpectationRules() []tomlfile.Rule {
 // cases, such as a pattern that matches none, is found when they are run. The result
 // is never nil; it is fit for use when no finding is an error.
 func LoadExpectations(path string) (*Expectations, []tomlfile.Diagnostic) {
-	return readExpectations(tomlfile.Load(path, expectationCodes()))
+	return readExpectations(tomlfile.Load(path, tomlCodes()))
 }
 
 // ParseExpectations is [LoadExpectations] for text that is already in memory; name is
 // the path that findings mention.
 func ParseExpectations(name string, data []byte) (*Expectations, []tomlfile.Diagnostic) {
-	return readExpectations(tomlfile.Parse(name, data, expectationCodes()))
+	return readExpectations(tomlfile.Parse(name, data, tomlCodes()))
 }
 
-func expectationCodes() tomlfile.Codes {
+func tomlCodes() tomlfile.Codes {
 	return tomlfile.Codes{
 		Unreadable: string(CodeExpectUnreadable), Syntax: string(CodeExpectSyntax),
 		UnknownKey: string(CodeExpectUnknownKey), WrongType: string(CodeExpectWrongType),

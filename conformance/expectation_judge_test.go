@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -23,7 +24,7 @@ const (
 
 // token is the failure of a request.
 func token(request int) Failure {
-	return check.Failed(check.CodeToken, "request %d differs", request).Of(request)
+	return check.Failed(replay.CodeToken, "request %d differs", request).Of(request)
 }
 
 // reportOf is the report of cases with these failures, judged by expectations.
@@ -89,26 +90,26 @@ func TestJudgeByExpectations(t *testing.T) {
 		{name: "flaky, and broke off", expected: listed(Flaky, caseA), failures: []Failure{token(3), broken}, want: Fail, exit: ExitFail},
 		{name: "could not be judged, by a code that is expected", expected: coded(check.CodeSilence), failures: []Failure{broken}, want: XFail, by: caseA},
 		{name: "could not be judged, by another code than expected", expected: coded(check.CodeEngineEnded), failures: []Failure{broken}, want: Error, exit: ExitFail},
-		{name: "failed and broke off, both expected", expected: coded(check.CodeToken, check.CodeSilence), failures: []Failure{token(3), broken}, want: XFail, by: caseA},
+		{name: "failed and broke off, both expected", expected: coded(replay.CodeToken, check.CodeSilence), failures: []Failure{token(3), broken}, want: XFail, by: caseA},
 		{name: "failed and broke off, one expected", expected: coded(check.CodeSilence), failures: []Failure{token(3), broken}, want: Fail, exit: ExitFail},
 		{
 			name: "broke off as expected, beside a request that is expected to fail", failures: []Failure{broken}, want: XFail, by: caseA,
 			expected: slices.Concat(coded(check.CodeSilence), listed(Fail, caseA+"/replay-3")),
 		},
-		{name: "another code than expected", expected: coded(check.CodeFinishReason), failures: []Failure{token(3)}, want: Fail, exit: ExitFail},
+		{name: "another code than expected", expected: coded(replay.CodeFinishReason), failures: []Failure{token(3)}, want: Fail, exit: ExitFail},
 		{name: "passes, but was to hang", expected: coded(check.CodeSilence), want: XPass, by: caseA, exit: ExitFail, stale: "[-1]"},
 		{name: "a request's failure in another assertion", expected: listed(Fail, "**/replay-3"), caseName: "0.33/b/schema", failures: []Failure{token(3)}, want: Fail, exit: ExitFail},
 		{name: "after an earlier case ended the session", expected: listed(Fail, caseA), failures: []Failure{check.Failed(check.CodeEngineSessionLost, "gone")}, want: Fail, exit: ExitFail},
-		{name: "wrong bytes under a wider pattern", expected: listed(Fail, "0.33/**"), caseName: "0.33/b/integrity", failures: []Failure{check.Failed(check.CodeDigest, "d")}, want: Fail, exit: ExitFail},
+		{name: "wrong bytes under a wider pattern", expected: listed(Fail, "0.33/**"), caseName: "0.33/b/integrity", failures: []Failure{check.Failed(replay.CodeDigest, "d")}, want: Fail, exit: ExitFail},
 		{name: "right bytes under a wider pattern", expected: listed(Fail, "0.33/**"), caseName: "0.33/b/integrity", want: Pass},
-		{name: "other line under a wider pattern", expected: listed(Flaky, "0.33/**"), caseName: "0.33/b/line", failures: []Failure{check.Failed(check.CodeOtherLine, "l")}, want: Fail, exit: ExitFail},
-		{name: "provenance under a wider pattern", expected: listed(Flaky, "0.33/**"), caseName: "0.33/b/provenance", failures: []Failure{check.Failed(check.CodeNoConfigHash, "p")}, want: Fail, exit: ExitFail},
+		{name: "other line under a wider pattern", expected: listed(Flaky, "0.33/**"), caseName: "0.33/b/line", failures: []Failure{check.Failed(replay.CodeOtherLine, "l")}, want: Fail, exit: ExitFail},
+		{name: "provenance under a wider pattern", expected: listed(Flaky, "0.33/**"), caseName: "0.33/b/provenance", failures: []Failure{check.Failed(replay.CodeNoConfigHash, "p")}, want: Fail, exit: ExitFail},
 
 		{name: "a request fails as expected", expected: listed(Fail, caseA+"/replay-3"), failures: []Failure{token(3), token(3)}, want: XFail, by: caseA + "/replay-3"},
 		{name: "two requests, both listed", expected: listed(Fail, caseA+"/replay-3", caseA+"/replay-4"), failures: []Failure{token(4), token(3)}, want: XFail, by: caseA + "/replay-4"},
 		{name: "another request fails too", expected: listed(Fail, caseA+"/replay-3"), failures: []Failure{token(3), token(4)}, want: Fail, exit: ExitFail},
 		{name: "another request fails instead", expected: listed(Fail, caseA+"/replay-3"), failures: []Failure{token(4)}, want: Fail, exit: ExitFail},
-		{name: "something of no request fails too", expected: listed(Fail, caseA+"/replay-3"), failures: []Failure{token(3), check.Failed(check.CodePin, "pin")}, want: Fail, exit: ExitFail},
+		{name: "something of no request fails too", expected: listed(Fail, caseA+"/replay-3"), failures: []Failure{token(3), check.Failed(replay.CodePin, "pin")}, want: Fail, exit: ExitFail},
 		{name: "a listed request passes", expected: listed(Fail, caseA+"/replay-3"), want: XPass, by: caseA + "/replay-3", exit: ExitFail, stale: "[3]"},
 		{name: "one of two listed requests passes", expected: listed(Fail, caseA+"/replay-3", caseA+"/replay-4"), failures: []Failure{token(3)}, want: XPass, by: caseA + "/replay-4", exit: ExitFail, stale: "[4]"},
 		{name: "two listed requests pass", expected: listed(Fail, caseA+"/replay-3", caseA+"/replay-4"), want: XPass, by: caseA + "/replay-3", exit: ExitFail, stale: "[3 4]"},

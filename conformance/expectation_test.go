@@ -10,6 +10,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile/rulestest"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
@@ -68,12 +69,12 @@ func TestUpdateExpectations(t *testing.T) {
 	}{
 		{name: "nothing to do", before: head + entry(caseA, "fail"), outcomes: map[string][]Failure{caseA: {token(3)}, caseB: nil}, after: head + entry(caseA, "fail")},
 		{
-			name: "a case", before: head, outcomes: map[string][]Failure{caseA: {check.Failed(check.CodePin, "pin"), token(3)}},
+			name: "a case", before: head, outcomes: map[string][]Failure{caseA: {check.Failed(replay.CodePin, "pin"), token(3)}},
 			after: head + empty(caseA), added: caseA,
 		},
-		{name: "in an empty file", outcomes: map[string][]Failure{caseA: {check.Failed(check.CodePin, "pin")}}, after: empty(caseA), added: caseA},
+		{name: "in an empty file", outcomes: map[string][]Failure{caseA: {check.Failed(replay.CodePin, "pin")}}, after: empty(caseA), added: caseA},
 		{
-			name: "without a line end", before: "# known", outcomes: map[string][]Failure{caseA: {check.Failed(check.CodePin, "pin")}},
+			name: "without a line end", before: "# known", outcomes: map[string][]Failure{caseA: {check.Failed(replay.CodePin, "pin")}},
 			after: "# known\n\n" + empty(caseA), added: caseA,
 		},
 		{
@@ -108,11 +109,11 @@ func TestUpdateExpectations(t *testing.T) {
 			after: head + entry("0.33/b/fidelity-index-*", "fail"), notes: `is needed by no case that ran, but 1 did not run`,
 		},
 		{
-			name: "not to be expected", before: head, outcomes: map[string][]Failure{"0.33/b/integrity": {check.Failed(check.CodeDigest, "d")}, caseA: {token(1), check.Failed(check.CodeSilence, "s")}},
+			name: "not to be expected", before: head, outcomes: map[string][]Failure{"0.33/b/integrity": {check.Failed(replay.CodeDigest, "d")}, caseA: {token(1), check.Failed(check.CodeSilence, "s")}},
 			after: head, notes: "0.33/b/integrity failed, and may not be expected to|could not be judged to its end (R006)",
 		},
 		{
-			name: "expired", before: head + entry(caseA, "fail") + "expires = 2026-01-01\n", outcomes: map[string][]Failure{caseA: {check.Failed(check.CodePin, "pin")}},
+			name: "expired", before: head + entry(caseA, "fail") + "expires = 2026-01-01\n", outcomes: map[string][]Failure{caseA: {check.Failed(replay.CodePin, "pin")}},
 			after: head + entry(caseA, "fail") + "expires = 2026-01-01\n", notes: "is listed already: see why it is not applied",
 		},
 	}

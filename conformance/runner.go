@@ -331,11 +331,12 @@ func (r *run) assert(ctx context.Context, g *check.Golden, c Case) (f check.Outc
 	}
 	ctx, stop := r.withDeadline(ctx)
 	defer stop()
-	judge, known := checkOf(c)
-	if !known {
+	checks := checksOf(c.Suite)
+	at := slices.IndexFunc(checks, func(k check.Check) bool { return k.Name == c.Assertion })
+	if at < 0 {
 		return f, fmt.Errorf("suite %s has no assertion %q", c.Suite, c.Assertion)
 	}
-	return judge.Run(ctx, r.env, g, c)
+	return checks[at].Run(ctx, r.env, g, c)
 }
 
 // load fetches and reads a case's golden.
@@ -376,14 +377,4 @@ func (r *run) load(ctx context.Context, c Case) *check.Golden {
 // notRun is the error of a case that the end of the run came before.
 func notRun(ctx context.Context) error {
 	return check.Infra(check.WithCode(check.CodeNotRun, fmt.Errorf("not run: %w", context.Cause(ctx))))
-}
-
-// checkOf is the check that judges a case.
-func checkOf(c Case) (check.Check, bool) {
-	for _, k := range checksOf(c.Suite) {
-		if k.Name() == c.Assertion {
-			return k, true
-		}
-	}
-	return nil, false
 }

@@ -78,9 +78,9 @@ func TestWireSubjects(t *testing.T) {
 		{"none of the cached tokens", sabotage(func(s *player.Script) { s.CachedTokens = 16 }), Fail, replay.CodeWireValue, "line 315: request 20: EngineCoreOutputs.outputs[0].prefill_stats.num_computed_tokens: expected 52, got 36"},
 		{"a refusal", sabotage(func(s *player.Script) { s.Tokens = nil; s.Chunks = nil }), Fail, replay.CodeWireLength, "line 315: request 20: EngineCoreOutputs.outputs[0].new_token_ids: expected array of 1 element, got array of 0 elements"},
 		{"a time of its own", inOwnTime(func(*player.Script) {}), Pass, "", ""},
-		{"a time of its own and another token", inOwnTime(func(s *player.Script) { s.Tokens[3]++ }), Fail, check.CodeToken, "request 20 (line 313): token 3 differs: "},
-		{"a time of its own and another end", inOwnTime(func(s *player.Script) { s.Finish = protocol.FinishLength }), Fail, check.CodeFinishReason, "request 20 (line 313): finish reason is length, expected stop"},
-		{"a time of its own and a chunk of two", inOwnTime(func(s *player.Script) { s.Chunks = append([]int{2}, s.Chunks[2:]...) }), Fail, check.CodeChunks, "request 20 (line 313): chunk 0 differs"},
+		{"a time of its own and another token", inOwnTime(func(s *player.Script) { s.Tokens[3]++ }), Fail, replay.CodeToken, "request 20 (line 313): token 3 differs: "},
+		{"a time of its own and another end", inOwnTime(func(s *player.Script) { s.Finish = protocol.FinishLength }), Fail, replay.CodeFinishReason, "request 20 (line 313): finish reason is length, expected stop"},
+		{"a time of its own and a chunk of two", inOwnTime(func(s *player.Script) { s.Chunks = append([]int{2}, s.Chunks[2:]...) }), Fail, replay.CodeChunks, "request 20 (line 313): chunk 0 differs"},
 		{"a time of its own and a refusal", inOwnTime(func(s *player.Script) { s.Finish, s.Tokens, s.Chunks = protocol.FinishError, nil, nil }), Pass, "", "not judged: 1 of 51 requests, which the engine refused by finish reason error"},
 		{"the end of it", func(opt player.Options) (Subject, error) {
 			m := mortal{die: make(chan error), dead: make(chan struct{})}

@@ -107,7 +107,7 @@ func TestEditorPut(t *testing.T) {
 		{"nested", "# BEGIN 0.33 GOLDENS\n# BEGIN 0.32 GOLDENS\n# END 0.32 GOLDENS\n# END 0.33 GOLDENS\n", put("0.33", "b"), `error: m.toml:2: M014 error: a block begins inside the block of 0.33; add "# END 0.33 GOLDENS" before it`},
 		{"two blocks of a line", block("0.33", a33) + "\n" + block("0.33", b33), put("0.33", "b"), "error: m.toml:15: M014 error: a second block of 0.33; move its entries to the first"},
 		{"other errors", "nope = 1\n", put("0.33", "b"), `error: m.toml:1: M003 error: unknown key "nope" in the top level; known are golden; keys of your own start with x_`},
-		{"not TOML", "[[golden]\n", put("0.33", "b"), "error: m.toml:1:9: M002 error: not valid TOML: expected end of table array name delimiter ']', but got '\\n' instead"},
+		{"not TOML", "[[golden]\n", put("0.33", "b"), "error: m.toml:1:9: M002 error: not valid TOML: expected ']]' to close array table name"},
 		{
 			"bytes that are registered already", block("0.33", a33), func(e *Editor) error {
 				g := someGolden("0.33", "b")

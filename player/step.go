@@ -417,7 +417,10 @@ func (e *engine) takeStats() *protocol.SchedulerStats {
 	if c := e.connector; c != nil {
 		e.state.external, c.stats = c.stats, protocol.CacheStats{}
 		e.state.external.Source = protocol.HitsOfPeers
-		s.External, s.Fetching = &e.state.external, [3]int(c.stages[waitingToStart:])
+		s.External = &e.state.external
+		s.Fetching = protocol.FetchStages{
+			WaitingToStart: c.stages[waitingToStart], InProgress: c.stages[inProgress], CompletedWaiting: c.stages[completedWaiting],
+		}
 		s.Connector = c.takeMoved()
 	}
 	if e.counters.spec.Drafts > 0 {

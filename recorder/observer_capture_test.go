@@ -124,7 +124,7 @@ func checkSteps(t *testing.T, run obsRun) {
 			t.Errorf("line %d: %v ms comes after %v", s.Line, s.TsMs, last)
 		}
 		last = s.TsMs
-		queries += s.Scheduler.PrefixCache.Queries
+		queries += uint64(s.Scheduler.PrefixCache.Queries)
 		var all map[string]json.RawMessage
 		if err := json.Unmarshal(s.Raw, &all); err != nil || len(all) < 12 {
 			t.Errorf("line %d: %d keys, %v", s.Line, len(all), err)

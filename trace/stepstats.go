@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"io"
 	"math"
-	"slices"
-	"strconv"
+
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // StepStats is one line of the sidecar: the scheduler statistics of one
@@ -14,42 +14,17 @@ type StepStats struct {
 	// TsMs is the message's arrival at the tap, ms on the zero of
 	// Record.ArrivalMs.
 	TsMs float64
-	// Scheduler is what this package understands of Raw.
+	// Scheduler is what is understood of Raw. Only a reader fills it.
 	Scheduler SchedulerStats
-	// Raw is vLLM's SchedulerStats as a JSON object. Its fields drift from
-	// line to line. A writer writes it as it stands, or Scheduler if it is nil.
+	// Raw is vLLM's SchedulerStats as a JSON object, which a writer writes as it is. Its fields change from line to line.
 	Raw json.RawMessage
 	// Line is the physical line, 1-based; 0 if it was not read.
 	Line int
 }
 
-// SchedulerStats is the part of vLLM's SchedulerStats (vllm/v1/metrics/stats.py)
-// that has kept its meaning across lines. Absent and null fields are zero.
-type SchedulerStats struct {
-	// NumRunningReqs, NumWaitingReqs and NumSkippedWaitingReqs are requests.
-	NumRunningReqs, NumWaitingReqs, NumSkippedWaitingReqs uint64
-	StepCounter, CurrentWave                              uint64
-	// KVCacheUsage is 0 to 1.
-	KVCacheUsage float64
-	PrefixCache  *PrefixCacheStats
-	// SpecDecoding is nil for steps without speculation.
-	SpecDecoding *SpecDecodingStats
-}
-
-// PrefixCacheStats are the prefix cache's counters since the last message.
-// Upstream counts Queries and Hits in tokens.
-type PrefixCacheStats struct {
-	Reset                                              bool
-	Requests, Queries, Hits                            uint64
-	PreemptedRequests, PreemptedQueries, PreemptedHits uint64
-}
-
-// SpecDecodingStats are the speculation's counters since the last message.
-type SpecDecodingStats struct {
-	NumSpecTokens, NumDrafts, NumDraftTokens, NumAcceptedTokens uint64
-	// NumAcceptedTokensPerPos has NumSpecTokens entries.
-	NumAcceptedTokensPerPos []uint64
-}
+// SchedulerStats is what this project knows of vLLM's SchedulerStats (vllm/v1/metrics/stats.py), see its fields for their keys.
+// Absent and null fields are zero.
+type SchedulerStats = protocol.SchedulerStats
 
 func parseStep(line []byte, s *StepStats) error {
 	raw := s.Raw[:0]
@@ -67,7 +42,7 @@ func parseStep(line []byte, s *StepStats) error {
 			if err = sched.mark(c); err == nil {
 				c.space()
 				start := c.i
-				err = s.Scheduler.parse(c)
+				err = c.statistics(2, &s.Scheduler)
 				s.Raw = append(raw, c.b[start:c.i]...)
 			}
 			return within(err, "scheduler")
@@ -86,82 +61,43 @@ func parseStep(line []byte, s *StepStats) error {
 	return sched.need("scheduler")
 }
 
-// statFields reads an object of which some members matter: read consumes the
-// value of the n-th of names, and all others are skipped. Null leaves the zero value.
-func (c *cursor) statFields(depth int, names []string, read func(n int) error) error {
+// statistics reads an object into what of points to: the members that [protocol.FieldOf] has a field for. All others are skipped,
+// and null leaves the zero value.
+func (c *cursor) statistics(depth int, of any) error {
 	var seen uint64
-	return c.object(func(key []byte) error {
-		n := slices.IndexFunc(names, func(name string) bool { return name == string(key) })
-		if n < 0 {
-			return inKey(c.skip(depth), key)
-		}
-		if seen&(1<<n) != 0 {
-			return within(c.fail("the key occurs twice"), names[n])
-		}
-		seen |= 1 << n
+	return c.object(func(key []byte) (err error) {
 		if c.null() {
 			return nil
 		}
-		return within(read(n), names[n])
-	})
-}
-
-// counter consumes an integer into *at.
-func (c *cursor) counter(at *uint64) (err error) {
-	*at, err = c.uint(math.MaxUint64)
-	return err
-}
-
-var schedulerStatsNames = []string{
-	"num_running_reqs", "num_waiting_reqs", "num_skipped_waiting_reqs", "step_counter", "current_wave",
-	"kv_cache_usage", "prefix_cache_stats", "spec_decoding_stats",
-}
-
-func (s *SchedulerStats) parse(c *cursor) error {
-	counters := [...]*uint64{&s.NumRunningReqs, &s.NumWaitingReqs, &s.NumSkippedWaitingReqs, &s.StepCounter, &s.CurrentWave}
-	return c.statFields(3, schedulerStatsNames, func(n int) (err error) {
-		switch n - len(counters) {
-		case 0:
-			s.KVCacheUsage, err = c.float()
-			return err
-		case 1:
-			s.PrefixCache = new(PrefixCacheStats)
-			return s.PrefixCache.parse(c)
-		case 2:
-			s.SpecDecoding = new(SpecDecodingStats)
-			return s.SpecDecoding.parse(c)
+		to, number := protocol.FieldOf(of, key)
+		if to == nil {
+			return inKey(c.skip(depth+1), key)
 		}
-		return c.counter(counters[n])
-	})
-}
-
-var prefixCacheStatsNames = []string{
-	"requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits", "reset",
-}
-
-func (s *PrefixCacheStats) parse(c *cursor) error {
-	counters := [...]*uint64{&s.Requests, &s.Queries, &s.Hits, &s.PreemptedRequests, &s.PreemptedQueries, &s.PreemptedHits}
-	return c.statFields(4, prefixCacheStatsNames, func(n int) (err error) {
-		if n < len(counters) {
-			return c.counter(counters[n])
+		if seen&(1<<number) != 0 {
+			return inKey(c.fail("the key occurs twice"), key)
 		}
-		s.Reset, err = c.bool()
-		return err
-	})
-}
-
-var specDecodingStatsNames = []string{
-	"num_spec_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_pos",
-}
-
-func (s *SpecDecodingStats) parse(c *cursor) error {
-	counters := [...]*uint64{&s.NumSpecTokens, &s.NumDrafts, &s.NumDraftTokens, &s.NumAcceptedTokens}
-	return c.statFields(4, specDecodingStatsNames, func(n int) (err error) {
-		if n < len(counters) {
-			return c.counter(counters[n])
+		seen |= 1 << number
+		switch to := to.(type) {
+		case *int:
+			var n uint64
+			n, err = c.uint(math.MaxInt64)
+			*to = int(n)
+		case *float64:
+			*to, err = c.float()
+		case *bool:
+			*to, err = c.bool()
+		case *string:
+			*to, err = c.str()
+		case *[]int:
+			var all []uint64
+			all, err = uints[uint64](c, nil)
+			for _, n := range all {
+				*to = append(*to, int(n))
+			}
+		default:
+			err = c.statistics(depth+1, to)
 		}
-		s.NumAcceptedTokensPerPos, err = uints[uint64](c, nil)
-		return err
+		return inKey(err, key)
 	})
 }
 
@@ -244,12 +180,7 @@ func appendStep(b []byte, s *StepStats) ([]byte, error) {
 		return nil, within(err, "ts_ms")
 	}
 	b = append(b, `,"scheduler":`...)
-	if s.Raw == nil {
-		b, err = s.Scheduler.append(b)
-	} else {
-		b, err = appendObject(b, s.Raw)
-	}
-	if err != nil {
+	if b, err = appendObject(b, s.Raw); err != nil {
 		return nil, within(err, "scheduler")
 	}
 	return append(b, '}'), nil
@@ -259,70 +190,11 @@ func appendStep(b []byte, s *StepStats) ([]byte, error) {
 func appendObject(b, raw []byte) ([]byte, error) {
 	c := &cursor{b: raw}
 	var s SchedulerStats
-	if err := s.parse(c); err != nil {
+	if err := c.statistics(2, &s); err != nil {
 		return nil, err
 	}
 	if err := c.end(); err != nil {
 		return nil, err
 	}
 	return appendLine(b, raw), nil
-}
-
-// append writes the fields this package knows, in vLLM's order.
-func (s *SchedulerStats) append(b []byte) ([]byte, error) {
-	b = appendCounters(append(b, '{'),
-		counter{"num_running_reqs", s.NumRunningReqs},
-		counter{"num_waiting_reqs", s.NumWaitingReqs},
-		counter{"num_skipped_waiting_reqs", s.NumSkippedWaitingReqs},
-		counter{"step_counter", s.StepCounter},
-		counter{"current_wave", s.CurrentWave})
-	b, err := appendFloat(append(b, `,"kv_cache_usage":`...), s.KVCacheUsage)
-	if err != nil {
-		return nil, within(err, "kv_cache_usage")
-	}
-	b = s.PrefixCache.append(append(b, `,"prefix_cache_stats":`...))
-	b = s.SpecDecoding.append(append(b, `,"spec_decoding_stats":`...))
-	return append(b, '}'), nil
-}
-
-func (s *PrefixCacheStats) append(b []byte) []byte {
-	if s == nil {
-		return append(b, "null"...)
-	}
-	b = strconv.AppendBool(append(b, `{"reset":`...), s.Reset)
-	b = appendCounters(append(b, ','),
-		counter{"requests", s.Requests},
-		counter{"queries", s.Queries},
-		counter{"hits", s.Hits},
-		counter{"preempted_requests", s.PreemptedRequests},
-		counter{"preempted_queries", s.PreemptedQueries},
-		counter{"preempted_hits", s.PreemptedHits})
-	return append(b, '}')
-}
-
-func (s *SpecDecodingStats) append(b []byte) []byte {
-	if s == nil {
-		return append(b, "null"...)
-	}
-	b = appendCounters(append(b, '{'),
-		counter{"num_spec_tokens", s.NumSpecTokens},
-		counter{"num_drafts", s.NumDrafts},
-		counter{"num_draft_tokens", s.NumDraftTokens},
-		counter{"num_accepted_tokens", s.NumAcceptedTokens})
-	b = appendUints(append(b, `,"num_accepted_tokens_per_pos":`...), s.NumAcceptedTokensPerPos)
-	return append(b, '}')
-}
-
-// counter is one integer member of an object.
-type counter struct {
-	key string
-	n   uint64
-}
-
-func appendCounters(b []byte, counters ...counter) []byte {
-	open := len(b)
-	for _, c := range counters {
-		b = strconv.AppendUint(appendKey(b, open, c.key), c.n, 10)
-	}
-	return b
 }

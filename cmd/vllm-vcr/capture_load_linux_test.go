@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -251,4 +252,19 @@ func TestCaptureLoadOnBadDisks(t *testing.T) {
 	if got := p.line(t); !strings.Contains(got, "the folder of the capture cannot be written to: ") || p.load.end(t) != 3 {
 		t.Errorf("read-only: got %q", got)
 	}
+}
+
+// disk is a file system of its own with so many bytes of room.
+func disk(t *testing.T, room int) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+strconv.Itoa(room)); err != nil {
+		t.Skipf("mounting a tmpfs needs rights that this user has not: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }

@@ -178,8 +178,8 @@ func completeNamedGoldens(env *environment, cmd *cobra.Command) []string {
 // completeCodes are the codes of findings, with their titles.
 func completeCodes() []string {
 	var codes []string
-	for _, f := range findings() {
-		codes = append(codes, cobra.CompletionWithDesc(f.code, f.title))
+	for _, f := range explanations() {
+		codes = append(codes, cobra.CompletionWithDesc(string(f.Code), f.Title))
 	}
 	return codes
 }

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -111,24 +110,23 @@ func made(format string) (*regexp.Regexp, bool) {
 // TestExamplesAreMessages: the example on a page is a message that the code makes.
 func TestExamplesAreMessages(t *testing.T) {
 	source := readSource(t)
-	pages := findings()
 	compared := 0
 	for name, formats := range source.formats {
-		at := slices.IndexFunc(pages, func(f finding) bool { return f.code == source.named[name] })
-		if at < 0 {
-			continue // TestEveryCodeHasAPage says so
+		page, known := explanationOf(source.named[name])
+		if !known {
+			continue // TestEveryCodeIsExplained says so
 		}
 		enough, fits := false, false
 		for _, format := range formats {
 			pattern, says := made(format)
 			enough = enough || says
-			fits = fits || says && pattern.MatchString(pages[at].text)
+			fits = fits || says && pattern.MatchString(page.Text)
 		}
 		if !enough {
 			continue
 		}
 		if compared++; !fits {
-			t.Errorf("%s: the example is none of the messages %q", pages[at].code, formats)
+			t.Errorf("%s: the example is none of the messages %q", page.Code, formats)
 		}
 	}
 	if compared < 40 {

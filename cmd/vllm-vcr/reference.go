@@ -11,16 +11,21 @@ import (
 	"github.com/spf13/pflag"
 )
 
-//go:generate go run . cli-reference --output ../../docs/cli.md
+//go:generate go run . reference cli --output ../../docs/cli.md
+//go:generate go run . reference findings --output ../../docs/findings.md
 
-// newReferenceCommand writes the page of the documentation that lists every command
-// and flag. It is hidden: only go generate has a use for it.
+// newReferenceCommand writes the pages of the documentation that are made of the program: the commands and flags, and the codes
+// of failures. It is hidden: only go generate has a use for it.
 func newReferenceCommand(env *environment) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use: "cli-reference", Short: "Write docs/cli.md", Hidden: true, Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			text := reference(newRootCommand(env))
+		Use: "reference cli|findings", Short: "Write docs/cli.md or docs/findings.md", Hidden: true, ValidArgs: []string{"cli", "findings"},
+		Args: cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		RunE: func(_ *cobra.Command, args []string) error {
+			text := findingsPage()
+			if args[0] == "cli" {
+				text = reference(newRootCommand(env))
+			}
 			if output == "" {
 				_, err := io.WriteString(env.stdout, text)
 				return err

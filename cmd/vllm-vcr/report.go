@@ -15,7 +15,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -187,12 +186,11 @@ func (opts *reportOptions) command(name ...string) []string {
 func newReportMeta(env *environment, opts reportOptions, in *inputs, started time.Time, matrix string, others ...string) report.Meta {
 	dir, _ := os.Getwd()
 	host, _ := os.Hostname()
-	titles := sync.OnceValue(findingTitles) // a run without failures needs none
 	m := report.Meta{
 		Tool: report.Tool{Name: "vllm-vcr", Version: buildVersion(), Commit: buildCommit()}, Started: started,
 		OS: runtime.GOOS, Arch: runtime.GOARCH, Arguments: opts.command("vllm-vcr", "conform"),
 		Root: repositoryRoot(env, dir), Dir: dir, Matrix: matrix, Deterministic: opts.deterministic, TempDir: os.TempDir(), Host: host,
-		Title: func(c conformance.Code) string { return titles()[c] },
+		Title: titleOf,
 	}
 	for _, path := range append([]string{matrix}, others...) {
 		if sum, ok := in.digest(path); ok {
@@ -200,15 +198,6 @@ func newReportMeta(env *environment, opts reportOptions, in *inputs, started tim
 		}
 	}
 	return m
-}
-
-// findingTitles are the titles of the pages, by code.
-func findingTitles() map[conformance.Code]string {
-	titles := map[conformance.Code]string{}
-	for _, f := range findings() {
-		titles[conformance.Code(f.code)] = f.title
-	}
-	return titles
 }
 
 // digest is the sha256 of a file. What cannot be read any more has none.

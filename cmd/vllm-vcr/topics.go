@@ -54,7 +54,7 @@ func newHelpCommand(env *environment, root *cobra.Command) *cobra.Command {
 // topic is a page in the binary.
 type topic struct{ name, title, text string }
 
-// topics are the pages in the binary, by their names. docs/findings.md is not one of them: its sections are found by code.
+// topics are the pages in the binary, by their names.
 func topics() []topic {
 	paths, err := fs.Glob(vcr.Files, vcr.DocsPath+"/*.md")
 	if err != nil {
@@ -62,9 +62,6 @@ func topics() []topic {
 	}
 	var all []topic
 	for _, path := range paths {
-		if path == vcr.FindingsPath {
-			continue
-		}
 		text := string(embedded(path))
 		title, _, _ := strings.Cut(strings.TrimPrefix(text, "# "), "\n")
 		all = append(all, topic{strings.TrimSuffix(strings.TrimPrefix(path, vcr.DocsPath+"/"), ".md"), title, text})
@@ -91,10 +88,8 @@ func runHelp(env *environment, name string) error {
 		}
 		names = append(names, t.name)
 	}
-	for _, f := range findings() {
-		if strings.EqualFold(f.code, name) {
-			return runExplain(env, name)
-		}
+	if _, known := explanationOf(name); known {
+		return runExplain(env, name)
 	}
 	meant := ""
 	if near, ok := tomlfile.Nearest(name, names); ok {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 )
 
 // chunkFaults give the right tokens in wrong pieces.
@@ -38,7 +39,7 @@ func chunkFaults(s *scene) []Fault {
 
 // sizes is what is wanted when a chunk of the target has another size.
 func (s *scene) sizes(chunk, got int) want {
-	w := about(check.CodeChunks, s.target.index, chunk)
+	w := about(replay.CodeChunks, s.target.index, chunk)
 	w.says = append(w.says, fmt.Sprintf("chunk %d differs", chunk))
 	if chunk < len(s.target.chunks) {
 		w = w.compares(strconv.Itoa(s.target.chunks[chunk]), strconv.Itoa(got))
@@ -79,7 +80,7 @@ func otherRequestFaults(s *scene) []Fault {
 	const stranger = "replay-999999"
 	stray := nowhere(check.CodeStray, "never sent")
 	stray = stray.in("request_id").compares("sent", stranger)
-	talk := about(check.CodeToken, s.target.previous, anywhere)
+	talk := about(replay.CodeToken, s.target.previous, anywhere)
 	talk.says = append(talk.says, " differs: expected ")
 	return []Fault{
 		{

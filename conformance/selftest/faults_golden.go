@@ -11,6 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -78,8 +79,8 @@ func goldenFaults(s *scene) []Fault {
 // bytesFaults are bytes that are not the registered ones.
 func bytesFaults(s *scene) []Fault {
 	g := s.stored.golden
-	digest := nowhere(check.CodeDigest, "sha256").compares(g.SHA256, "")
-	size := nowhere(check.CodeSize, "size").compares(fmt.Sprint(g.Size+1), fmt.Sprint(g.Size))
+	digest := nowhere(replay.CodeDigest, "sha256").compares(g.SHA256, "")
+	size := nowhere(replay.CodeSize, "size").compares(fmt.Sprint(g.Size+1), fmt.Sprint(g.Size))
 	return []Fault{
 		{
 			Name: "flipped-bit", Says: "a bit of a stored golden has flipped", red: only(conformance.Integrity, digest), blames: true,
@@ -110,8 +111,8 @@ func bytesFaults(s *scene) []Fault {
 // originFaults are goldens of another engine or configuration than registered.
 func originFaults(s *scene) []Fault {
 	g := s.stored.golden
-	hash := nowhere(check.CodeOtherConfigHash, "config_hash")
-	version := nowhere(check.CodeOtherLine, "vllm_version").compares(s.profile.Line, "9.99.0")
+	hash := nowhere(replay.CodeOtherConfigHash, "config_hash")
+	version := nowhere(replay.CodeOtherLine, "vllm_version").compares(s.profile.Line, "9.99.0")
 	return []Fault{
 		{
 			Name: "other-configuration", Says: "the config_hash in a golden is not the registered one",
@@ -128,7 +129,7 @@ func originFaults(s *scene) []Fault {
 		},
 		{
 			Name: "forged-configuration", Says: "the configuration in a golden is not that of its config_hash",
-			red: only(conformance.Provenance, nowhere(check.CodeTraceConfig, "engine_config")),
+			red: only(conformance.Provenance, nowhere(replay.CodeTraceConfig, "engine_config")),
 			lacks: func(s *scene) string {
 				return unless(hasConfiguration(s.trace.Meta), "the golden has no configuration")
 			},
@@ -145,7 +146,7 @@ func originFaults(s *scene) []Fault {
 // contentFaults are streams that were changed after registration, in a file that
 // was registered anew.
 func contentFaults(s *scene) []Fault {
-	pin := nowhere(check.CodePin, "tokens_sha256", "changed after registration").compares(s.stored.golden.TokensSHA256, "")
+	pin := nowhere(replay.CodePin, "tokens_sha256", "changed after registration").compares(s.stored.golden.TokensSHA256, "")
 	changed := func(name, says string, change func(s *scene, t *trace.Trace)) Fault {
 		return Fault{
 			Name: name, Says: says + ", and the file registered anew",
@@ -213,11 +214,11 @@ func (s *scene) otherGolden() Fault {
 	if s.donor == nil {
 		return f
 	}
-	line := nowhere(check.CodeOtherLine, "vllm_version").compares(s.profile.Line, s.donor.profile.Line)
+	line := nowhere(replay.CodeOtherLine, "vllm_version").compares(s.profile.Line, s.donor.profile.Line)
 	f.red = map[conformance.Assertion]want{
 		conformance.SameLine:   line,
-		conformance.Provenance: nowhere(check.CodeOtherConfigHash, "config_hash"),
-		conformance.Fidelity:   nowhere(check.CodePin, "tokens_sha256"),
+		conformance.Provenance: nowhere(replay.CodeOtherConfigHash, "config_hash"),
+		conformance.Fidelity:   nowhere(replay.CodePin, "tokens_sha256"),
 	}
 	for _, field := range s.donor.profile.Structs["EngineCoreReadyResponse"].Fields {
 		if s.profile.Structs["EngineCoreReadyResponse"].Index(field.Name) < 0 {

@@ -82,7 +82,7 @@ func (s *scene) differs(got []uint32) want {
 	for at < len(expected) && at < len(got) && expected[at] == got[at] {
 		at++
 	}
-	w := about(check.CodeToken, s.target.index, at)
+	w := about(replay.CodeToken, s.target.index, at)
 	w.says = append(w.says, fmt.Sprintf("token %d differs", at), fmt.Sprintf("(%d expected, %d received)", len(expected), len(got)))
 	return w.compares(tokenAt(expected, at), tokenAt(got, at))
 }
@@ -103,12 +103,12 @@ func streamFaults(s *scene) []Fault {
 	if s.target.finish == trace.FinishStop {
 		reason = trace.FinishLength
 	}
-	finish := about(check.CodeFinishReason, r, n).compares(s.target.finish.String(), reason.String())
+	finish := about(replay.CodeFinishReason, r, n).compares(s.target.finish.String(), reason.String())
 	const finishAt = "EngineCoreOutputs.outputs[0].finish_reason"
-	twice := about(check.CodeTerminals, r, n)
+	twice := about(replay.CodeTerminals, r, n)
 	twice.expected, twice.actual = "1", "2"
 	twice.says = append(twice.says, "expected exactly one")
-	late := about(check.CodeLate, r, n)
+	late := about(replay.CodeLate, r, n)
 	late.expected, late.actual = "0", "1"
 	open := func(tokens int) want {
 		w := about(check.CodeSilence, r, tokens)

@@ -1,6 +1,7 @@
 package selftest
 
 import (
+	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
@@ -118,3 +119,8 @@ func (w *want) lacks(f conformance.Failure) (lacks []string) {
 	}
 	return lacks
 }
+
+// Codes explains the codes of the self-test; see [conformance.Explanation].
+//
+//go:embed selftest.md
+var Codes string

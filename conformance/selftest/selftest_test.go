@@ -16,7 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -139,7 +139,7 @@ func blindRunners() []blindRunner {
 			}
 		}, CodeWrongCheck, "edge-s1/schema must not be concerned: skip"},
 		{"all is red", "no-fault", func(r *conformance.Result) { r.Verdict = conformance.Error }, CodeWrongCheck, "edge-s1/integrity must not be concerned"},
-		{"other code", "altered-token-first", first(func(f *conformance.Failure) { f.Code = check.CodeChunks }), CodeUnclear, "the code is F006, want F001"},
+		{"other code", "altered-token-first", first(func(f *conformance.Failure) { f.Code = replay.CodeChunks }), CodeUnclear, "the code is F006, want F001"},
 		{"other request", "altered-token-first", first(func(f *conformance.Failure) { f.Request++ }), CodeUnclear, "the request is 5, want 4"},
 		{"no position", "altered-token-first", first(func(f *conformance.Failure) { f.Position = -1 }), CodeUnclear, "the position is -1, want 0"},
 		{"no frame", "engine-index", first(func(f *conformance.Failure) { f.Frame = -1 }), CodeUnclear, "the frame is -1"},

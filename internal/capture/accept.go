@@ -374,7 +374,7 @@ func readSteps(path string) (lines, busy int, last float64, err error) {
 		}
 		lines++
 		last = s.TsMs
-		if s.Scheduler.NumRunningReqs > 0 {
+		if s.Scheduler.Running > 0 {
 			busy++
 		}
 	}

@@ -10,26 +10,6 @@ import (
 // "conform --explain CODE" prints.
 type Code string
 
-// What is wrong with the stored bytes of a golden.
-const (
-	CodeDigest Code = "I001" // the sha256 is not the registered one
-	CodeSize   Code = "I002" // the size is not the registered one
-)
-
-// What is wrong with the line of a golden.
-const (
-	CodeNoVersion Code = "L001" // the captured engine's version is unknown
-	CodeOtherLine Code = "L002" // the captured engine was of another line
-)
-
-// What is wrong with the provenance of a golden.
-const (
-	CodeNoConfigHash    Code = "P001" // the golden has no config_hash
-	CodeOtherConfigHash Code = "P002" // it is not the registered one
-	CodeTraceConfig     Code = "P003" // it does not follow from the trace's own configuration
-	CodeManifestConfig  Code = "P004" // the registered one does not follow from the registered configuration
-)
-
 // What is wrong with a registration (the ready response).
 const (
 	CodeNoReady         Code = "S001" // a golden of role schema has no ready response
@@ -42,22 +22,11 @@ const (
 
 // What is wrong with a replayed stream.
 const (
-	CodeToken        Code = "F001" // a token id differs
-	CodeNoTerminal   Code = "F002" // the stream has no terminal output
-	CodeTerminals    Code = "F003" // the stream has more than one terminal output
-	CodeFinishReason Code = "F004" // the finish reason differs
-	CodeLate         Code = "F005" // outputs come after the terminal one
-	CodeChunks       Code = "F006" // the tokens come in other chunks
-	CodeRefused      Code = "F007" // the engine refused the request
-	CodeStray        Code = "F008" // an output names a request that was never sent
-	CodeUndecodable  Code = "F009" // a frontend of the line cannot read the message
-	CodeEngineIndex  Code = "F010" // a message names another engine
-	CodeUsage        Code = "F011" // HTTP usage counts other tokens
-	CodePin          Code = "F012" // the golden's streams are not those that were registered
-	CodeCount        Code = "F013" // the golden has other counts than registered
-	CodeReplayDigest Code = "F014" // the replayed streams have another digest
-	CodeUtility      Code = "F015" // a utility call is not answered, or not as a real engine does
-	CodeLayout       Code = "F016" // a message is not exactly what the line's profile declares
+	CodeStray       Code = "F008" // an output names a request that was never sent
+	CodeUndecodable Code = "F009" // a frontend of the line cannot read the message
+	CodeEngineIndex Code = "F010" // a message names another engine
+	CodeUtility     Code = "F015" // a utility call is not answered, or not as a real engine does
+	CodeLayout      Code = "F016" // a message is not exactly what the line's profile declares
 )
 
 // What is wrong with a trace that is to be registered.

@@ -2,8 +2,6 @@ package inspect
 
 import (
 	"bufio"
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -234,22 +232,20 @@ func (t *Timeline) recordedSteps(e *events, r *trace.StepReader) error {
 		if now.TsMs < t.from || now.TsMs > t.to+1 {
 			return
 		}
-		var prompts, hits uint64
-		if cache := s.PrefixCache; cache != nil {
-			prompts, hits = cache.Queries-min(cache.Hits, cache.Queries), cache.Hits
-			if cache.Queries > 0 {
-				e.part("prefix cache hits", now.TsMs, float64(hits)/float64(cache.Queries))
-			}
+		queries, hits := s.PrefixCache.Queries, s.PrefixCache.Hits
+		prompts := max(queries-hits, 0)
+		if queries > 0 {
+			e.part("prefix cache hits", now.TsMs, float64(hits)/float64(queries))
 		}
 		if before != nil && isBusy(before) {
-			e.span(pidEngine, 1, stepName(int64(s.NumRunningReqs), int64(prompts)), "step", max(before.TsMs, t.from), now.TsMs)
-			e.args(number{"running", int64(s.NumRunningReqs)}, number{"waiting", int64(s.NumWaitingReqs)}, number{"prompt_tokens", int64(prompts)}, number{"cached_tokens", int64(hits)})
+			e.span(pidEngine, 1, stepName(int64(s.Running), int64(prompts)), "step", max(before.TsMs, t.from), now.TsMs)
+			e.args(number{"running", int64(s.Running)}, number{"waiting", int64(s.Waiting)}, number{"prompt_tokens", int64(prompts)}, number{"cached_tokens", int64(hits)})
 			e.end()
 		}
-		e.counter("running", "requests", now.TsMs, int64(s.NumRunningReqs))
-		e.counter("waiting", "requests", now.TsMs, int64(s.NumWaitingReqs))
-		if spec := s.SpecDecoding; spec != nil && spec.NumDraftTokens > 0 {
-			e.part("accepted drafts", now.TsMs, float64(spec.NumAcceptedTokens)/float64(spec.NumDraftTokens))
+		e.counter("running", "requests", now.TsMs, int64(s.Running))
+		e.counter("waiting", "requests", now.TsMs, int64(s.Waiting))
+		if spec := s.Spec; spec != nil && spec.DraftTokens > 0 {
+			e.part("accepted drafts", now.TsMs, float64(spec.AcceptedTokens)/float64(spec.DraftTokens))
 		}
 		e.counter("batch", "tokens", now.TsMs, batchTokens(now, int64(prompts)))
 		e.part("KV cache usage", now.TsMs, s.KVCacheUsage)
@@ -259,20 +255,12 @@ func (t *Timeline) recordedSteps(e *events, r *trace.StepReader) error {
 // batchTokens are the tokens that a step computed. An engine with --enable-logging-iteration-details reports them. Otherwise they
 // are the prompt tokens that were looked up in the prefix cache and not found, a token for each running request, and drafts.
 func batchTokens(step *trace.StepStats, prompts int64) int64 {
-	if bytes.Contains(step.Raw, []byte(`"iteration_details":{`)) {
-		var exact struct {
-			Details *struct {
-				Context    int64 `json:"num_ctx_tokens"`
-				Generation int64 `json:"num_generation_tokens"`
-			} `json:"iteration_details"`
-		}
-		if err := json.Unmarshal(step.Raw, &exact); err == nil && exact.Details != nil {
-			return exact.Details.Context + exact.Details.Generation
-		}
+	if exact := step.Scheduler.Iteration; exact != nil {
+		return int64(exact.PrefillTokens + exact.GenerationTokens)
 	}
-	tokens := prompts + int64(step.Scheduler.NumRunningReqs)
-	if spec := step.Scheduler.SpecDecoding; spec != nil {
-		tokens += int64(spec.NumDraftTokens)
+	tokens := prompts + int64(step.Scheduler.Running)
+	if spec := step.Scheduler.Spec; spec != nil {
+		tokens += int64(spec.DraftTokens)
 	}
 	return tokens
 }

@@ -38,26 +38,24 @@ func SummarizeSteps(r *trace.StepReader) (*StepSummary, error) {
 	err := eachStep(r, func(before, now *trace.StepStats) {
 		s.Steps++
 		sched := &now.Scheduler
-		running.add(float64(sched.NumRunningReqs))
-		waiting.add(float64(sched.NumWaitingReqs))
+		running.add(float64(sched.Running))
+		waiting.add(float64(sched.Waiting))
 		usage += sched.KVCacheUsage
 		s.KVUsageMax = max(s.KVUsageMax, sched.KVCacheUsage)
 		if before != nil && isBusy(before) {
 			interval.add(now.TsMs - before.TsMs)
 		}
-		if cache := sched.PrefixCache; cache != nil {
-			s.PrefixQueries += cache.Queries
-			s.PrefixHits += cache.Hits
-		}
-		if spec := sched.SpecDecoding; spec != nil {
-			s.Drafts += spec.NumDrafts
-			s.DraftTokens += spec.NumDraftTokens
-			s.AcceptedTokens += spec.NumAcceptedTokens
-			for i, n := range spec.NumAcceptedTokensPerPos {
+		s.PrefixQueries += uint64(sched.PrefixCache.Queries)
+		s.PrefixHits += uint64(sched.PrefixCache.Hits)
+		if spec := sched.Spec; spec != nil {
+			s.Drafts += uint64(spec.Drafts)
+			s.DraftTokens += uint64(spec.DraftTokens)
+			s.AcceptedTokens += uint64(spec.AcceptedTokens)
+			for i, n := range spec.AcceptedPerPos {
 				if i == len(positions) {
 					positions = append(positions, 0)
 				}
-				positions[i] += n
+				positions[i] += uint64(n)
 			}
 		}
 	})
@@ -90,7 +88,7 @@ func eachStep(r *trace.StepReader, do func(before, now *trace.StepStats)) error 
 
 // isBusy reports whether the engine had requests after a step, so that the next one began at once.
 func isBusy(s *trace.StepStats) bool {
-	return s.Scheduler.NumRunningReqs+s.Scheduler.NumWaitingReqs+s.Scheduler.NumSkippedWaitingReqs > 0
+	return s.Scheduler.Running+s.Scheduler.Waiting+s.Scheduler.Skipped > 0
 }
 
 // facts are the step statistics in sentences, each with its name.

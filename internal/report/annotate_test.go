@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
@@ -53,7 +54,7 @@ func TestAnnotationsOnce(t *testing.T) {
 	for _, n := range []int{1, 4, 16} {
 		c := goldenCase(newest, "a", conformance.Fidelity)
 		c.Variant.Concurrency = n
-		results = append(results, with(passed(c, 1), conformance.Fail, check.CodeToken, "request 0: 100% of it, differs"))
+		results = append(results, with(passed(c, 1), conformance.Fail, replay.CodeToken, "request 0: 100% of it, differs"))
 	}
 	got := annotations(t, New(conformance.NewReport(results, 0), someRun()), AnnotationLimit)
 	want := "::error file=conformance/manifest.toml,line=14,title=0.33/a/fidelity::F001 request 0: 100%25 of it, differs (and 2 cases more)"

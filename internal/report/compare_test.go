@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
@@ -31,7 +31,7 @@ func documentOf(results ...conformance.Result) *Document {
 func TestCompare(t *testing.T) {
 	const (
 		pass, fail, skip, xfail = conformance.Pass, conformance.Fail, conformance.Skip, conformance.XFail
-		i, f                    = check.CodeDigest, check.CodeToken
+		i, f                    = replay.CodeDigest, replay.CodeToken
 	)
 	repinned := outcomeOf("repinned", pass)
 	repinned.Case.Golden.TokensSHA256 = "77"
@@ -68,7 +68,7 @@ func TestCompare(t *testing.T) {
 }
 
 func TestCompareWorse(t *testing.T) {
-	pass, fail := outcomeOf("a", conformance.Pass), outcomeOf("a", conformance.Fail, check.CodeDigest)
+	pass, fail := outcomeOf("a", conformance.Pass), outcomeOf("a", conformance.Fail, replay.CodeDigest)
 	skip, none := outcomeOf("a", conformance.Skip), outcomeOf("b", conformance.Pass)
 	tests := []struct {
 		name          string

@@ -9,6 +9,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -29,7 +30,7 @@ func someRun() Meta {
 		Inputs:    []Input{{"compat.toml", strings.Repeat("ab", 32)}},
 		Root:      "/repo", Dir: "/repo/ci", Matrix: "../compat.toml",
 		Title: func(c conformance.Code) string {
-			return map[conformance.Code]string{check.CodeToken: "a token id differs", check.CodeReadyMissing: "a key is missing: it was sent"}[c]
+			return map[conformance.Code]string{replay.CodeToken: "a token id differs", check.CodeReadyMissing: "a key is missing: it was sent"}[c]
 		},
 	}
 }
@@ -95,7 +96,7 @@ func allSortsOfWrong() *conformance.Report {
 		long[i] = fmt.Sprintf("request %d (line %d): token 11 differs: expected [1 2], got [1 3] (2 expected, 2 received)", i, i+2)
 	}
 	long[1] = hostile
-	fidelity := with(passed(goldenCase(newest, "multiturn-s7", conformance.Fidelity), 24), conformance.Fail, check.CodeToken, long...)
+	fidelity := with(passed(goldenCase(newest, "multiturn-s7", conformance.Fidelity), 24), conformance.Fail, replay.CodeToken, long...)
 	fidelity.Note = "tokens_sha256 is not pinned in the manifest: it is 00"
 	fidelity.Failures[0].Position = 11
 	fidelity.Failures[0].Expected, fidelity.Failures[0].Actual = "[…4 5 6 7 8 9 10 11 1200 13 14…]", "[…4 5 6 7 8 9 10 11 99]"
@@ -158,9 +159,9 @@ func expectations() *conformance.Report {
 		Pattern: "0.33/**", Outcome: conformance.Fail, Reason: "the engine rounds", Issue: "https://example.org/7",
 		Expires: time.Date(2027, 1, 31, 0, 0, 0, 0, time.UTC), Pos: "conformance/expectations.toml:4",
 	}
-	xfail := with(passed(goldenCase(newest, "a", conformance.Fidelity), 10), conformance.XFail, check.CodeToken, "request 0: token 0 differs")
+	xfail := with(passed(goldenCase(newest, "a", conformance.Fidelity), 10), conformance.XFail, replay.CodeToken, "request 0: token 0 differs")
 	xpass := with(passed(goldenCase(newest, "b", conformance.Fidelity), 10), conformance.XPass, "")
-	flaky := with(passed(goldenCase(newest, "c", conformance.Fidelity), 10), conformance.Flaky, check.CodeToken, "request 0: token 0 differs")
+	flaky := with(passed(goldenCase(newest, "c", conformance.Fidelity), 10), conformance.Flaky, replay.CodeToken, "request 0: token 0 differs")
 	xfail.Expected, xpass.Expected, flaky.Expected = known, known, known
 	r := conformance.NewReport([]conformance.Result{xfail, xpass, flaky}, time.Millisecond)
 	r.Blame(conformance.Failure{
@@ -203,7 +204,7 @@ func large(n int) *conformance.Report {
 		c.Variant.Concurrency = i%8 + 1
 		r := passed(c, 5000)
 		if i%10 == 3 {
-			r = with(r, conformance.Fail, check.CodeToken, fmt.Sprintf("request %d (line %d): token 40 differs: expected […1 2 3…], got […1 2 4…] (128 expected, 128 received)", i%65, i%65+2))
+			r = with(r, conformance.Fail, replay.CodeToken, fmt.Sprintf("request %d (line %d): token 40 differs: expected […1 2 3…], got […1 2 4…] (128 expected, 128 received)", i%65, i%65+2))
 			r.Failures[0].Position = 40
 			r.Failures[0].Expected = "[…911 1022 33 41 5 16 207 18 1733 640 11 1202 13 14 15 16 17…]"
 			r.Failures[0].Actual = "[…911 1022 33 41 5 16 207 18 99 640 11 1202 13 14 15 16 17…]"

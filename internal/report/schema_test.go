@@ -9,12 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/report/sarif"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
@@ -142,9 +142,9 @@ func readSARIF(t *testing.T, d *Document) map[string]sarifResult {
 // TestFingerprints: they depend on the case and the code, and on nothing else.
 func TestFingerprints(t *testing.T) {
 	first := allSortsOfWrong()
-	first.Results[2].Failures[3].Code = check.CodeCount // a second finding of the case
+	first.Results[2].Failures[3].Code = replay.CodeCount // a second finding of the case
 	again := allSortsOfWrong()
-	again.Results[2].Failures[3].Code = check.CodeCount
+	again.Results[2].Failures[3].Code = replay.CodeCount
 	again.Results[2].Failures[0].Message = "request 3: token 1 differs"
 	again.Results[2].Location = "elsewhere"
 	a, b := readSARIF(t, New(first, someRun())), readSARIF(t, New(again, Meta{}))

@@ -5,13 +5,12 @@
 // guessed at: a misspelt key is an error, a value of the wrong type is an
 // error, and each diagnostic names the file and the line it is about, so that it
 // can become an annotation on that line. The decoder of
-// [github.com/BurntSushi/toml] gives syntax errors a position, but it stops at
-// the first value of a wrong type, matches key names regardless of case, and
-// keeps no positions of keys. So this package reads every file twice: the
-// decoder judges the syntax and produces the values, and a scanner of our own
-// finds the line of every table, key, array element and comment. The scanner
-// also enforces the bounds below before the decoder, whose work grows with the
-// square of a key's length, sees the text.
+// [github.com/BurntSushi/toml] produces the values, but it stops at the first
+// value of a wrong type, matches key names regardless of case, and keeps no
+// positions of keys. So every file is first read by the parser of go-toml, which
+// has the place of every table, key, array element and comment. The bounds below
+// are checked there, before the decoder, whose work grows with the square of a
+// key's length, gets the text.
 //
 // # Use
 //

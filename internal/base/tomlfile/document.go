@@ -81,22 +81,22 @@ func Parse(name string, data []byte, codes Codes) *Document {
 		return d
 	}
 	src := string(data)
-	s, scanErr := scan(src)
+	places, err := layoutOf(src)
 	var limit *limitError
-	if errors.As(scanErr, &limit) {
+	if errors.As(err, &limit) {
 		d.unreadable(limit.line, limit.message, "split or shorten it")
 		return d
 	}
-	values, err := decode(src)
-	switch {
-	case err != nil:
-		d.syntax(src, err)
-	case scanErr != nil: // a second byte order mark, for one: nothing is read without its place
-		d.Report(codes.Syntax, Error, s.line, scanErr.Error(), "")
-	default:
-		d.comments = s.comments
-		d.root = d.table("", values, s.root)
+	var values map[string]any
+	if err == nil {
+		values, err = decode(src)
 	}
+	if err != nil {
+		d.syntax(src, err)
+		return d
+	}
+	d.comments = places.comments()
+	d.root = d.table("", values, places.root)
 	return d
 }
 
@@ -150,14 +150,19 @@ func (d *Document) unreadable(line int, message, hint string) {
 }
 
 func (d *Document) syntax(src string, err error) {
-	f := Diagnostic{Code: d.codes.Syntax, Severity: Error, File: d.name, Line: 1, Message: "not valid TOML: " + err.Error()}
-	var parseErr toml.ParseError
-	if errors.As(err, &parseErr) {
-		// The decoder's own line number is one too small when the text ends
-		// within a value; the offset is right.
+	f := Diagnostic{Code: d.codes.Syntax, Severity: Error, File: d.name, Line: 1, Message: err.Error()}
+	var (
+		syntaxErr *syntaxError
+		parseErr  toml.ParseError
+	)
+	switch {
+	case errors.As(err, &syntaxErr):
+		f.Line, f.Column = position(src, syntaxErr.offset)
+	case errors.As(err, &parseErr):
 		f.Line, f.Column = position(src, parseErr.Position.Start)
-		f.Message = "not valid TOML: " + strings.TrimSpace(parseErr.Message)
+		f.Message = strings.TrimSpace(parseErr.Message)
 	}
+	f.Message = "not valid TOML: " + f.Message
 	if line, mark := conflict(src, f.Line); line > 0 {
 		f.Line, f.Column = line, 0
 		f.Message = "not valid TOML: " + mark + " is of a merge that was not finished"

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/pelletier/go-toml/v2/unstable"
 )
 
 // byteOrderMark may stand before a text.
@@ -58,14 +60,14 @@ func (e *Editor) take(src string) error {
 	if err != nil {
 		return fmt.Errorf("%s: not valid TOML: %w", e.name, err)
 	}
-	items, err := layout(src)
+	places, err := layoutOf(src)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e.name, err)
 	}
 	if values == nil {
 		values = map[string]any{}
 	}
-	e.src, e.values, e.items = src, values, items
+	e.src, e.values, e.items = src, values, places.items
 	return nil
 }
 
@@ -106,13 +108,7 @@ func (e *Editor) HasRemark(array string, index int, key string) bool {
 
 // Comments returns the comments that have a line for themselves, in order.
 func (e *Editor) Comments() []Comment {
-	var comments []Comment
-	for _, it := range e.items {
-		if it.kind == commentItem {
-			comments = append(comments, Comment{it.first, it.comment})
-		}
-	}
-	return comments
+	return (&layout{items: e.items}).comments()
 }
 
 // entry returns the values and the place of an entry.
@@ -135,7 +131,7 @@ func (e *Editor) wholeEntry(array string, index int) (extent, error) {
 		return place, err
 	}
 	for _, it := range e.items[place.lead:place.end] {
-		if it.kind == commentItem && e.isFence(it.comment) {
+		if it.kind == unstable.Comment && e.isFence(it.comment) {
 			return place, fmt.Errorf("%s: line %d, %q, stands within an entry, so that cannot be moved: put the line before or behind the entry",
 				e.name, it.first, it.comment)
 		}
@@ -359,8 +355,8 @@ func endsBlank(text string) bool {
 
 // pair finds the pair of a key of an entry itself, not of a table below it.
 func (e *Editor) pair(place extent, key string) (int, bool) {
-	for i := place.header + 1; i < place.end && e.items[i].kind != headerItem; i++ {
-		if it := e.items[i]; it.kind == pairItem && len(it.key) == 1 && it.key[0] == key {
+	for i := place.header + 1; i < place.end && !e.items[i].isHeader(); i++ {
+		if it := e.items[i]; it.kind == unstable.KeyValue && len(it.key) == 1 && it.key[0] == key {
 			return i, true
 		}
 	}
@@ -371,9 +367,9 @@ func (e *Editor) pair(place extent, key string) (int, bool) {
 // that come before it in order, or the header.
 func (e *Editor) behind(place extent, key string, order []string) int {
 	after := place.header
-	for i := place.header + 1; i < place.end && e.items[i].kind != headerItem; i++ {
+	for i := place.header + 1; i < place.end && !e.items[i].isHeader(); i++ {
 		it := e.items[i]
-		if it.kind != pairItem {
+		if it.kind != unstable.KeyValue {
 			continue
 		}
 		if rank := slices.Index(order, it.key[0]); rank >= 0 && rank < slices.Index(order, key) {
@@ -385,7 +381,7 @@ func (e *Editor) behind(place extent, key string, order []string) int {
 
 // quotedKey writes a key.
 func quotedKey(key string) string {
-	if key != "" && strings.IndexFunc(key, func(r rune) bool { return r > 127 || !isBare(byte(r)) }) < 0 {
+	if key != "" && strings.Trim(key, bareKey) == "" {
 		return key
 	}
 	return quote(key)

@@ -9,90 +9,9 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/pelletier/go-toml/v2/unstable"
 )
-
-// itemKind distinguishes the items of a text.
-type itemKind uint8
-
-const (
-	commentItem itemKind = iota
-	headerItem
-	pairItem
-)
-
-// item is a comment, header or pair of a text, with the place of its bytes.
-// Between items there are only blank lines.
-type item struct {
-	kind itemKind
-	// key is that of a header, or of a pair below its table.
-	key []string
-	// isArray marks a header in double brackets.
-	isArray bool
-	comment string // without the leading #, trimmed
-	// from and to enclose the item's lines with their line ends.
-	from, to int
-	// first and last are those lines, 1-based.
-	first, last int
-	// valueFrom and valueTo enclose a pair's value.
-	valueFrom, valueTo int
-}
-
-// layout lists the items of a text that is known to be TOML.
-func layout(src string) ([]item, error) {
-	s := &scanner{src: src, line: 1, root: &node{line: 1}}
-	var items []item
-	for {
-		s.blank()
-		if s.peek() == 0 {
-			return items, s.atEnd()
-		}
-		it := item{from: strings.LastIndexByte(src[:s.pos], '\n') + 1, first: s.line}
-		if err := s.item(&it); err != nil {
-			return nil, err
-		}
-		it.last = s.line
-		if err := s.endOfLine(); err != nil {
-			return nil, err
-		}
-		it.to = s.pos
-		items = append(items, it)
-	}
-}
-
-// item reads one item up to the end of its line.
-func (s *scanner) item(it *item) (err error) {
-	switch s.peek() {
-	case '#':
-		it.kind = commentItem
-		it.comment = strings.TrimSpace(strings.TrimLeft(s.comment(), "#"))
-		return nil
-	case '[':
-		it.kind = headerItem
-		it.isArray = s.accept("[[")
-		if !it.isArray {
-			s.pos++
-		}
-		if it.key, _, err = s.keyPath(0); err == nil && !s.accept("]") {
-			return errSyntax
-		}
-		if it.isArray && !s.accept("]") {
-			return errSyntax
-		}
-		return err
-	}
-	it.kind = pairItem
-	if it.key, _, err = s.keyPath(0); err != nil {
-		return err
-	}
-	if !s.accept("=") {
-		return errSyntax
-	}
-	s.space()
-	it.valueFrom = s.pos
-	err = s.value(&node{}, 0, 0)
-	it.valueTo = it.valueFrom + len(strings.TrimRight(s.src[it.valueFrom:s.pos], " \t"))
-	return err
-}
 
 // extent is the items of one entry of an array of tables.
 type extent struct {
@@ -106,7 +25,7 @@ type extent struct {
 func extents(items []item, array string, isFence func(comment string) bool) []extent {
 	var all []extent
 	for i, it := range items {
-		if it.kind != headerItem || !it.isArray || !slices.Equal(it.key, []string{array}) {
+		if it.kind != unstable.ArrayTable || !slices.Equal(it.key, []string{array}) {
 			continue
 		}
 		all = append(all, extent{lead: leadOf(items, i, isFence), header: i, end: endOf(items, i, isFence)})
@@ -123,7 +42,7 @@ func leadOf(items []item, header int, isFence func(string) bool) int {
 }
 
 func isLoose(it item, isFence func(string) bool) bool {
-	return it.kind == commentItem && !isFence(it.comment)
+	return it.kind == unstable.Comment && !isFence(it.comment)
 }
 
 // endOf finds the end of an entry: its tables below and their pairs, and the
@@ -132,10 +51,10 @@ func endOf(items []item, header int, isFence func(string) bool) int {
 	end := header + 1
 	for i := end; i < len(items); i++ {
 		it := items[i]
-		if it.kind == headerItem && (len(it.key) == 1 || it.key[0] != items[header].key[0]) {
+		if it.isHeader() && (len(it.key) == 1 || it.key[0] != items[header].key[0]) {
 			break
 		}
-		if it.kind != commentItem {
+		if it.kind != unstable.Comment {
 			end = i + 1
 		}
 	}
@@ -143,7 +62,7 @@ func endOf(items []item, header int, isFence func(string) bool) int {
 	for below < len(items) && isLoose(items[below], isFence) && items[below-1].last+1 == items[below].first {
 		below++
 	}
-	if below < len(items) && items[below].kind == headerItem {
+	if below < len(items) && items[below].isHeader() {
 		below = max(leadOf(items, below, isFence), end)
 	}
 	return below

@@ -64,7 +64,7 @@ func TestEditorSet(t *testing.T) {
 			"dotted key", "[[golden]]\nname.first = 'a'\n", set(0, "name", "b"),
 			"error: a change at line 2 would break the file: f.toml: not valid TOML: toml: line 3 (last key \"golden.name.first\"): Key 'golden.name' has already been defined.",
 		},
-		{"not TOML", "[[golden]\n", set(0, "name", "a"), "error: f.toml:1:9: syntax error: not valid TOML: expected end of table array name delimiter ']', but got '\\n' instead"},
+		{"not TOML", "[[golden]\n", set(0, "name", "a"), "error: f.toml:1:9: syntax error: not valid TOML: expected ']]' to close array table name"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package frontendsuite
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,13 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
+
+const CodeNoAbort check.Code = "H013" // a request that nobody waits for any more is not aborted
+
+//go:embed aborts.md
+var abortsCodes string
+
+var aborts = check.Check{Name: Aborts, Codes: abortsCodes, Run: judged((*frontendCase).aborts)}
 
 // aborts has clients hang up: in the middle of a stream, and while they wait for a
 // whole answer. The engine must be told, or it goes on for nobody.
@@ -101,50 +109,4 @@ func (k *frontendCase) firstWords(ctx context.Context, body object, want int) (g
 		}
 	}
 	return got, nil
-}
-
-var errRefusedByPlan = errors.New("the engine cannot do that")
-
-// errors has the engine refuse a request, and sends requests that must not reach it.
-func (k *frontendCase) errors() {
-	for _, form := range []object{{}, streamed} {
-		what := "a request that the engine refuses, " + formName(form)
-		prompt := k.prompt()
-		k.speaker.plan(prompt, plan{refuse: errRefusedByPlan})
-		r := k.attempt(what, completionsRoute, k.body(prompt, 5).with(form))
-		k.Asserted++
-		if r != nil && !r.refused() {
-			k.fail(check.Failed(CodeAccepted, "%s: status %d, finish_reason %q, %d tokens", what, r.status, r.finish, len(r.tokens)).
-				Within(-1, "choices[0].finish_reason").Compared("an error", r.finish))
-		}
-	}
-	sound := k.body(k.prompt(), 5)
-	for _, bad := range []struct {
-		name string
-		body any
-	}{
-		{"no JSON", json.RawMessage(`{"model": `)},
-		{"another model", sound.with(object{"model": "no-such-model"})},
-		{"no prompt", object{"model": k.model, "max_tokens": 5}},
-		{"max_tokens in words", sound.with(object{"max_tokens": "five"})},
-	} {
-		k.refuses(bad.name, bad.body)
-	}
-	_, body := k.says(plainly(k.words(3)))
-	k.post("a request after all these", body)
-}
-
-// refuses checks that a bad request gets a status of 4xx and no engine.
-func (k *frontendCase) refuses(name string, body any) {
-	mark := k.ledger.mark()
-	a := k.ask("a bad request ("+name+")", http.MethodPost, completionsRoute, body)
-	if a == nil {
-		return
-	}
-	if a.Status < 400 || a.Status >= 500 {
-		k.fail(check.Failed(CodeAccepted, "a bad request (%s): expected status 4xx, got %d: %s", name, a.Status, excerpt(string(a.Body))).Compared("4xx", a.Status))
-	}
-	if n := len(k.ledger.since(mark, isAdd)); n > 0 {
-		k.fail(check.Failed(CodeAccepted, "a bad request (%s) reached the engine", name).Compared(0, n))
-	}
 }

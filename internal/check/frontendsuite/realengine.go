@@ -18,6 +18,8 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
+var realEngine = check.Check{Name: RealEngine, Run: judged((*frontendCase).realEngine)}
+
 // recordedRequest is a request of a recorded session that the frontend under test is asked for too, and what a real engine
 // said to it.
 type recordedRequest struct {

@@ -2,6 +2,7 @@ package frontendsuite
 
 import (
 	"cmp"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -14,8 +15,18 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/player"
 )
+
+// Codes of what the check reports.
+const (
+	CodeCarried   check.Code = "H004" // a request does not carry what HTTP asked for
+	CodeNoRequest check.Code = "H005" // an HTTP request does not reach the engine exactly once
+)
+
+//go:embed requests.md
+var requestsCodes string
+
+var requests = check.Check{Name: Requests, Codes: requestsCodes, Run: judged((*frontendCase).requests)}
 
 // asked is a request for which the engine must be told certain things.
 type asked struct {
@@ -156,93 +167,6 @@ func (k *frontendCase) several() {
 	if r.choices != 2 || len(found) != 2 {
 		k.fail(check.Failed(CodeNoRequest, "two choices: expected 2 choices from 2 requests to the engine, got %d from %d", r.choices, len(found)).
 			Within(-1, "choices").Compared(2, r.choices))
-	}
-}
-
-// finishReasons has the engine end in every way, and the frontend by a stop string.
-func (k *frontendCase) finishReasons() {
-	tokens := k.words(4)
-	k.finish("length", plainly(tokens), nil, "length", "")
-	last := tokens[len(tokens)-1]
-	stopped := plainly(tokens)
-	stopped.Finish = protocol.FinishStop
-	k.finish("a stop token", stopped, object{"max_tokens": 20, "stop_token_ids": []uint32{last}}, "stop", fmt.Sprint(last))
-	k.finish("end of sequence", k.endOfSequence(tokens), object{"max_tokens": 20}, "stop", "")
-	for reason, finish := range map[string]protocol.FinishReason{"abort": protocol.FinishAbort, "repetition": protocol.FinishRepetition} {
-		script := plainly(tokens)
-		script.Finish = finish
-		k.finish("the engine's "+reason, script, object{"max_tokens": 20}, reason, anyStop)
-	}
-	k.stopString()
-}
-
-// endOfSequence ends with the token that the frontend itself named as the end.
-func (k *frontendCase) endOfSequence(tokens []uint32) (script player.Script) {
-	script = plainly(tokens)
-	script.Finish = protocol.FinishStop
-	mark := k.ledger.mark()
-	prompt, body := k.says(plainly(tokens))
-	k.attempt("end of sequence", completionsRoute, body)
-	if h := first(k.ledger.since(mark, asks(prompt))); h != nil && h.request.Sampling.EOSTokenID >= 0 {
-		script.Tokens = append(script.Tokens[:len(tokens):len(tokens)], uint32(h.request.Sampling.EOSTokenID))
-	}
-	return script
-}
-
-// anyStop leaves the stop_reason open: frontends have words of their own for an end
-// that neither a token nor a text brought about.
-const anyStop = "*"
-
-// finish checks one finish reason, whole and streamed. stop is the stop_reason as
-// JSON, empty for none.
-func (k *frontendCase) finish(name string, script player.Script, more object, want, stop string) {
-	for _, form := range []object{{}, streamed} {
-		what := fmt.Sprintf("finish by %s, %s", name, formName(form))
-		prompt, body := k.says(script)
-		r := k.post(what, body.with(more).with(form))
-		if r == nil {
-			continue
-		}
-		k.ended(what, r, want)
-		k.counted(what, r, len(prompt), len(script.Tokens))
-		k.Asserted++
-		if stop != anyStop && r.stop != stop && (stop != "" || r.stop != "null") {
-			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %q, expected %q", what, r.stop, stop).Within(-1, "choices[0].stop_reason").Compared(stop, r.stop))
-		}
-	}
-}
-
-// stopString has the engine echo a text that holds a stop string, and then say
-// nothing more: the frontend must find the string and let go of the request.
-func (k *frontendCase) stopString() {
-	const text, word = "one two three four five", "three"
-	mark := k.ledger.mark()
-	if k.post("a stop string: its text", object{"model": k.model, "prompt": text, "max_tokens": 1}) == nil {
-		return
-	}
-	h := k.single("a stop string: its text", "EngineCoreRequest", mark, isAdd)
-	if h == nil {
-		return
-	}
-	for _, form := range []object{{}, streamed} {
-		what := "finish by a stop string, " + formName(form)
-		prompt, body := k.says(stalling(h.request.PromptTokenIDs))
-		mark := k.ledger.mark()
-		r := k.post(what, body.with(object{"max_tokens": 50, "stop": []string{word}}).with(form))
-		request := k.sent(what, mark, prompt)
-		if r == nil || request == nil {
-			continue
-		}
-		k.ended(what, r, "stop")
-		k.Asserted++
-		if r.stop != asJSON(word) {
-			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %s, expected %q", what, r.stop, word).Within(-1, "choices[0].stop_reason").Compared(asJSON(word), r.stop))
-		}
-		// Some tokenizers begin every word with its blank, the first one too.
-		if want := "one two "; strings.TrimPrefix(r.text, " ") != want {
-			k.fail(check.Failed(CodeHTTPText, "%s: the text is %q, expected %q", what, r.text, want).Within(-1, "choices[0].text").Compared(want, r.text))
-		}
-		k.aborted(what, mark, request)
 	}
 }
 

@@ -13,29 +13,6 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// What is wrong with a frontend under test.
-const (
-	CodeNoRegistration check.Code = "H001" // the frontend does not serve after the engine of the line registered
-	CodeInit           check.Code = "H002" // its answer to HELLO is not that of the line
-	CodeMessage        check.Code = "H003" // a message to the engine is not exactly of the line
-	CodeCarried        check.Code = "H004" // a request does not carry what HTTP asked for
-	CodeNoRequest      check.Code = "H005" // an HTTP request does not reach the engine exactly once
-	CodeHTTP           check.Code = "H006" // an HTTP request that should succeed does not
-	CodeHTTPTokens     check.Code = "H007" // the token ids through HTTP are not those that the engine said
-	CodeHTTPText       check.Code = "H008" // the text through HTTP is not that of the tokens
-	CodeHTTPFinish     check.Code = "H009" // the finish reason or stop reason through HTTP is not the engine's
-	CodeEvents         check.Code = "H010" // a stream is not framed as server-sent events, or does not end once
-	CodeStreamed       check.Code = "H011" // an answer differs between streamed and whole
-	CodeHTTPUsage      check.Code = "H012" // the usage is missing, or counts other tokens
-	CodeNoAbort        check.Code = "H013" // a request that nobody waits for any more is not aborted
-	CodeNoCall         check.Code = "H014" // an HTTP route does not make the utility call that it stands for
-	CodeHangs          check.Code = "H015" // no answer comes
-	CodeAccepted       check.Code = "H016" // a bad request is not refused
-	CodeHealth         check.Code = "H017" // what the frontend says of its health or its models is not so
-	CodeEnded          check.Code = "H018" // the frontend ended, or accepts no connection any more
-	CodeTransfer       check.Code = "H019" // kv_transfer_params through HTTP are not the engine's
-)
-
 // Assertions of the frontend suite.
 const (
 	Handshake   check.Assertion = "handshake"
@@ -55,58 +32,23 @@ const (
 	Health      check.Assertion = "health"
 )
 
-// judge asks a frontend for what an assertion is about.
-type judge = func(*frontendCase)
-
 // Checks are those of the frontend suite, in their order. The last one takes the engine away.
-func Checks() []check.Check { return check.List(check.SuiteFrontend, assertions, run) }
-
-var assertions = []check.Entry[judge]{
-	{Name: Handshake, Titles: check.Titles{
-		CodeNoRegistration: "the frontend does not serve after the engine registered",
-		CodeInit:           "the answer to HELLO is not that of the line",
-		CodeMessage:        "a message to the engine is not exactly of the line",
-	}, Judge: (*frontendCase).handshake},
-	{Name: Requests, Titles: check.Titles{
-		CodeCarried:   "a request does not carry what HTTP asked for",
-		CodeNoRequest: "an HTTP request does not reach the engine exactly once",
-	}, Judge: (*frontendCase).requests},
-	{Name: Completions, Titles: check.Titles{
-		CodeHTTP:       "an HTTP request that should succeed does not",
-		CodeHTTPTokens: "the token ids through HTTP are not those of the engine",
-		CodeHTTPText:   "the text through HTTP is not that of the tokens",
-	}, Judge: (*frontendCase).completions},
-	{Name: Chat, Judge: (*frontendCase).chat},
-	{Name: Streaming, Titles: check.Titles{
-		CodeEvents:   "a stream is not framed as server-sent events",
-		CodeStreamed: "an answer differs between streamed and whole",
-	}, Judge: (*frontendCase).streaming},
-	{Name: Usage, Titles: check.Titles{
-		CodeHTTPUsage: "the usage is missing or counts other tokens",
-	}, Judge: (*frontendCase).usage},
-	{Name: Finish, Titles: check.Titles{
-		CodeHTTPFinish: "the finish reason through HTTP is not the engine's",
-	}, Judge: (*frontendCase).finishReasons},
-	{Name: Aborts, Titles: check.Titles{
-		CodeNoAbort: "an abandoned request is not aborted",
-	}, Judge: (*frontendCase).aborts},
-	{Name: Utilities, Titles: check.Titles{
-		CodeNoCall: "an HTTP route does not make its utility call",
-	}, Judge: (*frontendCase).utilities},
-	{Name: LoRA, Judge: (*frontendCase).lora},
-	{Name: Concurrency, Judge: (*frontendCase).concurrency},
-	{Name: Errors, Titles: check.Titles{
-		CodeHangs:    "no answer comes",
-		CodeAccepted: "a bad request is not refused",
-		CodeEnded:    "the frontend ended",
-	}, Judge: (*frontendCase).errors},
-	{Name: Transfer, Titles: check.Titles{
-		CodeTransfer: "kv_transfer_params through HTTP are not the engine's",
-	}, Judge: (*frontendCase).transfers},
-	{Name: RealEngine, Judge: (*frontendCase).realEngine},
-	{Name: Health, Titles: check.Titles{
-		CodeHealth: "health or model routes contradict what is served",
-	}, Judge: (*frontendCase).health},
+var Checks = []check.Check{
+	handshake,
+	requests,
+	completions,
+	chat,
+	streaming,
+	usage,
+	finish,
+	aborts,
+	utilities,
+	lora,
+	concurrency,
+	badRequests,
+	transfer,
+	realEngine,
+	health,
 }
 
 // Cases are the cases of a line under the frontend suite. The player
@@ -117,7 +59,8 @@ func Cases(line compat.Line, mf *manifest.Manifest, assertions []check.Assertion
 		c.Golden, c.Entry = g, fmt.Sprintf("%s:%d", mf.File, g.Pos)
 	}
 	var cases []check.Case
-	for _, a := range check.Names(Checks()) {
+	for _, k := range Checks {
+		a := k.Name
 		if len(assertions) > 0 && !slices.Contains(assertions, a) {
 			continue
 		}
@@ -146,31 +89,33 @@ func spokenGolden(goldens []manifest.Golden) (manifest.Golden, bool) {
 	return fidelity[max(slices.IndexFunc(fidelity, func(g manifest.Golden) bool { return g.ID == "edge-s1" }), 0)], true
 }
 
-// run judges the frontend of the line. The cases of a line share one frontend and one player behind it.
-func run(ctx context.Context, a check.Entry[judge], e *check.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
-	s, err := openedFrontend(ctx, e, g, c)
-	if err != nil {
-		return f, err
+// judged makes the function of a check. The cases of a line share one frontend and one player behind it.
+func judged(judge func(*frontendCase)) func(context.Context, *check.Env, *check.Golden, check.Case) (check.Outcome, error) {
+	return func(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+		s, err := openedFrontend(ctx, e, g, c)
+		if err != nil {
+			return f, err
+		}
+		if at := s.lostAt; at != "" {
+			f.Note = "not judged: the frontend does not serve, see " + at
+			return f, nil
+		}
+		k := &frontendCase{frontendSession: s, Outcome: &f, golden: g, limit: e.Timeouts.Idle, name: string(c.Assertion), whole: ctx}
+		var stop context.CancelCauseFunc
+		k.ctx, stop = context.WithCancelCause(ctx)
+		defer stop(nil)
+		defer context.AfterFunc(s.ctx, func() { stop(context.Cause(s.ctx)) })()
+		if s.refused != nil {
+			k.refusal() // the first case says why
+		} else {
+			judge(k)
+		}
+		k.judgeMessages()
+		if s.over && s.lostAt == "" {
+			s.lostAt = k.name
+		}
+		return f, context.Cause(ctx) // the case's deadline, or the end of the run
 	}
-	if at := s.lostAt; at != "" {
-		f.Note = "not judged: the frontend does not serve, see " + at
-		return f, nil
-	}
-	k := &frontendCase{frontendSession: s, Outcome: &f, golden: g, limit: e.Timeouts.Idle, name: string(a.Name), whole: ctx}
-	var stop context.CancelCauseFunc
-	k.ctx, stop = context.WithCancelCause(ctx)
-	defer stop(nil)
-	defer context.AfterFunc(s.ctx, func() { stop(context.Cause(s.ctx)) })()
-	if s.refused != nil {
-		k.refusal() // whichever case comes first tells why
-	} else {
-		a.Judge(k)
-	}
-	k.judgeMessages()
-	if s.over && s.lostAt == "" {
-		s.lostAt = k.name
-	}
-	return f, context.Cause(ctx) // the case's deadline, or the end of the run
 }
 
 // judgeMessages reports what is wrong with the messages that were not looked at

@@ -2,6 +2,7 @@ package frontendsuite
 
 import (
 	"cmp"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,6 +11,13 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/player"
 )
+
+const CodeTransfer check.Code = "H019" // kv_transfer_params through HTTP are not the engine's
+
+//go:embed transfer.md
+var transferCodes string
+
+var transfer = check.Check{Name: Transfer, Codes: transferCodes, Run: judged((*frontendCase).transfers)}
 
 // connector is that of the player: who it says it is to engines that would pull from it. Nobody does.
 var connector = player.Transfer{EngineID: "vllm-vcr", Host: "127.0.0.1", Port: 5600, Lease: time.Second}

@@ -29,25 +29,6 @@ const (
 	CodeCall         check.Code = "V013" // the answer to a utility call is wrong
 )
 
-// Titles are the codes with a title each.
-func Titles() map[check.Code]string {
-	return map[check.Code]string{
-		CodePrefill:      "the counts of a prompt do not add up",
-		CodeCache:        "the statistics of the prefix cache do not add up",
-		CodeGauges:       "the gauges are not those of the open requests",
-		CodeRest:         "a gauge is not 0 after the last request has ended",
-		CodeLogprobs:     "a table of log-probabilities is impossible",
-		CodeMask:         "a sampling mask is impossible",
-		CodeEvents:       "the events of a request are impossible",
-		CodeSpeculation:  "the counts of speculation do not add up",
-		CodeAnswer:       "an output is not what its request asks for",
-		CodeEnvelope:     "a message is impossible at its time",
-		CodeStep:         "the statistics of a step are impossible",
-		CodeRegistration: "the registration contradicts itself",
-		CodeCall:         "the answer to a utility call is wrong",
-	}
-}
-
 // Options say what is known of an engine besides its messages.
 type Options struct {
 	// Scripted engines answer as they were recorded: when a request ends, and for what

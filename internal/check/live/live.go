@@ -26,61 +26,25 @@ const (
 	Shutdown   check.Assertion = "shutdown"
 )
 
-// judge asks an engine for what an assertion is about.
-type judge = func(*live) error
-
 // Checks are those of the live suite, in their order: what ends the engine comes last.
-func Checks() []check.Check { return check.List(check.SuiteLive, assertions, run) }
-
-var assertions = []check.Entry[judge]{
-	{Name: Handshake, Titles: check.Titles{
-		CodeEngineHello:    "HELLO or READY lacks a key or a value that a frontend requires",
-		CodeEngineIdentity: "the engine has another identity than it was started with",
-		CodeEngineOrder:    "the handshake came in another order",
-	}, Judge: (*live).checkHandshake},
-	{Name: check.Schema, Titles: check.Titles{
-		CodeEngineReadyKind: "a value of the registration is of another kind than the line declares",
-	}, Judge: (*live).checkSchema},
-	{Name: Streaming, Titles: check.Titles{
-		CodeEnvelope:   "a message that makes a real frontend end",
-		CodeTimestamp:  "a timestamp is missing or goes back",
-		CodeAfterEnd:   "an output for a request that had ended",
-		CodeTooMany:    "more tokens than max_tokens",
-		CodeTooFew:     "a request ended by length with too few tokens",
-		CodeFinish:     "a request ended for a reason that it did not give",
-		CodePrefill:    "prefill_stats are missing or count another prompt",
-		CodeLogprobs:   "logprobs are missing or of another shape",
-		CodeUnanswered: "a request got an error instead of tokens",
-	}, Judge: (*live).checkStreaming},
-	{Name: Stop, Titles: check.Titles{
-		CodeStopRule:   "a stop token was not obeyed",
-		CodeStopReason: "stop_reason does not name the token",
-		CodeMinTokens:  "a request stopped before min_tokens",
-	}, Judge: (*live).checkStop},
-	{Name: Abort, Titles: check.Titles{
-		CodeAbort: "an abort disturbed others",
-	}, Judge: (*live).checkAbort},
-	{Name: Utilities, Titles: check.Titles{
-		CodeUtilityAnswer:  "a utility call was answered wrongly",
-		CodeUtilityUnknown: "an unknown utility method was not refused",
-	}, Judge: (*live).checkUtilities},
-	{Name: Repeat, Titles: check.Titles{
-		CodeRepeat: "the same greedy request gave other tokens",
-	}, Judge: (*live).checkRepeat},
-	{Name: Statistics, Titles: check.Titles{
-		CodeStatistics: "scheduler_stats are wrong",
-		CodeGauges:     "the gauges do not return to 0",
-	}, Judge: (*live).checkStatistics},
-	{Name: Shutdown, Titles: check.Titles{
-		CodeShutdown: "the engine did not end when told to",
-	}, Judge: (*live).checkShutdown},
+var Checks = []check.Check{
+	handshake,
+	schema,
+	streaming,
+	stop,
+	abort,
+	utilities,
+	repeat,
+	statistics,
+	shutdown,
 }
 
 // Cases lists the cases of the live suite on a line. What the engine registers
 // with is compared with what the first of the line's goldens has, if there is one.
 func Cases(line compat.Line, mf *manifest.Manifest, gating bool) []check.Case {
 	var cases []check.Case
-	for _, a := range check.Names(Checks()) {
+	for _, k := range Checks {
+		a := k.Name
 		c := check.Case{Line: line, Suite: check.SuiteLive, Assertion: a, Gating: gating}
 		if goldens := mf.ForLine(line.Name); a == check.Schema && len(goldens) > 0 {
 			c.Golden = goldens[0]
@@ -129,29 +93,31 @@ var (
 	errUnanswered = errors.New("the engine does not answer a utility call")
 )
 
-// run asks the engine of the line, which the first case starts.
-func run(ctx context.Context, a check.Entry[judge], e *check.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
-	l, err := liveEngine(e, c)
-	switch {
-	case err != nil && a.Name == Handshake && check.CodeOf(err) == check.CodeHandshake:
-		f.Asserted = 1
-		f.Fail(check.Failed(CodeEngineOrder, "%v", err))
-		return f, nil
-	case err != nil:
+// judged makes the function of a check: it asks the engine of the line, which the first case starts.
+func judged(judge func(*live) error) func(context.Context, *check.Env, *check.Golden, check.Case) (check.Outcome, error) {
+	return func(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
+		l, err := liveEngine(e, c)
+		switch {
+		case err != nil && c.Assertion == Handshake && check.CodeOf(err) == check.CodeHandshake:
+			f.Asserted = 1
+			f.Fail(check.Failed(CodeEngineOrder, "%v", err))
+			return f, nil
+		case err != nil:
+			return f, err
+		}
+		l.begin(ctx, &f)
+		defer l.leave()
+		if l.golden = g; g.Codec == nil {
+			g.Codec = l.codec
+		}
+		if err = judge(l); errors.Is(err, errUnreadable) || errors.Is(err, errUnanswered) {
+			err = nil
+		}
+		for _, wrong := range l.impossible {
+			invariant.Add(&f, wrong)
+		}
 		return f, err
 	}
-	l.begin(ctx, &f)
-	defer l.leave()
-	if l.golden = g; g.Codec == nil {
-		g.Codec = l.codec
-	}
-	if err = a.Judge(l); errors.Is(err, errUnreadable) || errors.Is(err, errUnanswered) {
-		err = nil
-	}
-	for _, wrong := range l.impossible {
-		invariant.Add(&f, wrong)
-	}
-	return f, err
 }
 
 // liveEngine returns the engine of the line, which the first case starts.
@@ -221,30 +187,3 @@ func (l *live) fail(place string, wrong check.Failure) {
 		l.f.Fail(wrong)
 	}
 }
-
-// What is wrong with an engine under test, whatever tokens it makes up.
-const (
-	CodeEngineHello     check.Code = "E001" // HELLO or READY lacks a key or a value that a frontend requires of an engine that somebody else started
-	CodeEngineIdentity  check.Code = "E002" // the engine has another identity, index or rank than it was started with
-	CodeEngineOrder     check.Code = "E003" // the handshake came in another order, or with other messages, than the protocol has
-	CodeEnvelope        check.Code = "E004" // an envelope that decodes, but that a real frontend dies of
-	CodeTimestamp       check.Code = "E005" // a timestamp is missing, or lies before one that came earlier
-	CodeAfterEnd        check.Code = "E006" // an output for a request that had ended, or had been aborted
-	CodeTooMany         check.Code = "E007" // more tokens than max_tokens
-	CodeTooFew          check.Code = "E008" // a request that ended by length has fewer tokens than max_tokens
-	CodeFinish          check.Code = "E009" // a request ended for a reason that it did not give
-	CodeStopRule        check.Code = "E010" // a stop token was not obeyed, or something else was taken for one
-	CodeStopReason      check.Code = "E011" // stop_reason does not name the token that ended the request
-	CodeMinTokens       check.Code = "E012" // a request stopped before min_tokens
-	CodePrefill         check.Code = "E013" // prefill_stats are missing, or count another prompt
-	CodeAbort           check.Code = "E014" // an abort disturbed others, or left its id unusable
-	CodeUtilityAnswer   check.Code = "E015" // a utility call was answered with a failure or another kind of value
-	CodeUtilityUnknown  check.Code = "E016" // an unknown utility method was not answered with a failure
-	CodeRepeat          check.Code = "E017" // the same greedy request gave other tokens
-	CodeLogprobs        check.Code = "E018" // logprobs that were asked for are missing or of another shape
-	CodeStatistics      check.Code = "E019" // scheduler_stats lack a key or have a value that cannot be
-	CodeGauges          check.Code = "E020" // the gauges of scheduler_stats do not return to 0
-	CodeShutdown        check.Code = "E021" // the engine did not end when told to
-	CodeUnanswered      check.Code = "E022" // a request got an error instead of tokens
-	CodeEngineReadyKind check.Code = "E023" // a key of the registration has a value of another kind than the line declares
-)

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,6 +20,26 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
 )
+
+// Codes of what the check reports.
+const (
+	CodeToken        check.Code = "F001" // a token id differs
+	CodeNoTerminal   check.Code = "F002" // the stream has no terminal output
+	CodeTerminals    check.Code = "F003" // the stream has more than one terminal output
+	CodeFinishReason check.Code = "F004" // the finish reason differs
+	CodeLate         check.Code = "F005" // outputs come after the terminal one
+	CodeChunks       check.Code = "F006" // the tokens come in other chunks
+	CodeRefused      check.Code = "F007" // the engine refused the request
+	CodeUsage        check.Code = "F011" // HTTP usage counts other tokens
+	CodePin          check.Code = "F012" // the golden's streams are not those that were registered
+	CodeCount        check.Code = "F013" // the golden has other counts than registered
+	CodeReplayDigest check.Code = "F014" // the replayed streams have another digest
+)
+
+//go:embed fidelity.md
+var fidelityCheckCodes string
+
+var fidelityCheck = check.Check{Name: check.Fidelity, Codes: fidelityCheckCodes + invariant.Codes, Run: fidelity}
 
 // fidelity replays every recorded stream of a golden, behind a frontend of ours or behind the real one of the case.
 func fidelity(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
@@ -116,7 +137,7 @@ func checkPin(f *check.Outcome, g *check.Golden) {
 	if pin := g.Registered.TokensSHA256; pin == "" {
 		f.AddNote("tokens_sha256 is not pinned in the manifest: it is " + g.Digest)
 	} else if f.Asserted++; g.Digest != pin {
-		f.Fail(check.Failed(check.CodePin, "%s: the token streams have digest %s, but tokens_sha256 is %s in the manifest: a token or a finish reason was changed after registration",
+		f.Fail(check.Failed(CodePin, "%s: the token streams have digest %s, but tokens_sha256 is %s in the manifest: a token or a finish reason was changed after registration",
 			g.Location, g.Digest, pin).Compared(pin, g.Digest))
 	}
 	checkCount(f, g, "records", g.Registered.Records, len(g.Trace.Records))
@@ -131,7 +152,7 @@ func checkCount(f *check.Outcome, g *check.Golden, key string, want, got int) {
 	}
 	f.Asserted++
 	if got != want {
-		f.Fail(check.Failed(check.CodeCount, "%s: the golden has %d %s, but the manifest has %s = %d", g.Location, got, key, key, want).Compared(want, got))
+		f.Fail(check.Failed(CodeCount, "%s: the golden has %d %s, but the manifest has %s = %d", g.Location, got, key, key, want).Compared(want, got))
 	}
 }
 
@@ -146,7 +167,7 @@ func compareStreams(f *check.Outcome, g *check.Golden, streams []*Stream, framed
 		return
 	}
 	if got := digest(streams); got != pin {
-		f.Fail(check.Failed(check.CodeReplayDigest, "%s: the replayed streams have digest %s, but tokens_sha256 is %s in the manifest", g.Location, got, pin).Compared(pin, got))
+		f.Fail(check.Failed(CodeReplayDigest, "%s: the replayed streams have digest %s, but tokens_sha256 is %s in the manifest", g.Location, got, pin).Compared(pin, got))
 	}
 }
 

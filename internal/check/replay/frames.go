@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	_ "embed"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,6 +17,11 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
+
+//go:embed frames.md
+var framesCheckCodes string
+
+var framesCheck = check.Check{Name: check.Frames, Codes: framesCheckCodes, Run: checkFrames}
 
 // What is wrong with a session of role frames, besides the layout of its messages (F016).
 const (

@@ -121,12 +121,12 @@ func (s *Stream) complete(ctx context.Context, server *vllmrs.Server, streamed b
 	s.got, s.gotChunks, s.terminals = got.Tokens, got.Chunks, got.Terminal
 	reason, known := trace.ParseFinishReason(got.FinishReason)
 	if !known {
-		s.wrong = append(s.wrong, s.problem(check.CodeFinishReason, "finish_reason %q through HTTP", got.FinishReason).
+		s.wrong = append(s.wrong, s.problem(CodeFinishReason, "finish_reason %q through HTTP", got.FinishReason).
 			Compared(s.Record.FinishReason, got.FinishReason))
 	}
 	s.Finish = reason
 	if got.PromptTokens != len(s.Prompt) || got.CompletionTokens != len(got.Tokens) {
-		s.wrong = append(s.wrong, s.problem(check.CodeUsage, "usage counts %d prompt and %d completion tokens, expected %d and %d",
+		s.wrong = append(s.wrong, s.problem(CodeUsage, "usage counts %d prompt and %d completion tokens, expected %d and %d",
 			got.PromptTokens, got.CompletionTokens, len(s.Prompt), len(got.Tokens)).
 			Compared([]int{len(s.Prompt), len(got.Tokens)}, []int{got.PromptTokens, got.CompletionTokens}))
 	}

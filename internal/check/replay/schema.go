@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -9,6 +10,11 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/player"
 )
+
+//go:embed schema.md
+var schemaCheckCodes string
+
+var schemaCheck = check.Check{Name: check.Schema, Codes: schemaCheckCodes, Run: checkSchema}
 
 // checkSchema boots a player on the golden and compares what it really registers
 // with with what the captured engine did and what the line's frontend requires:

@@ -90,8 +90,8 @@ func (s *Stream) fail(f *check.Outcome, code check.Code, at int, expected, actua
 // refused notes that the engine would not answer. What is known last is known
 // best.
 func (s *Stream) refused(reason string) {
-	s.wrong = slices.DeleteFunc(s.wrong, func(f check.Failure) bool { return f.Code == check.CodeRefused })
-	s.wrong = append(s.wrong, s.problem(check.CodeRefused, "%s", reason).Compared("an answer", reason))
+	s.wrong = slices.DeleteFunc(s.wrong, func(f check.Failure) bool { return f.Code == CodeRefused })
+	s.wrong = append(s.wrong, s.problem(CodeRefused, "%s", reason).Compared("an answer", reason))
 }
 
 // compare reports every way in which the stream differs from its record.
@@ -103,24 +103,24 @@ func (s *Stream) compare(f *check.Outcome, framed bool) {
 	f.Failures = append(f.Failures, s.wrong...)
 	if !slices.Equal(s.got, want) {
 		at := check.FirstDifference(want, s.got)
-		s.fail(f, check.CodeToken, at, check.Around(want, at), check.Around(s.got, at), "token %d differs: expected %s, got %s (%d expected, %d received)",
+		s.fail(f, CodeToken, at, check.Around(want, at), check.Around(s.got, at), "token %d differs: expected %s, got %s (%d expected, %d received)",
 			at, check.Around(want, at), check.Around(s.got, at), len(want), len(s.got))
 	}
 	expected := s.Record.ReplayEnd()
 	switch {
 	case s.terminals == 0:
-		s.fail(f, check.CodeNoTerminal, len(s.got), "a terminal output", "none", "no terminal output after %d of %d tokens", len(s.got), len(want))
+		s.fail(f, CodeNoTerminal, len(s.got), "a terminal output", "none", "no terminal output after %d of %d tokens", len(s.got), len(want))
 	case s.terminals > 1:
-		s.fail(f, check.CodeTerminals, len(s.got), 1, s.terminals, "%d terminal outputs, expected exactly one", s.terminals)
+		s.fail(f, CodeTerminals, len(s.got), 1, s.terminals, "%d terminal outputs, expected exactly one", s.terminals)
 	case s.Finish != expected:
-		s.fail(f, check.CodeFinishReason, len(s.got), expected, s.Finish, "finish reason is %v, expected %v", s.Finish, expected)
+		s.fail(f, CodeFinishReason, len(s.got), expected, s.Finish, "finish reason is %v, expected %v", s.Finish, expected)
 	}
 	if s.late > 0 {
-		s.fail(f, check.CodeLate, len(want), 0, s.late, "%d outputs after the terminal one, expected 0", s.late)
+		s.fail(f, CodeLate, len(want), 0, s.late, "%d outputs after the terminal one, expected 0", s.late)
 	}
 	if framed && s.Chunks != nil && !slices.Equal(s.gotChunks, s.Chunks) {
 		at := check.FirstDifference(s.Chunks, s.gotChunks)
-		s.fail(f, check.CodeChunks, at, check.Around(s.Chunks, at), check.Around(s.gotChunks, at), "chunk %d differs: expected sizes %s, got %s", at, check.Around(s.Chunks, at), check.Around(s.gotChunks, at))
+		s.fail(f, CodeChunks, at, check.Around(s.Chunks, at), check.Around(s.gotChunks, at), "chunk %d differs: expected sizes %s, got %s", at, check.Around(s.Chunks, at), check.Around(s.gotChunks, at))
 	}
 }
 

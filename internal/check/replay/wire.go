@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,6 +15,11 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
 )
+
+//go:embed wire.md
+var wireCheckCodes string
+
+var wireCheck = check.Check{Name: check.Wire, Codes: wireCheckCodes, Run: checkWire}
 
 // checkWire lets the engine under test go through the session that a golden of
 // role wire recorded: it is sent the real frontend's messages byte for byte, says

@@ -241,7 +241,7 @@ func (o *ownTime) compare(f *check.Outcome) {
 		f.AddNote(fmt.Sprintf("not judged: %s, which the engine answered by a failure", plural.Count(failed, "utility call")))
 	}
 	if o.sent > 0 && refused == o.sent {
-		f.Fail(check.Failed(check.CodeRefused, "%s: the engine refused every request of the session", o.session.name).Compared("tokens", "finish reason error"))
+		f.Fail(check.Failed(CodeRefused, "%s: the engine refused every request of the session", o.session.name).Compared("tokens", "finish reason error"))
 	}
 }
 

@@ -65,18 +65,19 @@ func (w *WireSession) earliest(s *wireSend) int {
 
 // unfinished is how many requests the engine had after a step, by its own account.
 func (w *WireSession) unfinished(at int) int {
-	return w.gauge(at, "num_running_reqs") + w.gauge(at, "num_waiting_reqs") + w.gauge(at, "num_skipped_waiting_reqs")
+	s := w.stats(at)
+	return s.Running + s.Waiting + s.Skipped
 }
 
-// gauge is a number that the engine told after a step, 0 when it told none: what
-// else is wrong with its statistics is for the comparison to say.
-func (w *WireSession) gauge(at int, name string) int {
+// stats are the statistics that the engine sent after a step, all 0 if it sent none: whether they are right is judged by the
+// comparison.
+func (w *WireSession) stats(at int) protocol.SchedulerStats {
 	var o protocol.Outputs
 	if err := w.codec.DecodeOutputs(w.Said[at].Frames[0], &o); err != nil || o.SchedulerStats == nil {
-		return 0
+		return protocol.SchedulerStats{}
 	}
-	counts, _ := protocol.Integers(o.SchedulerStats)
-	return int(counts[name])
+	s, _ := protocol.DecodeStats(o.SchedulerStats)
+	return s
 }
 
 // classify follows the open requests, to tell the steps that every engine makes
@@ -92,7 +93,7 @@ func (w *WireSession) classify() {
 		case m.class == WireStep:
 			o.step(m, at)
 		case m.class != wireIdle:
-		case len(o.ids) > 0 && w.gauge(at, "num_running_reqs") == 0:
+		case len(o.ids) > 0 && w.stats(at).Running == 0:
 			m.Left = leftGrammar
 		case len(o.ids) > 0: // a part of a long prompt
 		case o.emptied != nil && !o.emptied.drained:

@@ -53,11 +53,11 @@ func (f *finder) add(content string, id uint32, token addedToken) {
 	f.lengths[content[0]] = append(append(longer, len(content)), lengths[at:]...)
 }
 
-// split calls part with the parts of a text in their order: tokens, by their id, and what is between them.
-func (f *finder) split(text string, part func(text string, id uint32, token bool)) {
+// split calls part with the parts of a text in their order: tokens, by their id, and what is between them. It ends when part returns false,
+// and reports whether it never did.
+func (f *finder) split(text string, part func(text string, id uint32, token bool) bool) bool {
 	if f.tokens == nil && text != "" {
-		part(text, 0, false)
-		return
+		return part(text, 0, false)
 	}
 	done := 0 // so much of the text was given out
 	for at := 0; at < len(text); {
@@ -72,20 +72,17 @@ func (f *finder) split(text string, part func(text string, id uint32, token bool
 			continue
 		}
 		if hit.token.LStrip {
-			start = max(len(strings.TrimRightFunc(text[:start], isSpace)), done)
+			start = done + len(strings.TrimRightFunc(text[done:start], isSpace))
 		}
 		if hit.token.RStrip {
 			stop = len(text) - len(strings.TrimLeftFunc(text[stop:], isSpace))
 		}
-		if done < start {
-			part(text[done:start], 0, false)
+		if done < start && !part(text[done:start], 0, false) || !part("", hit.id, true) {
+			return false
 		}
-		part("", hit.id, true)
 		done = stop
 	}
-	if done < len(text) {
-		part(text[done:], 0, false)
-	}
+	return done >= len(text) || part(text[done:], 0, false)
 }
 
 // at returns the longest token that begins at a place of a text, and where it ends.

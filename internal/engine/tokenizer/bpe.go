@@ -1,8 +1,9 @@
 package tokenizer
 
 import (
-	"container/heap"
+	"context"
 	"hash/maphash"
+	"slices"
 	"strings"
 	"sync/atomic"
 )
@@ -18,7 +19,9 @@ type bpe struct {
 	// unknown is the id of bytes that have none; -1 leaves them out.
 	unknown int64
 	// fuse makes one unknown token of several in a row.
-	fuse bool
+	fuse    bool
+	longest int  // bytes of the longest token
+	drops   bool // whether any number of bytes may have no token, or one
 	// known are pieces that were encoded before, by a hash: texts repeat their words.
 	known [1 << 12]atomic.Pointer[encoded]
 }
@@ -35,69 +38,88 @@ const longestKnown = 32
 var hashSeed = maphash.MakeSeed()
 
 type merge struct {
-	rank int
+	rank uint32
 	id   uint32
 }
 
-// symbol is a token of a piece, in a list linked both ways.
+// symbol is a token of a piece, in a list linked both ways. Pieces may be long, so it is small.
 type symbol struct {
 	id         uint32
-	prev, next int // -1: none
-	gone       bool
+	prev, next int32 // none: there is none
 }
 
-// joint is a merge that may be made at a place.
-type joint struct {
-	merge
-	at int // the left symbol
-}
+const (
+	none = -1
+	gone = -2 // the next of a symbol that was merged into the one before it
+)
 
-// joints is a heap: the lowest rank first, then the leftmost.
-type joints []joint
+// joints is a heap of merges that may be made: the lowest rank first, then the leftmost. A joint is the rank of the merge, and in the
+// lower half the place of the left symbol.
+type joints []uint64
 
-func (j joints) Len() int { return len(j) }
-func (j joints) Less(a, b int) bool {
-	if j[a].rank != j[b].rank {
-		return j[a].rank < j[b].rank
+func (j joints) down(at int) {
+	for {
+		least := at
+		for child := 2*at + 1; child <= 2*at+2 && child < len(j); child++ {
+			if j[child] < j[least] {
+				least = child
+			}
+		}
+		if least == at {
+			return
+		}
+		j[at], j[least] = j[least], j[at]
+		at = least
 	}
-	return j[a].at < j[b].at
-}
-func (j joints) Swap(a, b int) { j[a], j[b] = j[b], j[a] }
-func (j *joints) Push(x any)   { *j = append(*j, x.(joint)) }
-func (j *joints) Pop() any {
-	last := (*j)[len(*j)-1]
-	*j = (*j)[:len(*j)-1]
-	return last
 }
 
-// encode appends the ids of a piece.
-func (m *bpe) encode(ids []uint32, piece string) []uint32 {
+func (j joints) up(at int) {
+	for parent := (at - 1) / 2; at > 0 && j[at] < j[parent]; at, parent = parent, (parent-1)/2 {
+		j[at], j[parent] = j[parent], j[at]
+	}
+}
+
+func (j *joints) pop() (first uint64) {
+	last := len(*j) - 1
+	first, (*j)[0] = (*j)[0], (*j)[last]
+	*j = (*j)[:last]
+	j.down(0)
+	return first
+}
+
+// encode appends the ids of a piece. It looks at ctx during the work at a long one.
+func (m *bpe) encode(ctx context.Context, ids []uint32, piece string) ([]uint32, error) {
 	if len(piece) > longestKnown {
-		return m.compute(ids, piece)
+		return m.compute(ctx, ids, piece)
 	}
 	place := &m.known[maphash.String(hashSeed, piece)%uint64(len(m.known))]
 	known := place.Load()
 	if known == nil || known.piece != piece {
-		known = &encoded{strings.Clone(piece), m.compute(nil, piece)}
+		computed, err := m.compute(ctx, nil, piece)
+		if err != nil {
+			return nil, err
+		}
+		known = &encoded{strings.Clone(piece), computed}
 		place.Store(known)
 	}
-	return append(ids, known.ids...)
+	return append(ids, known.ids...), nil
 }
 
-func (m *bpe) compute(ids []uint32, piece string) []uint32 {
-	if m.whole {
+func (m *bpe) compute(ctx context.Context, ids []uint32, piece string) ([]uint32, error) {
+	if m.whole && len(piece) <= m.longest {
 		if id, ok := m.vocab[toAlphabet(piece)]; ok {
-			return append(ids, id)
+			return append(ids, id), nil
 		}
 	}
 	symbols := m.symbols(piece)
-	m.join(symbols)
+	n, err := m.join(ctx, symbols)
+	ids = slices.Grow(ids, n)
 	for i := range symbols {
-		if !symbols[i].gone {
+		if symbols[i].next != gone {
 			ids = append(ids, symbols[i].id)
 		}
 	}
-	return ids
+	return ids, err
 }
 
 // symbols makes the list of the bytes of a piece.
@@ -115,56 +137,66 @@ func (m *bpe) symbols(piece string) []symbol {
 		} else {
 			unknown = false
 		}
-		n := len(symbols)
+		n := int32(len(symbols))
 		symbols = append(symbols, symbol{id: uint32(id), prev: n - 1, next: n + 1})
 	}
 	if n := len(symbols); n > 0 {
-		symbols[n-1].next = -1
+		symbols[n-1].next = none
 	}
 	return symbols
 }
 
-// join makes the merges in their order. It takes n log n steps: a text of a megabyte may be one piece.
-func (m *bpe) join(symbols []symbol) {
-	var queue joints
-	for i := range symbols {
-		m.offer(&queue, symbols, i)
+// join makes the merges in their order, and returns how many symbols are left. It takes n log n steps: a text of a megabyte may be one piece.
+func (m *bpe) join(ctx context.Context, symbols []symbol) (int, error) {
+	count := len(symbols)
+	queue := make(joints, 0, len(symbols))
+	offer := func(i int32) bool { // the merge of the symbol at i with the next one, if there is one
+		next := symbols[i].next
+		if next < 0 {
+			return false
+		}
+		merge, ok := m.merges[[2]uint32{symbols[i].id, symbols[next].id}]
+		if ok {
+			queue = append(queue, uint64(merge.rank)<<32|uint64(i))
+		}
+		return ok
 	}
-	heap.Init(&queue)
-	for len(queue) > 0 {
-		j := heap.Pop(&queue).(joint)
-		left := &symbols[j.at]
-		if left.gone || left.next < 0 {
+	for i := range symbols {
+		offer(int32(i))
+	}
+	for i := len(queue)/2 - 1; i >= 0; i-- {
+		queue.down(i)
+	}
+	for steps := 0; len(queue) > 0; steps++ {
+		if steps%(1<<14) == 1<<13 {
+			if err := ctx.Err(); err != nil {
+				return 0, err
+			}
+		}
+		j := queue.pop()
+		at := int32(j & (1<<32 - 1))
+		left := &symbols[at]
+		if left.next < 0 {
 			continue
 		}
 		right := &symbols[left.next]
-		if now, ok := m.merges[[2]uint32{left.id, right.id}]; !ok || now.id != j.id {
+		merge, ok := m.merges[[2]uint32{left.id, right.id}]
+		if !ok || uint64(merge.rank) != j>>32 {
 			continue // one of the two has been merged since
 		}
-		left.id, left.next, right.gone = j.id, right.next, true
+		left.id, left.next, right.next = merge.id, right.next, gone
+		count--
 		if left.next >= 0 {
-			symbols[left.next].prev = j.at
+			symbols[left.next].prev = at
 		}
-		before := len(queue)
-		m.offer(&queue, symbols, j.at)
-		if left.prev >= 0 {
-			m.offer(&queue, symbols, left.prev)
+		if offer(at) {
+			queue.up(len(queue) - 1)
 		}
-		for i := before; i < len(queue); i++ {
-			heap.Fix(&queue, i)
+		if left.prev >= 0 && offer(left.prev) {
+			queue.up(len(queue) - 1)
 		}
 	}
-}
-
-// offer appends the merge of the symbol at i with the next one, if there is one.
-func (m *bpe) offer(queue *joints, symbols []symbol, i int) {
-	next := symbols[i].next
-	if next < 0 {
-		return
-	}
-	if merge, ok := m.merges[[2]uint32{symbols[i].id, symbols[next].id}]; ok {
-		*queue = append(*queue, joint{merge, i})
-	}
+	return count, nil
 }
 
 // alphabet names each byte by a character that can be seen: printable ones of Latin-1 by themselves, the others by

@@ -45,7 +45,30 @@ func Parse(raw []byte) (*Tokenizer, error) {
 			return nil, fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
+	t.maxBytes = t.bound(f.AddedTokens)
 	return t, nil
+}
+
+// bound is maxBytes of a tokenizer.
+func (t *Tokenizer) bound(added []addedToken) int {
+	n := t.model.longest
+	for _, token := range added {
+		if n = max(n, len(token.Content)); token.LStrip || token.RStrip {
+			return 0 // with any white space
+		}
+	}
+	for _, s := range t.split {
+		if p, ok := s.(*pattern); ok && (p.dropMatches || p.dropRest) {
+			return 0
+		}
+	}
+	switch {
+	case t.model.drops:
+		return 0
+	case t.normalize != nil:
+		return 8 * n // a form of Unicode makes one character of at most four, and one byte of at most four
+	}
+	return n
 }
 
 // absent reports whether a key is missing or null.
@@ -65,29 +88,33 @@ func parts(raw json.RawMessage) (parts []json.RawMessage, types []string, err er
 	if absent(raw) {
 		return nil, nil, nil
 	}
+	return appendParts(nil, nil, raw, 0)
+}
+
+// maxSequences is how deep Sequences are in each other. Each is read once for those around it.
+const maxSequences = 8
+
+func appendParts(parts []json.RawMessage, types []string, raw json.RawMessage, depth int) ([]json.RawMessage, []string, error) {
+	switch {
+	case absent(raw): // nothing may be missing in a Sequence
+		return nil, nil, errors.New("null in a Sequence")
+	case depth > maxSequences:
+		return nil, nil, fmt.Errorf("a Sequence more than %d deep", maxSequences)
+	}
 	var k kind
 	if err := json.Unmarshal(raw, &k); err != nil {
 		return nil, nil, err
 	}
 	if k.Type != "Sequence" {
-		return []json.RawMessage{raw}, []string{k.Type}, nil
+		return append(parts, raw), append(types, k.Type), nil
 	}
+	var err error
 	for _, inner := range slices.Concat(k.Normalizers, k.PreTokenizers, k.Processors, k.Decoders) {
-		p, t, err := parseInner(inner)
-		if err != nil {
+		if parts, types, err = appendParts(parts, types, inner, depth+1); err != nil {
 			return nil, nil, err
 		}
-		parts, types = append(parts, p...), append(types, t...)
 	}
 	return parts, types, nil
-}
-
-// parseInner is parts of what is in a Sequence, where nothing may be missing.
-func parseInner(raw json.RawMessage) ([]json.RawMessage, []string, error) {
-	if absent(raw) {
-		return nil, nil, errors.New("null in a Sequence")
-	}
-	return parts(raw)
 }
 
 func parseNormalizer(raw json.RawMessage) (normalizer, error) {
@@ -210,12 +237,7 @@ func parseDigits(raw json.RawMessage) ([]splitter, error) {
 	if err := json.Unmarshal(raw, &part); err != nil {
 		return nil, fmt.Errorf("digits: %w", err)
 	}
-	text := `\p{N}+` // what Rust takes for numeric
-	if part.IndividualDigits {
-		text = `\p{N}`
-	}
-	p, err := newPattern(text)
-	return []splitter{p}, err
+	return []splitter{digits{part.IndividualDigits}}, nil
 }
 
 // checkDecoder refuses what decodes otherwise than by bytes.
@@ -270,6 +292,7 @@ func (m *bpe) parse(raw json.RawMessage) error {
 		}
 		m.unknown = int64(id)
 	}
+	m.drops = slices.Contains(m.bytes[:], -1) && (m.unknown < 0 || m.fuse)
 	return m.parseMerges(part.Merges)
 }
 
@@ -289,6 +312,9 @@ func (m *bpe) parseVocab(raw json.RawMessage) error {
 			return fmt.Errorf("vocab: tokens %.100q and %.100q both have id %d", min(name, other), max(name, other), id)
 		}
 		names[id] = name
+	}
+	for name := range m.vocab {
+		m.longest = max(m.longest, len(fromAlphabet(name)))
 	}
 	for b := range m.bytes {
 		m.bytes[b] = -1
@@ -318,7 +344,7 @@ func (m *bpe) parseMerges(raw json.RawMessage) error {
 			}
 			ids[i] = id
 		}
-		m.merges[[2]uint32{ids[0], ids[1]}] = merge{rank, ids[2]}
+		m.merges[[2]uint32{ids[0], ids[1]}] = merge{uint32(rank), ids[2]}
 	}
 	return nil
 }

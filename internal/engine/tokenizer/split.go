@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
 // splitter cuts a text into pieces, which no merge crosses.
 type splitter interface {
-	// split appends the pieces of text, none of them empty.
-	split(pieces []string, text string) []string
+	// split calls yield with the pieces of text, none of them empty, until that returns false. It reports whether it never did.
+	split(text string, yield func(piece string) bool) bool
 }
 
 // gpt2Pattern is what ByteLevel splits by when use_regex is set.
@@ -20,14 +21,32 @@ const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 // prefixSpace puts a space before a text that does not begin with one.
 type prefixSpace struct{}
 
-func (prefixSpace) split(pieces []string, text string) []string {
+func (prefixSpace) split(text string, yield func(string) bool) bool {
 	if text == "" {
-		return pieces
+		return true
 	}
 	if !strings.HasPrefix(text, " ") {
 		text = " " + text
 	}
-	return append(pieces, text)
+	return yield(text)
+}
+
+// digits cuts a text before and behind numbers (\p{N}), or each digit of them.
+type digits struct{ each bool }
+
+func (d digits) split(text string, yield func(string) bool) bool {
+	start, inNumber := 0, false
+	for at, r := range text {
+		is := unicode.IsNumber(r)
+		if at > 0 && (is != inNumber || is && d.each) {
+			if !yield(text[start:at]) {
+				return false
+			}
+			start = at
+		}
+		inNumber = is
+	}
+	return text == "" || yield(text[start:])
 }
 
 // pattern cuts a text at the matches of a regular expression.
@@ -40,12 +59,8 @@ type pattern struct {
 	dropMatches, dropRest bool
 }
 
-func (p *pattern) split(pieces []string, text string) []string {
-	emit := func(piece string, drop bool) {
-		if piece != "" && !drop {
-			pieces = append(pieces, piece)
-		}
-	}
+func (p *pattern) split(text string, yield func(string) bool) bool {
+	emit := func(piece string, drop bool) bool { return piece == "" || drop || yield(piece) }
 	done, at := 0, 0
 	for at < len(text) {
 		start, stop, ok := p.find(text[at:])
@@ -56,16 +71,18 @@ func (p *pattern) split(pieces []string, text string) []string {
 		if start == stop { // a match of nothing cuts, and the search goes on behind the next character
 			_, n := utf8.DecodeRuneInString(text[stop:])
 			at = stop + max(n, 1)
-			emit(text[done:start], p.dropRest)
+			if !emit(text[done:start], p.dropRest) {
+				return false
+			}
 			done = start
 			continue
 		}
-		emit(text[done:start], p.dropRest)
-		emit(text[start:stop], p.dropMatches)
+		if !emit(text[done:start], p.dropRest) || !emit(text[start:stop], p.dropMatches) {
+			return false
+		}
 		done, at = stop, stop
 	}
-	emit(text[done:], p.dropRest)
-	return pieces
+	return emit(text[done:], p.dropRest)
 }
 
 // find returns the leftmost match. A run of white space that the lookahead ends early gives its last character back.

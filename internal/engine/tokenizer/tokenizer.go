@@ -1,10 +1,14 @@
 package tokenizer
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -26,6 +30,7 @@ type Tokenizer struct {
 	special   []bool          // by id, whether a frontend does not show it
 	before    []uint32        // what a frontend puts around a prompt
 	after     []uint32
+	maxBytes  int // of a text that one token may stand for; 0: unknown
 }
 
 // Load reads a tokenizer.json, or that of the folder of a model. An error names the file.
@@ -52,30 +57,102 @@ func Load(path string) (*Tokenizer, error) {
 	return t, nil
 }
 
+// ErrTooLong is the error of [Tokenizer.EncodeWithin] for a text of more tokens than it may have.
+var ErrTooLong = errors.New("the text has too many tokens")
+
 // Encode returns the ids of a text. Added tokens are found in it; none is put around it, see [Tokenizer.Template].
 func (t *Tokenizer) Encode(text string) []uint32 {
+	ids, _ := t.EncodeWithin(context.Background(), text, math.MaxInt)
+	return ids
+}
+
+// EncodeWithin is [Tokenizer.Encode] of a text that may have at most maxTokens tokens, else its error is [ErrTooLong]: before the work, if
+// [Tokenizer.MinTokens] is larger, or as soon as there are more. It looks at ctx every few milliseconds.
+func (t *Tokenizer) EncodeWithin(ctx context.Context, text string, maxTokens int) ([]uint32, error) {
+	if t.MinTokens(text) > maxTokens {
+		return nil, ErrTooLong
+	}
 	if t.words != nil {
-		return t.words.encode(text)
+		return t.words.encode(ctx, text, maxTokens)
 	}
 	if text == "" {
-		return nil
+		return nil, nil
 	}
 	text = strings.ToValidUTF8(text, string(utf8.RuneError))
-	ids := make([]uint32, 0, len(text)/3+4)
-	t.added.raw.split(text, func(part string, id uint32, token bool) {
+	e := t.encoding(ctx, maxTokens)
+	e.ids = make([]uint32, 0, min(len(text)/3+4, maxTokens))
+	t.added.raw.split(text, func(part string, id uint32, token bool) bool {
 		if token {
-			ids = append(ids, id)
-			return
+			return e.add(id)
 		}
-		t.added.normalized.split(t.normalize.apply(part), func(part string, id uint32, token bool) {
+		return t.added.normalized.split(t.normalize.apply(part), func(part string, id uint32, token bool) bool {
 			if token {
-				ids = append(ids, id)
-				return
+				return e.add(id)
 			}
-			ids = t.encodePart(ids, part)
+			return e.part(part)
 		})
 	})
-	return ids
+	return e.ids, e.err
+}
+
+// MinTokens is a lower bound of the number of tokens of a text, by its bytes. It is found without encoding the text, and is 0 where a
+// tokenizer.json leaves parts of a text out.
+func (t *Tokenizer) MinTokens(text string) int {
+	if t.maxBytes == 0 || len(text) < t.maxBytes || !utf8.ValidString(text) { // else a run of invalid bytes becomes one character
+		return 0
+	}
+	return len(text) / t.maxBytes
+}
+
+// An encoding is a text that is being encoded.
+type encoding struct {
+	t         *Tokenizer
+	ctx       context.Context
+	maxTokens int
+	ids       []uint32
+	// part appends the ids of a text in which no added token is.
+	part   func(text string) bool
+	unseen int // bytes since ctx was looked at
+	err    error
+}
+
+func (t *Tokenizer) encoding(ctx context.Context, maxTokens int) *encoding {
+	e := &encoding{t: t, ctx: ctx, maxTokens: maxTokens}
+	e.part = e.piece
+	for _, s := range slices.Backward(t.split) {
+		next := e.part
+		e.part = func(text string) bool { return s.split(text, next) }
+	}
+	return e
+}
+
+// add appends an id. It reports whether there may be more.
+func (e *encoding) add(id uint32) bool {
+	e.ids = append(e.ids, id)
+	return e.goesOn(1)
+}
+
+// piece appends the ids of a piece, which no merge crosses.
+func (e *encoding) piece(text string) bool {
+	if m := &e.t.model; !m.drops && len(text)/m.longest > e.maxTokens-len(e.ids) {
+		e.err = ErrTooLong
+		return false
+	}
+	if e.ids, e.err = e.t.model.encode(e.ctx, e.ids, text); e.err != nil {
+		return false
+	}
+	return e.goesOn(len(text))
+}
+
+// goesOn reports whether there may be more ids after another n bytes.
+func (e *encoding) goesOn(n int) bool {
+	if e.unseen += n; e.unseen >= 1<<14 {
+		e.unseen, e.err = 0, e.ctx.Err()
+	}
+	if e.err == nil && len(e.ids) > e.maxTokens {
+		e.err = ErrTooLong
+	}
+	return e.err == nil
 }
 
 // EncodeOutput returns ids that decode to exactly this text, as a model may say it: nothing is normalised or put before
@@ -83,23 +160,23 @@ func (t *Tokenizer) Encode(text string) []uint32 {
 // it.
 func (t *Tokenizer) EncodeOutput(text string) (ids []uint32, ok bool) {
 	if t.words != nil {
-		ids = t.words.encode(text)
+		ids = t.Encode(text)
 		return ids, t.words.decode(ids) == text // else two words have one hash
 	}
-	t.added.raw.split(text, func(part string, id uint32, token bool) {
+	e := t.encoding(context.Background(), math.MaxInt)
+	t.added.raw.split(text, func(part string, id uint32, token bool) bool {
 		switch {
 		case !token:
-			ids = t.encodePart(ids, part)
+			return e.part(part)
 		case t.special[id]:
-			ids = t.encodePart(ids, t.texts[id])
-		default:
-			ids = append(ids, id)
+			return e.part(t.texts[id])
 		}
+		return e.add(id)
 	})
-	if t.Decode(ids) != text { // white space around an added token, or a split that leaves something out
-		ids = t.model.encode(ids[:0], text)
+	if t.Decode(e.ids) != text { // white space around an added token, or a split that leaves something out
+		e.ids, _ = t.model.encode(e.ctx, e.ids[:0], text)
 	}
-	return ids, t.Decode(ids) == text
+	return e.ids, t.Decode(e.ids) == text
 }
 
 // Normalize returns what a text is before it is split. Decode of Encode of a text is the same for both.
@@ -112,22 +189,6 @@ func (t *Tokenizer) Normalize(text string) string {
 
 // Added reports whether an id is that of an added token, as those that a chat template puts around messages.
 func (t *Tokenizer) Added(id uint32) bool { return t.isAdded[id] }
-
-// encodePart appends the ids of a text in which no added token is.
-func (t *Tokenizer) encodePart(ids []uint32, part string) []uint32 {
-	pieces := []string{part}
-	for _, s := range t.split {
-		next := make([]string, 0, len(part)/4+4)
-		for _, piece := range pieces {
-			next = s.split(next, piece)
-		}
-		pieces = next
-	}
-	for _, piece := range pieces {
-		ids = t.model.encode(ids, piece)
-	}
-	return ids
-}
 
 // Decode returns the text of ids, special tokens included. What is no UTF-8 is replaced by U+FFFD, once for each part of
 // a character; ids that are not in use stand for nothing.

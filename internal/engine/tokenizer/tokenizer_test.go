@@ -1,8 +1,13 @@
 package tokenizer
 
 import (
+	"context"
+	"errors"
+	"math"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,6 +66,7 @@ func TestParseRefuses(t *testing.T) {
 		{"another normalizer", []string{"norm", `{"type":"Lowercase"}`}, `normalizer: type "Lowercase" is not supported: want NFC, NFD, NFKC, NFKD`},
 		{"one in a sequence", []string{"norm", `{"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"Prepend"}]}`}, `"Prepend" is not supported`},
 		{"null in a sequence", []string{"norm", `{"type":"Sequence","normalizers":[null]}`}, "null in a Sequence"},
+		{"sequences in each other", []string{"norm", strings.Repeat(`{"type":"Sequence","normalizers":[`, 1000) + strings.Repeat(`]}`, 1000)}, "more than 8 deep"},
 		{"no pre-tokenizer", []string{"pre", `null`}, "pre_tokenizer: [] is not supported: only a model over bytes"},
 		{"a model over characters", []string{"pre", `{"type":"Metaspace"}`}, `pre_tokenizer: ["Metaspace"] is not supported`},
 		{"bytes before the split", sequence(`{"type":"ByteLevel"},{"type":"Digits"}`), `["ByteLevel" "Digits"] is not supported`},
@@ -188,6 +194,7 @@ func FuzzRoundTrip(f *testing.F) {
 		if got := tok.Decode(tok.Encode(text)); got != want {
 			t.Errorf("%q comes back as %q", want, got)
 		}
+		checkBounds(t, tok, text, tok.Encode(text))
 		if ids, ok := tok.EncodeOutput(want); !ok || tok.Decode(ids) != want {
 			t.Errorf("%q is said as %q, %v", want, tok.Decode(ids), ok)
 		}
@@ -204,12 +211,67 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, id := range tok.Encode(text) {
+		ids := tok.Encode(text)
+		for _, id := range ids {
 			if int(id) >= tok.VocabSize() {
 				t.Errorf("id %d of %d", id, tok.VocabSize())
 			}
 		}
+		checkBounds(t, tok, text, ids)
 	})
+}
+
+// checkBounds checks that as many tokens as a text has are enough, that one less is not, and that there are not fewer than its bytes need.
+func checkBounds(t *testing.T, tok *Tokenizer, text string, ids []uint32) {
+	t.Helper()
+	if least := tok.MinTokens(text); least > len(ids) {
+		t.Errorf("%q has %d tokens, but MinTokens is %d", text, len(ids), least)
+	}
+	if same, err := tok.EncodeWithin(t.Context(), text, len(ids)); err != nil || !slices.Equal(same, ids) {
+		t.Errorf("%q within %d tokens is %v, %v: want %v", text, len(ids), same, err, ids)
+	}
+	if _, err := tok.EncodeWithin(t.Context(), text, len(ids)-1); len(ids) > 0 && !errors.Is(err, ErrTooLong) {
+		t.Errorf("%q within %d tokens: %v", text, len(ids)-1, err)
+	}
+}
+
+// maxByteCost is what encoding may allocate for each byte of a text.
+const maxByteCost = 40
+
+// TestEncodeIsSmall encodes long texts in memory of a few times their size, and not at all where they cannot fit or nobody waits.
+func TestEncodeIsSmall(t *testing.T) {
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for _, name := range []string{"llama3", "qwen3", "gpt2", "digits", "words"} {
+		tok := Words()
+		if name != "words" {
+			var err error
+			tok, err = Load(filepath.Join("testdata", "tokenizers", name+".json"))
+			require.NoError(t, err)
+		}
+		for _, unit := range []string{" ", "a", "a b ", "1", "\n ", "é", "(", "\u3000"} {
+			text := strings.Repeat(unit, 1<<16/len(unit))
+			cost := func(ctx context.Context, maxTokens int) (int, error) {
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				_, err := tok.EncodeWithin(ctx, text, maxTokens)
+				runtime.ReadMemStats(&after)
+				return int(after.TotalAlloc - before.TotalAlloc), err
+			}
+			if n, err := cost(t.Context(), math.MaxInt); err != nil || n > maxByteCost*len(text) {
+				t.Errorf("%s, %q: %d bytes for %d, %v", name, unit, n, len(text), err)
+			}
+			if len(tok.Encode(text)) <= 10 {
+				continue // most of it is left out
+			}
+			if n, err := cost(t.Context(), 10); !errors.Is(err, ErrTooLong) || n > 2*len(text) {
+				t.Errorf("%s, %q within 10 tokens: %d bytes for %d, %v", name, unit, n, len(text), err)
+			}
+			if _, err := cost(gone, math.MaxInt); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s, %q for a client that has left: %v", name, unit, err)
+			}
+		}
+	}
 }
 
 func BenchmarkEncode(b *testing.B) {
@@ -241,7 +303,11 @@ func FuzzScanner(f *testing.F) {
 			require.NoError(t, err)
 			slow := *fast
 			slow.scanner = nil
-			if diff := cmp.Diff(slow.split(nil, text), fast.split(nil, text)); diff != "" {
+			pieces := func(p *pattern) (all []string) {
+				p.split(text, func(piece string) bool { all = append(all, piece); return true })
+				return all
+			}
+			if diff := cmp.Diff(pieces(&slow), pieces(fast)); diff != "" {
 				t.Errorf("%q by %s (-want +got):\n%s", text, onig, diff)
 			}
 		}

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"context"
 	"math"
 	"strconv"
 	"strings"
@@ -15,17 +16,19 @@ const (
 	wordsEndName = "</s>"
 )
 
-// mostWords is how many texts of tokens are kept, and longestWord how many bytes the text of a token has. What was kept first is
-// dropped first. Both bound the memory that clients can fill.
+// maxWords is how many texts of tokens are kept, and maxWord how many bytes the text of a token has at most before its last character. What
+// was kept first is dropped first. Both bound the memory that clients can fill.
 const (
-	mostWords   = 1 << 16
-	longestWord = 256
+	maxWords = 1 << 16
+	maxWord  = 256
 )
 
 // Words returns a tokenizer for models without one, as llm-d-inference-sim has it: a token is a word or a sign with the white space
 // behind it, and its id is the FNV-1a hash of this text. So the ids of a text never change, and there is no vocabulary; the text of an id
 // is known if it was encoded lately.
-func Words() *Tokenizer { return &Tokenizer{words: &words{texts: map[uint32]string{}}} }
+func Words() *Tokenizer {
+	return &Tokenizer{words: &words{texts: map[uint32]string{}}, maxBytes: maxWord + utf8.UTFMax}
+}
 
 // words are the tokens that were seen.
 type words struct {
@@ -35,26 +38,22 @@ type words struct {
 	next  int
 }
 
-// SplitWords is a text in the tokens of [Words].
-func SplitWords(text string) (tokens []string) {
-	for len(text) > 0 {
-		n := wordLength(text)
-		for n < len(text) && n < longestWord {
-			r, size := utf8.DecodeRuneInString(text[n:])
-			if !unicode.IsSpace(r) {
-				break
-			}
-			n += size
+// cutWord is the first token of a text, and the text behind it.
+func cutWord(text string) (token, rest string) {
+	n := wordLength(text)
+	for n < len(text) && n < maxWord {
+		r, size := utf8.DecodeRuneInString(text[n:])
+		if !unicode.IsSpace(r) {
+			break
 		}
-		tokens = append(tokens, text[:n])
-		text = text[n:]
+		n += size
 	}
-	return tokens
+	return text[:n], text[n:]
 }
 
 // wordLength is the length of the word or the sign that a text begins with, 0 for white space.
 func wordLength(text string) (n int) {
-	for n < len(text) && n < longestWord-utf8.UTFMax {
+	for n < len(text) && n < maxWord-utf8.UTFMax {
 		r, size := utf8.DecodeRuneInString(text[n:])
 		if isWord := unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' && n > 0; !isWord {
 			if n == 0 && !unicode.IsSpace(r) {
@@ -78,36 +77,54 @@ func hashWord(text string) uint32 {
 	return h
 }
 
-func (w *words) encode(text string) []uint32 {
-	tokens := SplitWords(text)
-	ids := make([]uint32, len(tokens))
-	missing := false
-	w.mu.RLock()
-	for i, token := range tokens {
-		ids[i] = hashWord(token)
-		_, known := w.texts[ids[i]]
-		missing = missing || !known
+// maxUnseen is how many words are encoded at once, without a look at a context or for those who wait for the lock.
+const maxUnseen = 1 << 12
+
+func (w *words) encode(ctx context.Context, text string, maxTokens int) (ids []uint32, err error) {
+	for text != "" {
+		begin := text
+		w.mu.RLock()
+		missing, n := false, 0
+		for token := ""; text != "" && n < maxUnseen; n++ {
+			token, text = cutWord(text)
+			id := hashWord(token)
+			_, known := w.texts[id]
+			missing = missing || !known
+			ids = append(ids, id)
+		}
+		w.mu.RUnlock()
+		if missing {
+			w.keep(begin, ids[len(ids)-n:])
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if len(ids) > maxTokens {
+			return nil, ErrTooLong
+		}
 	}
-	w.mu.RUnlock()
-	if !missing {
-		return ids
-	}
+	return ids, nil
+}
+
+// keep keeps the words that a text begins with, by their ids.
+func (w *words) keep(text string, ids []uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for i, id := range ids {
+	for _, id := range ids {
+		var token string
+		token, text = cutWord(text)
 		if _, known := w.texts[id]; known {
 			continue
 		}
-		w.texts[id] = strings.Clone(tokens[i])
-		if len(w.kept) < mostWords {
+		w.texts[id] = strings.Clone(token)
+		if len(w.kept) < maxWords {
 			w.kept = append(w.kept, id)
 			continue
 		}
 		delete(w.texts, w.kept[w.next])
 		w.kept[w.next] = id
-		w.next = (w.next + 1) % mostWords
+		w.next = (w.next + 1) % maxWords
 	}
-	return ids
 }
 
 // text is that of an id; one that is not known has a name.

@@ -60,7 +60,7 @@ type engineMetrics struct {
 	acceptedAt                                               []int
 	adapters                                                 map[[2]string]float64 // when so many ran and waited last, in seconds of Unix time
 	stepTokens                                               int                   // of the step that is being reported
-	fetching                                                 *[3]int               // requests by stage of their KV load; nil without a KV connector
+	fetching                                                 *protocol.FetchStages // requests by stage of their KV load; nil without a KV connector
 
 	iteration, promptSize, answerSize, mostWanted, wanted, n, prefilled histogram
 	firstToken, interToken, perToken                                    histogram
@@ -405,10 +405,10 @@ func (m *metrics) render() []byte {
 	})
 	if m.engines[0].fetching != nil {
 		each("vllm:num_requests_kv_fetch_by_stage", "gauge", "Number of waiting requests by async KV load stage.", func(name string, i int, e *engineMetrics) {
-			for stage, text := range []string{"waiting_to_start", "in_progress", "completed_waiting"} {
-				if e.fetching != nil {
-					t.sample(name, i, float64(e.fetching[stage]), "stage", text)
-				}
+			if f := e.fetching; f != nil {
+				t.sample(name, i, float64(f.WaitingToStart), "stage", "waiting_to_start")
+				t.sample(name, i, float64(f.InProgress), "stage", "in_progress")
+				t.sample(name, i, float64(f.CompletedWaiting), "stage", "completed_waiting")
 			}
 		})
 	}

@@ -170,8 +170,7 @@ func (e *Engine) RunLocal(ctx context.Context, report func(engine int, s *player
 			err = e.take(&o, aux)
 		}
 		if err == nil && o.SchedulerStats != nil {
-			stats = protocol.SchedulerStats{}
-			if err = readStats(o.SchedulerStats, &stats); err == nil {
+			if stats, err = protocol.DecodeStats(o.SchedulerStats); err == nil {
 				report(0, &stats)
 			}
 		}
@@ -210,7 +209,7 @@ func (e *Engine) take(o *protocol.Outputs, aux [][]byte) error {
 		if to == nil {
 			continue // it was aborted
 		}
-		out, err := readOutput(in, aux)
+		out, err := in.Decode(aux)
 		if err != nil {
 			return fmt.Errorf("request %s: %w", in.ID, err)
 		}

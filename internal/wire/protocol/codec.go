@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -14,23 +15,15 @@ import (
 // Codec reads and writes the messages of one line. It is immutable and safe
 // for concurrent use.
 type Codec struct {
-	profile   *Profile
-	request   requestLayout
-	lora      arrayLayout
-	sampling  samplingLayout
-	envelope  envelopeLayout
-	utility   arrayLayout
-	output    outputLayout
-	event     []mapField[Event]
-	failure   []mapField[RequestError] // empty before 0.33
-	stats     []statsStep
-	cache     []mapField[CacheStats]
-	spec      []mapField[SpecDecodingStats]
-	prefill   []mapField[PrefillStats]
-	drafts    []mapField[RequestDrafts]    // empty before 0.29
-	iteration []mapField[IterationDetails] // empty before 0.26
-	eviction  []mapField[Eviction]
-	ready     []mapField[ReadyResponse]
+	profile  *Profile
+	request  requestLayout
+	lora     arrayLayout
+	sampling samplingLayout
+	envelope envelopeLayout
+	utility  arrayLayout
+	output   outputLayout
+	// What crosses the wire as a map. drafts is nil before 0.29, failure before 0.33.
+	event, prefill, drafts, failure, stats, ready *structLayout
 	// rules are those of the profile, others those of all other lines.
 	rules  func() *rules
 	others func() []*rules
@@ -44,7 +37,7 @@ func NewCodec(p *Profile) (*Codec, error) {
 	c.rules, c.others = lazyRules(p)
 	for _, compile := range []func() error{
 		c.compileRequest, c.compileSampling, c.compileOutput, c.compileOutputParts, c.compileEnvelope,
-		c.compileStats, c.compileReady, c.compileHandshake,
+		c.compileStructs, c.compileHandshake,
 	} {
 		if err := compile(); err != nil {
 			return nil, err
@@ -75,76 +68,26 @@ func (c *Codec) HasRequestError() bool { return c.output.hasError }
 // HasCacheMisses reports whether an engine of the line asks for images that it has lost; before 0.28 it failed.
 func (c *Codec) HasCacheMisses() bool { return c.output.hasMisses }
 
-// mapField writes one key of a map-encoded struct and its value.
-type mapField[T any] struct {
-	key   []byte
-	value func([]byte, *T) []byte
-}
-
-// mapValues says, by key, how the values of a map-encoded struct are written.
-type mapValues[T any] map[string]func([]byte, *T) []byte
-
-// compileMap pairs the fields that the line's struct has with what writes
-// them, in the line's order. An optional field that this package knows nothing
-// of is written with its default, as a real engine writes it.
-func compileMap[T any](c *Codec, name string, values mapValues[T]) ([]mapField[T], error) {
-	s, err := c.profile.needStruct(name, "map")
-	if err != nil {
-		return nil, err
-	}
-	var fields []mapField[T]
-	for _, f := range s.Fields {
-		value, known := values[f.Name]
-		if !known {
-			def, err := c.defaultOf(name, f)
-			if err != nil {
-				return nil, err
-			}
-			value = func(b []byte, _ *T) []byte { return append(b, def...) }
+// compileStructs lays out the structs that are maps.
+func (c *Codec) compileStructs() (err error) {
+	for _, s := range []struct {
+		name string
+		to   **structLayout
+		of   reflect.Type
+		sent bool
+	}{
+		{"EngineCoreEvent", &c.event, reflect.TypeFor[Event](), true},
+		{"PrefillStats", &c.prefill, reflect.TypeFor[PrefillStats](), true},
+		{"RequestSpecDecodeMetrics", &c.drafts, reflect.TypeFor[RequestDrafts](), c.output.hasDrafts},
+		{"RequestError", &c.failure, reflect.TypeFor[RequestError](), c.output.hasError},
+		{"SchedulerStats", &c.stats, reflect.TypeFor[SchedulerStats](), true},
+		{"EngineCoreReadyResponse", &c.ready, reflect.TypeFor[ReadyResponse](), true},
+	} {
+		if s.sent && err == nil {
+			*s.to, err = c.compileStruct(s.name, s.of)
 		}
-		fields = append(fields, mapField[T]{key: pack.AppendString(nil, f.Name), value: value})
 	}
-	return fields, nil
-}
-
-func appendMap[T any](b []byte, fields []mapField[T], v *T) []byte {
-	b = pack.AppendMapHeader(b, len(fields))
-	for i := range fields {
-		b = fields[i].value(append(b, fields[i].key...), v)
-	}
-	return b
-}
-
-// appendMapOrNil is appendMap for a struct that may be absent.
-func appendMapOrNil[T any](b []byte, fields []mapField[T], v *T) []byte {
-	if v == nil {
-		return pack.AppendNil(b)
-	}
-	return appendMap(b, fields, v)
-}
-
-func intValue[T any](get func(*T) int) func([]byte, *T) []byte {
-	return func(b []byte, v *T) []byte { return pack.AppendInt(b, int64(get(v))) }
-}
-
-func intsValue[T any](get func(*T) []int) func([]byte, *T) []byte {
-	return func(b []byte, v *T) []byte { return appendInts(b, get(v)) }
-}
-
-func stringValue[T any](get func(*T) string) func([]byte, *T) []byte {
-	return func(b []byte, v *T) []byte { return pack.AppendString(b, get(v)) }
-}
-
-func boolValue[T any](get func(*T) bool) func([]byte, *T) []byte {
-	return func(b []byte, v *T) []byte { return pack.AppendBool(b, get(v)) }
-}
-
-func floatValue[T any](get func(*T) float64) func([]byte, *T) []byte {
-	return func(b []byte, v *T) []byte { return pack.AppendFloat64(b, get(v)) }
-}
-
-func optionalValue[T any](get func(*T) *string) func([]byte, *T) []byte {
-	return func(b []byte, v *T) []byte { return appendOptional(b, get(v)) }
+	return err
 }
 
 // arrayLayout is an array-encoded struct of which this package writes the
@@ -304,11 +247,9 @@ var readFields = sync.OnceValue(func() map[string]bool {
 	mark(read, "EngineCoreRequest", requestFieldNames)
 	mark(read, "EngineCoreOutputs", envelopeOps)
 	mark(read, "EngineCoreOutput", outputOps)
-	ready := new(ReadyResponse).targets()
-	mark(read, "EngineCoreReadyResponse", ready.ints)
-	mark(read, "EngineCoreReadyResponse", ready.strs)
-	mark(read, "EngineCoreReadyResponse", ready.bools)
-	mark(read, "EngineCoreReadyResponse", ready.optional)
+	for key, i := range structTypeOf(reflect.TypeFor[ReadyResponse]()).keys {
+		read["EngineCoreReadyResponse."+key] = !structTypeOf(reflect.TypeFor[ReadyResponse]()).fields[i].writeOnly
+	}
 	return read
 })
 

@@ -70,7 +70,7 @@ func (c *Codec) appendEnvelopeTail(b []byte, t envelopeTail) []byte {
 	for i := 2; i < len(c.envelope.ops); i++ {
 		switch c.envelope.ops[i] {
 		case envStats:
-			b = c.appendStats(b, t.stats)
+			b = appendStruct(b, c, c.stats, t.stats)
 		case envTimestamp:
 			b = pack.AppendFloat64(b, t.timestamp)
 		case envUtility:

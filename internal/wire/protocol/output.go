@@ -52,8 +52,8 @@ const (
 // Event is an EngineCoreEvent. Timestamp is in seconds of the clock that
 // stamps the envelopes: frontends subtract the two.
 type Event struct {
-	Type      int
-	Timestamp float64
+	Type      int     `wire:"type"`
+	Timestamp float64 `wire:"timestamp"`
 }
 
 // Output is what one request gets in one engine step.
@@ -79,9 +79,9 @@ type Output struct {
 // RequestError explains a FinishError (vllm/outputs.py, since 0.33). Code
 // "validation_error" becomes HTTP 400, Retryable HTTP 503, others 500.
 type RequestError struct {
-	Code      string
-	Message   string
-	Retryable bool
+	Code      string `wire:"code"`
+	Message   string `wire:"message"`
+	Retryable bool   `wire:"retryable"`
 }
 
 // DecodeRequestError reads the error of an output, a msgpack map. Keys that are missing
@@ -109,22 +109,22 @@ func DecodeRequestError(raw []byte) (RequestError, error) {
 
 // RequestDrafts counts the speculative decoding of one request (vllm/v1/metrics/stats.py RequestSpecDecodeMetrics, since 0.29).
 type RequestDrafts struct {
-	SpecTokens   int   // draft length K
-	Histogram    []int // K+1 entries: steps in which so many drafted tokens were accepted
-	DraftTokens  int
-	StepAccepted []int // of each step, when asked for in detail
-	StepDrafted  []int
+	SpecTokens   int   `wire:"num_spec_tokens"` // draft length K
+	Histogram    []int `wire:"histogram"`       // K+1 entries: steps in which so many drafted tokens were accepted
+	DraftTokens  int   `wire:"num_draft_tokens"`
+	StepAccepted []int `wire:"per_step_accepted"` // of each step, when asked for in detail
+	StepDrafted  []int `wire:"per_step_drafted"`
 }
 
 // PrefillStats counts prompt tokens (vllm/v1/metrics/stats.py). Computed plus
 // cached is the prompt; cached is local plus external.
 type PrefillStats struct {
-	Prompt         int
-	Computed       int
-	Cached         int
-	LocalCached    int
-	ExternalCached int
-	CacheCreation  int // tokens of newly stored full blocks, since 0.26
+	Prompt         int `wire:"num_prompt_tokens"`
+	Computed       int `wire:"num_computed_tokens"`
+	Cached         int `wire:"num_cached_tokens"`
+	LocalCached    int `wire:"num_local_cached_tokens"`
+	ExternalCached int `wire:"num_external_cached_tokens"`
+	CacheCreation  int `wire:"num_cache_creation_tokens"` // tokens of newly stored full blocks, since 0.26
 }
 
 // Errors of [Batch.Add] and [Batch.Finish]: what a frontend would not survive.
@@ -280,46 +280,16 @@ func (c *Codec) compileOutputParts() (err error) {
 	if c.output.prompt, err = c.compileArray("LogprobsTensors", "logprob_token_ids", "logprobs", "selected_token_ranks"); err != nil {
 		return err
 	}
-	if c.event, err = compileMap(c, "EngineCoreEvent", eventValues); err != nil {
-		return err
-	}
-	if c.output.hasDrafts {
-		if c.drafts, err = compileMap(c, "RequestSpecDecodeMetrics", draftsValues); err != nil {
-			return err
-		}
-	}
-	if c.output.hasError {
-		c.failure, err = compileMap(c, "RequestError", errorValues)
-	}
 	return err
 }
 
-var eventValues = mapValues[Event]{
-	"type":      intValue(func(e *Event) int { return e.Type }),
-	"timestamp": floatValue(func(e *Event) float64 { return e.Timestamp }),
-}
-
-var draftsValues = mapValues[RequestDrafts]{
-	"num_spec_tokens":   intValue(func(d *RequestDrafts) int { return d.SpecTokens }),
-	"histogram":         intsValue(func(d *RequestDrafts) []int { return d.Histogram }),
-	"num_draft_tokens":  intValue(func(d *RequestDrafts) int { return d.DraftTokens }),
-	"per_step_accepted": intsValue(func(d *RequestDrafts) []int { return d.StepAccepted }),
-	"per_step_drafted":  intsValue(func(d *RequestDrafts) []int { return d.StepDrafted }),
-}
-
-var errorValues = mapValues[RequestError]{
-	"code":      stringValue(func(e *RequestError) string { return e.Code }),
-	"message":   stringValue(func(e *RequestError) string { return errorText(e.Message) }),
-	"retryable": boolValue(func(e *RequestError) bool { return e.Retryable }),
-}
-
-// mostErrorText is how many characters of an error a client is told.
-const mostErrorText = 4096
+// maxErrorText is how many characters of an error a client is told.
+const maxErrorText = 4096
 
 // errorText makes the text of an error, which may repeat what a client sent, one that any client can read: a frontend
 // that is sent a string that is not UTF-8 ends.
 func errorText(text string) string {
-	return safetext.Clip(strings.ToValidUTF8(text, "\ufffd"), mostErrorText)
+	return safetext.Clip(strings.ToValidUTF8(text, "\ufffd"), maxErrorText)
 }
 
 // ClientMessage is one message for a client's output socket: the msgpack frame
@@ -430,15 +400,15 @@ func (b *Batch) appendFields(out []byte, o *Output) []byte {
 		case outKVTransfer:
 			out = appendRawOrNil(out, o.KVTransfer)
 		case outPrefill:
-			out = appendMapOrNil(out, b.codec.prefill, o.Prefill)
+			out = appendStruct(out, b.codec, b.codec.prefill, o.Prefill)
 		case outTraceHeaders:
 			out = appendRawOrNil(out, o.TraceHeaders)
 		case outDrafts:
-			out = appendMapOrNil(out, b.codec.drafts, o.Drafts)
+			out = appendStruct(out, b.codec, b.codec.drafts, o.Drafts)
 		case outCacheMisses:
 			out = appendStringsOrNil(out, o.CacheMisses)
 		case outError:
-			out = appendMapOrNil(out, b.codec.failure, o.Error)
+			out = appendStruct(out, b.codec, b.codec.failure, o.Error)
 		default:
 			out = append(out, l.consts[i]...)
 		}
@@ -470,7 +440,7 @@ func (c *Codec) appendEvents(b []byte, events []Event) []byte {
 	}
 	b = pack.AppendArrayHeader(b, len(events))
 	for i := range events {
-		b = appendMap(b, c.event, &events[i])
+		b = appendStruct(b, c, c.event, &events[i])
 	}
 	return b
 }

@@ -315,3 +315,84 @@ func decodeUtilityResult(cur *pack.Cursor) ([]byte, error) {
 	}
 	return cur.Raw()
 }
+
+// Decode reads what a frontend looks at of an output. aux are the frames after the message, which hold tensors.
+func (o *RequestOutput) Decode(aux [][]byte) (out Output, err error) {
+	out = Output{Tokens: o.Tokens, Finish: o.Finish, KVTransfer: o.KVTransfer}
+	read := func(name string, raw []byte, read func(cur *pack.Cursor) error) {
+		cur := pack.NewCursor(raw)
+		if raw == nil || err != nil {
+			return
+		}
+		if err = read(&cur); err != nil {
+			err = fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	read("stop_reason", o.StopReason, func(cur *pack.Cursor) (err error) {
+		if out.HasStopToken = cur.Kind() == pack.Int; out.HasStopToken {
+			out.StopToken, err = cur.Int()
+		} else {
+			out.StopString, err = cur.StrString()
+		}
+		return err
+	})
+	read("new_logprobs", o.Logprobs, func(cur *pack.Cursor) (err error) {
+		out.Logprobs, err = decodeLogprobs(cur, aux)
+		return err
+	})
+	read("new_prompt_logprobs_tensors", o.PromptLogprobs, func(cur *pack.Cursor) (err error) {
+		out.PromptLogprobs, err = decodeLogprobs(cur, aux)
+		return err
+	})
+	read("pooling_output", o.Pooling, func(cur *pack.Cursor) error {
+		t, err := ReadTensor(cur, aux)
+		out.Pooling = &Tensor{Shape: t.Shape, Values: float32s(t)}
+		return err
+	})
+	read("prefill_stats", o.Prefill, func(cur *pack.Cursor) error {
+		out.Prefill = new(PrefillStats)
+		return readStruct(cur, out.Prefill)
+	})
+	read("error", o.Error, func(*pack.Cursor) error {
+		reason, err := DecodeRequestError(o.Error)
+		out.Error = &reason
+		return err
+	})
+	read("events", o.Events, func(cur *pack.Cursor) (err error) {
+		out.Events, err = readList(cur, func(cur *pack.Cursor) (e Event, err error) {
+			err = readStruct(cur, &e)
+			return e, err
+		})
+		return err
+	})
+	return out, err
+}
+
+// decodeLogprobs reads LogprobsLists or LogprobsTensors: ids, values, and the rank of the first id of each row.
+func decodeLogprobs(cur *pack.Cursor, aux [][]byte) (*Logprobs, error) {
+	if n, err := cur.ArrayLen(); err != nil || n < 3 {
+		return nil, fmt.Errorf("an array of %d values, want ids, logprobs and ranks: %v", n, err)
+	}
+	var parts [3]Array
+	for i := range parts {
+		var err error
+		if parts[i], err = ReadTensor(cur, aux); err != nil {
+			return nil, err
+		}
+	}
+	if len(parts[0].Shape) != 2 {
+		return nil, fmt.Errorf("ids have shape %v, want rows and columns", parts[0].Shape)
+	}
+	l := &Logprobs{Width: parts[0].Shape[1], Values: float32s(parts[1]), Ranks: parts[2].Integers()}
+	for _, id := range parts[0].Integers() {
+		l.TokenIDs = append(l.TokenIDs, uint32(id))
+	}
+	return l, l.check()
+}
+
+func float32s(t Array) (values []float32) {
+	for _, v := range t.Floats() {
+		values = append(values, float32(v))
+	}
+	return values
+}

@@ -1,0 +1,64 @@
+package frontendsuite
+
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+
+	"github.com/vllm-vcr/conformance/internal/check"
+)
+
+// Codes of what the check reports.
+const (
+	CodeEvents   check.Code = "H010" // a stream is not framed as server-sent events, or does not end once
+	CodeStreamed check.Code = "H011" // an answer differs between streamed and whole
+)
+
+//go:embed streaming.md
+var streamingCodes string
+
+var streaming = check.Check{Name: Streaming, Codes: streamingCodes, Run: judged((*frontendCase).streaming)}
+
+// streaming compares what is streamed, event by event, with the whole answer.
+func (k *frontendCase) streaming() {
+	for i, script := range k.recorded() {
+		_, body := k.says(script)
+		whole := k.post(fmt.Sprintf("stream %d, whole", i), body)
+		what := fmt.Sprintf("stream %d, streamed", i)
+		parts := k.post(what, body.with(streamed))
+		if whole == nil || parts == nil {
+			continue
+		}
+		k.Asserted++
+		k.ended(what, parts, script.Finish.String())
+		if parts.text != whole.text {
+			k.fail(check.Failed(CodeStreamed, "stream %d: the text is %q whole and %q streamed", i, excerpt(whole.text), excerpt(parts.text)).
+				Within(-1, "choices[0].text").Compared(excerpt(whole.text), excerpt(parts.text)))
+		}
+		if !slices.Equal(parts.tokens, whole.tokens) {
+			k.fail(check.Failed(CodeStreamed, "stream %d: %d token ids streamed, %d whole", i, len(parts.tokens), len(whole.tokens)).
+				Within(-1, "choices[0].token_ids").Compared(len(whole.tokens), len(parts.tokens)))
+		}
+		if parts.stop != whole.stop && parts.stop+whole.stop != "null" {
+			k.fail(check.Failed(CodeStreamed, "stream %d: stop_reason is %s whole and %s streamed", i, whole.stop, parts.stop).
+				Within(-1, "choices[0].stop_reason").Compared(whole.stop, parts.stop))
+		}
+	}
+	k.arrivesAtOnce()
+}
+
+// arrivesAtOnce checks that a token reaches the client while the engine is still at
+// work.
+func (k *frontendCase) arrivesAtOnce() {
+	if k.lostAt != "" {
+		return
+	}
+	_, body := k.says(stalling(k.words(3)))
+	ctx, stop := k.patience()
+	defer stop()
+	k.Asserted++
+	if _, err := k.firstWords(ctx, body.with(object{"max_tokens": 10, "stream": true}), 3); err != nil {
+		k.fail(check.Failed(CodeHangs, "streaming: the engine sent 3 tokens and then paused, and they did not arrive within %v: %s", k.limit, excerpt(err.Error())).
+			Within(-1, "choices[0]"))
+	}
+}

@@ -19,7 +19,7 @@ LABEL org.opencontainers.image.title="vllm-vcr" \
   org.opencontainers.image.revision="${REVISION}"
 
 COPY ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-COPY linux/${TARGETARCH}/vllm-vcr linux/${TARGETARCH}/vllm-vcr-cluster linux/${TARGETARCH}/vllm-vcr-dataset linux/${TARGETARCH}/vllm-vcr-python /
+COPY linux/${TARGETARCH}/vllm-vcr linux/${TARGETARCH}/vllm-vcr-cluster linux/${TARGETARCH}/vllm-vcr-dataset /
 
 # Where goldens that were fetched are kept, if it is mounted: `docker run --tmpfs /cache`, or a folder of the host.
 ENV VLLM_VCR_CACHE=/cache

@@ -17,7 +17,6 @@ const (
 	aws    = "github.com/aws"
 	toml   = "github.com/BurntSushi/toml"
 	k8s    = "k8s.io"
-	wazero = "github.com/tetratelabs/wazero"
 )
 
 // importRules holds, for each folder, what the code in it and below may import beside the standard library, itself and
@@ -28,7 +27,6 @@ var importRules = map[string][]string{
 	"cmd/vllm-vcr":         {"*"},
 	"cmd/vllm-vcr-cluster": {"internal/capture/remote"},
 	"cmd/vllm-vcr-dataset": {"internal/engine/dataset/tables"},
-	"cmd/vllm-vcr-python":  {"internal/upstream/extract"},
 	"conformance": {
 		"player", "compat", "manifest", "trace", "internal/check", "internal/frontends", "internal/wire", "internal/golden",
 	},
@@ -84,9 +82,7 @@ var importRules = map[string][]string{
 
 	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},
 	"internal/upstream/pinned":   {"internal/frontends/pyclient", "internal/upstream/pypi", toml},
-	"internal/upstream/pyast":    {wazero},
-	"internal/upstream/extract":  {"compat", "internal/wire", "internal/upstream/pyast", "internal/upstream/pypi", "internal/upstream/sources"},
-	"internal/upstream/sources":  {"internal/upstream/pypi", "internal/wire/protocol"},
+	"internal/upstream/extract":  {"compat", "internal/wire", "internal/upstream/pypi"},
 	"internal/upstream/wirediff": {"compat", "internal/report/sarif", "internal/wire"},
 	"internal/upstream/drift": {
 		"player", "compat", "manifest", "conformance", "internal/check", "internal/frontends", "internal/wire/protocol", "internal/capture",

@@ -78,7 +78,7 @@ platform() {
     *) fail 3 "there is no vllm-vcr for the processor ${RUNNER_ARCH:-$(uname -m)}: X64 and ARM64 are supported" ;;
   esac
   exe=vllm-vcr
-  helpers=(vllm-vcr-cluster vllm-vcr-dataset vllm-vcr-python) # which vllm-vcr calls
+  helpers=(vllm-vcr-cluster vllm-vcr-dataset) # which vllm-vcr calls
   if [[ $os == windows ]]; then
     exe+=.exe
     helpers=("${helpers[@]/%/.exe}")
@@ -103,7 +103,7 @@ from_source() {
   (
     cd "$here"
     CGO_ENABLED=0 GOFLAGS='' GOWORK=off go build -trimpath -buildvcs=false \
-      -ldflags "-s -w -buildid= -X main.version=${version:-0.0.0}-source" -o "$tmp/" ./cmd/vllm-vcr ./cmd/vllm-vcr-cluster ./cmd/vllm-vcr-dataset ./cmd/vllm-vcr-python
+      -ldflags "-s -w -buildid= -X main.version=${version:-0.0.0}-source" -o "$tmp/" ./cmd/vllm-vcr ./cmd/vllm-vcr-cluster ./cmd/vllm-vcr-dataset
   ) || fail 3 "verify: source: go build failed: see the log above"
   tmp= # stays, until the runner clears its folder
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -16,10 +17,9 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
-	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/history"
-	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -161,7 +161,7 @@ func diffSide(ctx context.Context, env *environment, name, index string) (*proto
 			return p, nil, nil
 		}
 	}
-	got, err := extractProfile(ctx, env, sources.Request{Name: name, Index: index})
+	got, err := extractProfile(ctx, env, extract.Request{Name: name, Index: index})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -203,7 +203,8 @@ func newDriftExtractCommand(env *environment) *cobra.Command {
 		Long: "Read the Python sources of a release and print its wire profile: every struct that frontend and engine core " +
 			"exchange, with its encoding, its fields in order, their types and defaults, and where each is declared; enums, " +
 			"constants, utility methods, messages without a struct, and the metrics of the Python server. For a release of the package index, only some files " +
-			"of one wheel are downloaded. Nothing of the release is run, and no Python is needed.\n\n" +
+			"of one wheel are downloaded. Nothing of the release is run. The sources are parsed by python3 of version 3.11 or newer, which must be on PATH." +
+			"\n\n" +
 			"DIR is a checkout of vLLM, an unpacked wheel, or the site-packages of an installation. A checkout does not contain " +
 			"its version: give it with --vllm-version.\n\n" +
 			"What could not be read is printed to stderr with its place, and the exit code is 3. The profile is printed then " +
@@ -232,8 +233,8 @@ func runDriftExtract(ctx context.Context, env *environment, opts driftExtractOpt
 	if opts.format != "json" && opts.format != "text" {
 		return fmt.Errorf("--format %q: want json or text", opts.format)
 	}
-	got, err := extractProfile(ctx, env, sources.Request{
-		Name: name, Index: opts.index, Version: opts.version, Yanked: opts.yanked, Text: opts.format == "text",
+	got, err := extractProfile(ctx, env, extract.Request{
+		Name: name, Index: opts.index, Version: opts.version, Yanked: opts.yanked,
 	})
 	if err != nil {
 		return err
@@ -241,7 +242,7 @@ func runDriftExtract(ctx context.Context, env *environment, opts driftExtractOpt
 	if len(got.Gaps) == 0 || opts.partial {
 		write := func(w io.Writer) error { return protocol.WriteProfile(w, got.Profile) }
 		if opts.format == "text" {
-			write = func(w io.Writer) error { _, err := io.WriteString(w, got.Text); return err }
+			write = func(w io.Writer) error { _, err := io.WriteString(w, extract.Text(got.Profile)); return err }
 		}
 		if err := writeResult(env, opts.output, write); err != nil {
 			return exitError{conformance.ExitInfra, err}
@@ -264,30 +265,20 @@ func runDriftExtract(ctx context.Context, env *environment, opts driftExtractOpt
 }
 
 // extractProfile reads the sources of a release that an argument names.
-func extractProfile(ctx context.Context, env *environment, request sources.Request) (sources.Result, error) {
+func extractProfile(ctx context.Context, env *environment, request extract.Request) (extract.Result, error) {
 	started := time.Now()
-	got, err := readSources(ctx, env, request)
+	got, err := extract.Read(ctx, request, env.log)
 	if got.Warning != "" {
 		env.log.Warn(got.Warning)
 	}
 	switch {
-	case got.NotNamed:
+	case errors.Is(err, extract.ErrNotNamed):
 		return got, err
 	case err != nil:
 		return got, exitError{conformance.ExitInfra, err}
 	}
 	env.log.Info("sources read", "release", got.Profile.Version, "bytes", got.Downloaded, "duration", time.Since(started))
 	return got, nil
-}
-
-// readSources has the helper read the sources of a release.
-func readSources(ctx context.Context, env *environment, request sources.Request) (sources.Result, error) {
-	path, err := program.Find(ctx, sources.Program, "the Python sources of a release are read by", buildVersion())
-	if err != nil {
-		return sources.Result{}, err
-	}
-	request.Verbose, request.LogFormat = env.verbose, env.logFormat
-	return sources.Read(ctx, path, request, env.stderr)
 }
 
 // The forms of a history.

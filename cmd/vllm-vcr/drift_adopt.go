@@ -26,8 +26,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
-	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -537,7 +537,7 @@ func adoptedProfile(ctx context.Context, env *environment, source, index string)
 	if strings.HasSuffix(source, ".json") {
 		return readProfile(source)
 	}
-	got, err := extractProfile(ctx, env, sources.Request{Name: source, Index: index})
+	got, err := extractProfile(ctx, env, extract.Request{Name: source, Index: index})
 	if err != nil || len(got.Gaps) == 0 {
 		return got.Profile, err
 	}

@@ -28,9 +28,9 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
-	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -210,12 +210,12 @@ func checkRelease(ctx context.Context, env *environment, run *driftRun, live dri
 		Frontend: func(ctx context.Context) (drift.Frontend, error) {
 			return drift.Fetch(ctx, run.subject.source, run.cache, env.log)
 		},
-		Extract: func(ctx context.Context) (sources.Result, error) {
-			request := sources.Request{Name: run.subject.source.Path}
+		Extract: func(ctx context.Context) (extract.Result, error) {
+			request := extract.Request{Name: run.subject.source.Path}
 			if request.Name == "" {
 				request.Wheel, request.Index = &run.subject.source.File, run.subject.source.Index.URL
 			}
-			return readSources(ctx, env, request)
+			return extract.Read(ctx, request, env.log)
 		},
 		Step: func(layer drift.LayerName, step string) { steps.show(string(layer), step) },
 		Engines: drift.Engines{Mode: drift.EngineMode(opts.engine), Options: cpuengine.Options{
@@ -317,7 +317,7 @@ func chooseSubject(ctx context.Context, env *environment, run *driftRun) error {
 	case run.subject.wheel != "":
 		choose = chooseWheel
 	}
-	ctx, cancel := sources.Limited(ctx)
+	ctx, cancel := extract.Limited(ctx)
 	defer cancel()
 	return choose(ctx, env, run)
 }

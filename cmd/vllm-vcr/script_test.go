@@ -16,8 +16,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/engine/dataset/tables"
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/upstream/extract"
-	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 )
 
 // TestMain makes the command itself and its helper available to the scripts, and to tests that
@@ -27,7 +25,6 @@ func TestMain(m *testing.M) {
 		"vllm-vcr":      main,
 		helper.Program:  func() { os.Exit(remote.Main(version)) },
 		dataset.Program: func() { os.Exit(tables.Main(version)) },
-		sources.Program: func() { os.Exit(extract.Main(version)) },
 	})
 }
 

@@ -29,7 +29,7 @@ func TestBuild(t *testing.T) {
 		t.Errorf("dist (-want +got):\n%s", diff)
 	}
 	list, contents := members(t, filepath.Join(dir, "dist", "vllm-vcr_1.2.3_linux_amd64.tar.gz"))
-	wantList := []string{`644 0:0 "":"" 0 LICENSE`, `644 0:0 "":"" 0 README.md`, `644 0:0 "":"" 0 man/man1/vllm-vcr-say.1`, `644 0:0 "":"" 0 man/man1/vllm-vcr.1`, `755 0:0 "":"" 0 vllm-vcr`, `755 0:0 "":"" 0 vllm-vcr-cluster`, `755 0:0 "":"" 0 vllm-vcr-dataset`, `755 0:0 "":"" 0 vllm-vcr-python`}
+	wantList := []string{`644 0:0 "":"" 0 LICENSE`, `644 0:0 "":"" 0 README.md`, `644 0:0 "":"" 0 man/man1/vllm-vcr-say.1`, `644 0:0 "":"" 0 man/man1/vllm-vcr.1`, `755 0:0 "":"" 0 vllm-vcr`, `755 0:0 "":"" 0 vllm-vcr-cluster`, `755 0:0 "":"" 0 vllm-vcr-dataset`}
 	if diff := cmp.Diff(wantList, list); diff != "" {
 		t.Errorf("linux archive (-want +got):\n%s", diff)
 	}
@@ -37,7 +37,7 @@ func TestBuild(t *testing.T) {
 		t.Errorf("the binary says %q, want its version alone", said)
 	}
 	list, _ = members(t, filepath.Join(dir, "dist", "vllm-vcr_1.2.3_windows_arm64.tar.gz"))
-	if want := []string{`755 0:0 "":"" 0 vllm-vcr-cluster.exe`, `755 0:0 "":"" 0 vllm-vcr-dataset.exe`, `755 0:0 "":"" 0 vllm-vcr-python.exe`, `755 0:0 "":"" 0 vllm-vcr.exe`}; !slices.Equal(list[4:], want) {
+	if want := []string{`755 0:0 "":"" 0 vllm-vcr-cluster.exe`, `755 0:0 "":"" 0 vllm-vcr-dataset.exe`, `755 0:0 "":"" 0 vllm-vcr.exe`}; !slices.Equal(list[4:], want) {
 		t.Errorf("windows archive holds %q, want %q", list[4:], want)
 	}
 	listed, err := readChecksums(filepath.Join(dir, "dist", checksumsName))

@@ -12,7 +12,7 @@
 //
 // build writes into dist/, for each system and architecture, vllm-vcr_<version>_<os>_<arch>.tar.gz and beside it an SBOM
 // (CycloneDX JSON, .cdx.json), and checksums.txt over the archives in the format of sha256sum. An archive holds the
-// binary, its helpers vllm-vcr-cluster, vllm-vcr-dataset and vllm-vcr-python, LICENSE and README.md, without a folder, and a manual page for each command
+// binary, its helpers vllm-vcr-cluster and vllm-vcr-dataset, LICENSE and README.md, without a folder, and a manual page for each command
 // in man/man1, which is made of docs/cli.md.
 //
 // The same source gives the same bytes wherever it lies and whoever builds it: one exact compiler, the toolchain line

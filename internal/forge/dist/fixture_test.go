@@ -48,7 +48,6 @@ func fixture(t *testing.T) string {
 		"cmd/vllm-vcr/yes.go":          "//go:build evil\n\npackage main\n\nconst extra = \" with what the environment says\"\n",
 		"cmd/vllm-vcr-cluster/main.go": "package main\n\nfunc main() {}\n",
 		"cmd/vllm-vcr-dataset/main.go": "package main\n\nfunc main() {}\n",
-		"cmd/vllm-vcr-python/main.go":  "package main\n\nfunc main() {}\n",
 		"LICENSE":                      "free\n",
 		"README.md":                    "# small\n",
 		"docs/cli.md":                  "# vllm-vcr\n\nsmall\n\n## vllm-vcr say\n\nSay it.\n",

@@ -461,7 +461,7 @@ func imageArchives(t *testing.T) (small, product string) {
 		own := filepath.Join(product, fmt.Sprintf("vllm-vcr_%s_linux_%s%s", imageVersion, runtime.GOARCH, archiveSuffix))
 		command(t, nil, "tar", "-xzf", own, "-C", work)
 		command(t, nil, "cp", binary, filepath.Join(work, "vllm-vcr"))
-		command(t, nil, "tar", "-czf", own, "-C", work, "vllm-vcr", "vllm-vcr-cluster", "vllm-vcr-dataset", "vllm-vcr-python")
+		command(t, nil, "tar", "-czf", own, "-C", work, "vllm-vcr", "vllm-vcr-cluster", "vllm-vcr-dataset")
 	})
 	return small, product
 }

@@ -157,7 +157,7 @@ func findProduct(ctx context.Context, log io.Writer) (*product, error) {
 		return nil, errors.New("no go.mod here or above: run this in the repository")
 	}
 	root := filepath.Dir(file)
-	return &product{root: root, tools: filepath.Join(root, "tools"), name: "vllm-vcr", helpers: []string{"vllm-vcr-cluster", "vllm-vcr-dataset", "vllm-vcr-python"}, manual: "docs/cli.md", log: log}, nil
+	return &product{root: root, tools: filepath.Join(root, "tools"), name: "vllm-vcr", helpers: []string{"vllm-vcr-cluster", "vllm-vcr-dataset"}, manual: "docs/cli.md", log: log}, nil
 }
 
 func (p *product) buildCommand(ctx context.Context, o options) error {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
-	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -29,7 +29,7 @@ type Check struct {
 	// Frontend gets the vllm-rs of the release.
 	Frontend func(context.Context) (Frontend, error)
 	// Extract reads the sources of the release; nil without any.
-	Extract func(context.Context) (sources.Result, error)
+	Extract func(context.Context) (extract.Result, error)
 	// Live is how frontends are put before the player; its Line and Binary are filled in.
 	Live Live
 	// Engines finds the engine of the release, and VCR is the path of vllm-vcr, which records it.

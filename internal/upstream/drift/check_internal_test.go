@@ -16,7 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/internal/upstream/sources"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -38,7 +38,7 @@ func checkOf(t *testing.T, version string) Check {
 		Frontend: func(context.Context) (Frontend, error) {
 			return Frontend{}, errors.New("the wheel holds no vllm/vllm-rs")
 		},
-		Extract: func(context.Context) (sources.Result, error) { return sources.Result{Profile: profile(t, "0.33")}, nil },
+		Extract: func(context.Context) (extract.Result, error) { return extract.Result{Profile: profile(t, "0.33")}, nil },
 		Live: Live{
 			Matrix: &compat.Matrix{File: "matrix", Lines: []compat.Line{line}}, Manifest: &manifest.Manifest{File: "registry"}, Log: log,
 		},
@@ -47,10 +47,10 @@ func checkOf(t *testing.T, version string) Check {
 }
 
 func TestCheckRun(t *testing.T) {
-	extracts := func(x sources.Result) func(*Check) {
+	extracts := func(x extract.Result) func(*Check) {
 		return func(c *Check) {
 			c.Layers = []LayerName{StaticLayer}
-			c.Extract = func(context.Context) (sources.Result, error) { return x, nil }
+			c.Extract = func(context.Context) (extract.Result, error) { return x, nil }
 		}
 	}
 	layers := func(names ...LayerName) func(*Check) { return func(c *Check) { c.Layers = names } }
@@ -62,7 +62,7 @@ func TestCheckRun(t *testing.T) {
 		noEngine    = "static skipped, live skipped, goldens skipped, engine unknown, python unknown, builtin skipped"
 		nothing     = "static skipped, live skipped, goldens skipped, engine skipped, python skipped, builtin skipped"
 	)
-	gap := sources.Gap{What: "EngineCoreOutputs", Why: "there is no vllm/v1/engine/__init__.py"}
+	gap := extract.Gap{What: "EngineCoreOutputs", Why: "there is no vllm/v1/engine/__init__.py"}
 	tests := []struct {
 		name    string
 		version string
@@ -77,7 +77,7 @@ func TestCheckRun(t *testing.T) {
 		},
 		{"only what the sources declare", "0.33.0", 0, layers(StaticLayer), staticAlone, []string{"it is not in --layers"}},
 		{
-			"sources that cannot be read", "0.33.0", 3, extracts(sources.Result{Profile: profile(t, "0.33"), Gaps: []sources.Gap{gap}}),
+			"sources that cannot be read", "0.33.0", 3, extracts(extract.Result{Profile: profile(t, "0.33"), Gaps: []extract.Gap{gap}}),
 			strings.Replace(staticAlone, "none", "unknown", 1),
 			[]string{gap.Why},
 		},

@@ -12,7 +12,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/plural"
-	"github.com/vllm-vcr/conformance/internal/upstream/sources"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -22,18 +22,18 @@ type Static struct {
 	// Line is the one to compare with.
 	Line compat.Line
 	// Extract reads the sources.
-	Extract func(context.Context) (sources.Result, error)
+	Extract func(context.Context) (extract.Result, error)
 }
 
 // Run is the layer static, and what was read for it.
-func (s Static) Run(ctx context.Context) (Layer, sources.Result) {
+func (s Static) Run(ctx context.Context) (Layer, extract.Result) {
 	name := s.Line.Name
 	if name == compat.RC { // a candidate has the profile of the release it leads to
 		name = s.Line.Tag
 	}
 	known, err := protocol.LoadProfile(name)
 	if err != nil {
-		return Unjudged(StaticLayer, err), sources.Result{}
+		return Unjudged(StaticLayer, err), extract.Result{}
 	}
 	got, err := s.Extract(ctx)
 	if err == nil && got.Profile == nil {
@@ -51,7 +51,7 @@ func (s Static) Run(ctx context.Context) (Layer, sources.Result) {
 
 // compare judges a profile beside that of a line. A change that breaks somebody weighs more than what could
 // not be read, and that more than all else.
-func compare(known *protocol.Profile, got sources.Result) Layer {
+func compare(known *protocol.Profile, got extract.Result) Layer {
 	diff := wirediff.Compare(known, got.Profile)
 	diff.Gaps = append(diff.Gaps, Gaps(got.Profile, got.Gaps)...)
 	l := Layer{Name: StaticLayer, Verdict: None, Diff: diff, Downloaded: got.Downloaded}
@@ -80,7 +80,7 @@ func compare(known *protocol.Profile, got sources.Result) Layer {
 }
 
 // Gaps returns what could not be read of a release's sources, for a comparison with the profile that was read of them.
-func Gaps(p *protocol.Profile, found []sources.Gap) []wirediff.Gap {
+func Gaps(p *protocol.Profile, found []extract.Gap) []wirediff.Gap {
 	var gaps []wirediff.Gap
 	for _, g := range found {
 		gaps = append(gaps, wirediff.Gap{Release: p.Version, Place: g.Place, What: g.What, Why: g.Why})

@@ -11,7 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/internal/upstream/sources"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -35,7 +35,7 @@ func editFields(name string, edit func([]protocol.Field) []protocol.Field) func(
 
 // TestStatic: each change is one of a release that says what line 0.33 does but for it.
 func TestStatic(t *testing.T) {
-	gap := sources.Gap{Place: protocol.Place{Module: "vllm/v1/engine/__init__.py", At: 7}, What: "struct EngineCoreRequest", Why: "it is declared under a condition"}
+	gap := extract.Gap{Place: protocol.Place{Module: "vllm/v1/engine/__init__.py", At: 7}, What: "struct EngineCoreRequest", Why: "it is declared under a condition"}
 	request := func(edit func([]protocol.Field) []protocol.Field) func(*protocol.Profile) {
 		return editFields("EngineCoreRequest", edit)
 	}
@@ -43,7 +43,7 @@ func TestStatic(t *testing.T) {
 	tests := []struct {
 		name    string
 		change  func(*protocol.Profile) // may be nil
-		gaps    []sources.Gap
+		gaps    []extract.Gap
 		err     error
 		want    Verdict
 		code    int
@@ -74,11 +74,11 @@ func TestStatic(t *testing.T) {
 			p.Enums["EngineCoreRequestType"] = e
 		}},
 		{
-			name: "not all could be read", want: Unknown, code: 3, gaps: []sources.Gap{gap},
+			name: "not all could be read", want: Unknown, code: 3, gaps: []extract.Gap{gap},
 			reasons: []string{"0 changes; 1 part could not be read, first vllm/v1/engine/__init__.py:7", "struct EngineCoreRequest: it is declared under a condition"},
 		},
 		{
-			name: "what breaks weighs more than what could not be read", want: Found, code: 1, gaps: []sources.Gap{gap, gap},
+			name: "what breaks weighs more than what could not be read", want: Found, code: 1, gaps: []extract.Gap{gap, gap},
 			reasons: []string{"breaking; first EngineCoreOutput.", "2 parts could not be read"}, change: withoutField,
 		},
 		{name: "no sources", err: errors.New("wheel: it holds no vllm/v1\n::error::"), want: Unknown, code: 3, reasons: []string{"wheel: it holds no vllm/v1"}},
@@ -89,11 +89,11 @@ func TestStatic(t *testing.T) {
 			if test.change != nil {
 				test.change(read)
 			}
-			layer, got := Static{Line: compat.Line{Name: "0.33", Tag: "v0.33.0"}, Extract: func(context.Context) (sources.Result, error) {
+			layer, got := Static{Line: compat.Line{Name: "0.33", Tag: "v0.33.0"}, Extract: func(context.Context) (extract.Result, error) {
 				if test.err != nil {
 					read = nil
 				}
-				return sources.Result{Profile: read, Gaps: test.gaps, Downloaded: 5}, test.err
+				return extract.Result{Profile: read, Gaps: test.gaps, Downloaded: 5}, test.err
 			}}.Run(t.Context())
 			code := Judge([]Layer{layer}).ExitCode()
 			if layer.Verdict != test.want || code != test.code || layer.Downloaded != 5 || got.Profile != read {
@@ -116,8 +116,8 @@ func TestStatic(t *testing.T) {
 
 // TestStaticLines: nothing that was read may look like a release that says the same, and a tracker has the profile of its release.
 func TestStaticLines(t *testing.T) {
-	for _, x := range []sources.Result{{}, {Profile: &protocol.Profile{Line: "0.33", Version: "0.33.0"}}} {
-		layer, _ := Static{Line: compat.Line{Name: "0.33"}, Extract: func(context.Context) (sources.Result, error) { return x, nil }}.Run(t.Context())
+	for _, x := range []extract.Result{{}, {Profile: &protocol.Profile{Line: "0.33", Version: "0.33.0"}}} {
+		layer, _ := Static{Line: compat.Line{Name: "0.33"}, Extract: func(context.Context) (extract.Result, error) { return x, nil }}.Run(t.Context())
 		if layer.Verdict != Unknown {
 			t.Errorf("got %s: %s", layer.Verdict, layer.Reason)
 		}
@@ -126,8 +126,8 @@ func TestStaticLines(t *testing.T) {
 	if layer.Verdict != Unknown || !strings.Contains(layer.Reason, `no wire profile for vLLM line "0.1"`) {
 		t.Errorf("got %+v", layer)
 	}
-	layer, _ = Static{Line: compat.Line{Name: compat.RC, Tag: "v0.33.0rc1"}, Extract: func(context.Context) (sources.Result, error) {
-		return sources.Result{Profile: profile(t, "0.33")}, nil
+	layer, _ = Static{Line: compat.Line{Name: compat.RC, Tag: "v0.33.0rc1"}, Extract: func(context.Context) (extract.Result, error) {
+		return extract.Result{Profile: profile(t, "0.33")}, nil
 	}}.Run(t.Context())
 	if layer.Verdict != None || layer.Diff.Verdict() != wirediff.None {
 		t.Errorf("got %+v", layer)

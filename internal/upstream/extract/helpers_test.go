@@ -1,41 +1,66 @@
-package extract_test
+package extract
 
 import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/internal/upstream/extract"
-	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
-	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected files, and from the index the profiles of all lines and the wheels of testdata")
 
-// newParser is one for all tests: making it takes longer than most of them.
-var newParser = sync.OnceValues(func() (*pyast.Parser, error) { return pyast.New(context.Background()) })
+// A read is what was extracted of a release.
+type read struct {
+	profile *protocol.Profile
+	gaps    []Gap
+	err     error
+}
 
-func extractFrom(t testing.TB, source extract.Source) (*protocol.Profile, []sources.Gap, error) {
+func extractFrom(t testing.TB, s source) (*protocol.Profile, []Gap, error) {
 	t.Helper()
-	parser, err := newParser()
+	testenv.Python3(t)
+	return extract(t.Context(), s)
+}
+
+// extractAll extracts releases in one process of Python, whose start takes longer than a small release.
+func extractAll(t testing.TB, releases []memory) []read {
+	t.Helper()
+	input, err := json.Marshal([]any{script, releases})
 	require.NoError(t, err)
-	return extract.Extract(t.Context(), parser, source)
+	cmd := exec.CommandContext(t.Context(), testenv.Python3(t), "-I", "-S", "testdata/batch.py")
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(input), os.Stderr
+	output, err := cmd.Output()
+	require.NoError(t, err)
+	var results []json.RawMessage
+	require.NoError(t, json.Unmarshal(output, &results))
+	if len(results) != len(releases) {
+		t.Fatalf("%d results of %d releases", len(results), len(releases))
+	}
+	var all []read
+	for i, result := range results {
+		var r read
+		r.profile, r.gaps, r.err = finish(releases[i], result)
+		all = append(all, r)
+	}
+	return all
 }
 
 // memory is a source of files that are in memory.
 type memory map[string]string
 
-func (m memory) Read(_ context.Context, paths []string) (map[string][]byte, error) {
+func (m memory) read(_ context.Context, paths []string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, p := range paths {
 		if text, found := m[p]; found {
@@ -45,8 +70,8 @@ func (m memory) Read(_ context.Context, paths []string) (map[string][]byte, erro
 	return files, nil
 }
 
-func (memory) Version() (string, error) { return "", nil }
-func (memory) Where() string            { return "memory" }
+func (memory) version() (string, error) { return "", nil }
+func (memory) where() string            { return "memory" }
 
 // tiny is a release that has a little of everything, as real ones have it.
 func tiny(t testing.TB) memory {
@@ -69,13 +94,13 @@ func tiny(t testing.TB) memory {
 
 // spied notes what of a source is read.
 type spied struct {
-	extract.Source
-	read map[string][]byte
+	source
+	files map[string][]byte
 }
 
-func (s *spied) Read(ctx context.Context, paths []string) (map[string][]byte, error) {
-	files, err := s.Source.Read(ctx, paths)
-	maps.Copy(s.read, files)
+func (s *spied) read(ctx context.Context, paths []string) (map[string][]byte, error) {
+	files, err := s.source.read(ctx, paths)
+	maps.Copy(s.files, files)
 	return files, err
 }
 

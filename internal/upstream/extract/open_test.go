@@ -1,4 +1,4 @@
-package extract_test
+package extract
 
 import (
 	"cmp"
@@ -15,9 +15,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
-	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 )
 
 // index is a package index with the releases 0.33.0, whose wheel is that of testdata, 0.27.1, which was yanked, and
@@ -63,7 +61,7 @@ func TestOpen(t *testing.T) {
 	base := strings.TrimSuffix(x.URL, "/simple")
 	for _, test := range []struct {
 		name, arg string
-		request   sources.Request
+		request   Request
 		index     *pypi.Index // default that of the releases
 		version   string      // of the profile
 		warning   string
@@ -75,18 +73,18 @@ func TestOpen(t *testing.T) {
 		{name: "a URL", arg: base + "/" + path.Base(wheelPath("0.27.1")), version: "0.27.1"},
 		{name: "a wheel on disk", arg: wheelPath("0.27.1"), version: "0.27.1"},
 		{name: "a folder", arg: "testdata/tiny", version: "9.9.0"},
-		{name: "a checkout", arg: site, request: sources.Request{Version: "0.34.0"}, version: "0.34.0"},
-		{name: "a yanked release that is wanted", arg: "0.27.1", request: sources.Request{Yanked: true}, version: "0.27.1", warning: "release 0.27.1 was yanked: it loses tokens"},
-		{name: "a yanked release", arg: "0.27.1", wantErr: "it was yanked (it loses tokens)", is: extract.ErrYanked},
+		{name: "a checkout", arg: site, request: Request{Version: "0.34.0"}, version: "0.34.0"},
+		{name: "a yanked release that is wanted", arg: "0.27.1", request: Request{Yanked: true}, version: "0.27.1", warning: "release 0.27.1 was yanked: it loses tokens"},
+		{name: "a yanked release", arg: "0.27.1", wantErr: "it was yanked (it loses tokens)"},
 		{name: "no such release", arg: "0.99.0", wantErr: "has no release 0.99.0 of vllm"},
 		{name: "a wheel that ends early", arg: "0.28.0", wantErr: "vllm-0.28.0"},
 		{name: "an index that refuses", arg: "0.33.0", index: &pypi.Index{URL: base + "/forbidden"}, wantErr: "403"},
-		{name: "no name", arg: "the newest one", wantErr: `"the newest one" is not a version, and there is no such file`, is: extract.ErrNotNamed},
+		{name: "no name", arg: "the newest one", wantErr: `"the newest one" is not a version, and there is no such file`, is: ErrNotNamed},
 		{name: "a wheel that is not there", arg: "none.whl", wantErr: "none.whl: no such file"},
 		{name: "a file that is not a wheel", arg: "open_test.go", wantErr: "open_test.go cannot be read as a wheel"},
-		{name: "a folder without vllm", arg: empty, wantErr: "it holds no folder vllm: want a checkout"},
+		{name: "a folder without vllm", arg: empty, wantErr: "it has no folder vllm: want a checkout"},
 		{name: "a checkout without a version", arg: site, wantErr: "give it with --vllm-version"},
-		{name: "a version beside a version", arg: "0.33.0", request: sources.Request{Version: "0.33.0"}, wantErr: "only a folder may need one", is: extract.ErrNotNamed},
+		{name: "a version beside a version", arg: "0.33.0", request: Request{Version: "0.33.0"}, wantErr: "only a folder may need one", is: ErrNotNamed},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.request.Name = test.arg
@@ -104,12 +102,12 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-func openAndExtract(t *testing.T, index *pypi.Index, r sources.Request) (version, warning string, err error) {
-	release, err := extract.Open(t.Context(), index, r)
+func openAndExtract(t *testing.T, index *pypi.Index, r Request) (version, warning string, err error) {
+	release, err := open(t.Context(), index, r)
 	if err != nil {
 		return "", "", err
 	}
-	defer release.Close()
+	defer release.close()
 	p, gaps, err := extractFrom(t, release)
 	if err != nil {
 		return "", "", err
@@ -117,13 +115,13 @@ func openAndExtract(t *testing.T, index *pypi.Index, r sources.Request) (version
 	if len(gaps) > 0 {
 		return "", "", fmt.Errorf("gaps: %v", gaps)
 	}
-	return p.Version, release.Warning, nil
+	return p.Version, release.warning, nil
 }
 
 func TestFolderWithAnImpossibleFile(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "vllm", "_version.py"), 0o755))
-	if _, _, err := openAndExtract(t, nil, sources.Request{Name: dir}); err == nil || !strings.Contains(err.Error(), "vllm/_version.py is not a regular file") {
+	if _, _, err := openAndExtract(t, nil, Request{Name: dir}); err == nil || !strings.Contains(err.Error(), "vllm/_version.py is not a regular file") {
 		t.Errorf("error %v, want one that names the file", err)
 	}
 }
@@ -133,7 +131,7 @@ func TestInstalledVersion(t *testing.T) {
 	require.NoError(t, os.CopyFS(dir, os.DirFS("testdata/tiny")))
 	require.NoError(t, os.Remove(filepath.Join(dir, "vllm", "_version.py")))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "vllm-0.35.1+cpu.dist-info"), 0o755))
-	if version, _, err := openAndExtract(t, nil, sources.Request{Name: dir}); err != nil || version != "0.35.1" {
+	if version, _, err := openAndExtract(t, nil, Request{Name: dir}); err != nil || version != "0.35.1" {
 		t.Errorf("version %q, %v, want that of the dist-info", version, err)
 	}
 }

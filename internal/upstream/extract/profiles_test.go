@@ -1,4 +1,4 @@
-package extract_test
+package extract
 
 import (
 	"bytes"
@@ -18,9 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
-	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -63,15 +61,15 @@ func committed(t *testing.T) map[string]string {
 func TestProfilesOfWheels(t *testing.T) {
 	for _, version := range inWheels {
 		t.Run(version, func(t *testing.T) {
-			release, err := extract.Open(t.Context(), &pypi.Index{}, sources.Request{Name: wheelPath(version)})
+			release, err := open(t.Context(), &pypi.Index{}, Request{Name: wheelPath(version)})
 			require.NoError(t, err)
-			defer release.Close()
+			defer release.close()
 			compareProfile(t, committed(t)[version], release)
 		})
 	}
 }
 
-func compareProfile(t *testing.T, path string, source extract.Source) {
+func compareProfile(t *testing.T, path string, source source) {
 	t.Helper()
 	p, gaps, err := extractFrom(t, source)
 	require.NoError(t, err)
@@ -101,27 +99,27 @@ func TestProfilesOfTheIndex(t *testing.T) {
 	}
 	for version, path := range committed(t) {
 		t.Run(version, func(t *testing.T) {
-			release, err := extract.Open(t.Context(), &pypi.Index{}, sources.Request{Name: version})
+			release, err := open(t.Context(), &pypi.Index{}, Request{Name: version})
 			require.NoError(t, err)
-			defer release.Close()
+			defer release.close()
 			seen := &spied{release, map[string][]byte{}}
 			compareProfile(t, path, seen)
-			if n := release.Downloaded(); n == 0 || n > 5e6 {
+			if n := release.downloaded(); n == 0 || n > 5e6 {
 				t.Errorf("%d bytes downloaded, want at most 5 MB", n)
 			}
 			if *update && slices.Contains(inWheels, version) {
-				maps.Copy(seen.read, metadata(t, release, version))
-				writeWheel(t, wheelPath(version), seen.read)
+				maps.Copy(seen.files, metadata(t, release, version))
+				writeWheel(t, wheelPath(version), seen.files)
 			}
 		})
 	}
 }
 
 // metadata are the members of a wheel that say what it is, and its licence.
-func metadata(t *testing.T, release *extract.Release, version string) map[string][]byte {
+func metadata(t *testing.T, release source, version string) map[string][]byte {
 	t.Helper()
 	info := "vllm-" + version + ".dist-info/"
-	files, err := release.Read(t.Context(), []string{info + "METADATA", info + "licenses/LICENSE"})
+	files, err := release.read(t.Context(), []string{info + "METADATA", info + "licenses/LICENSE"})
 	if err != nil || len(files) != 2 {
 		t.Fatalf("%d files: %v", len(files), err)
 	}
@@ -142,7 +140,7 @@ func TestInstalledEngines(t *testing.T) {
 			if err != nil || len(folders) != 1 {
 				t.Fatalf("%s has %d folders of packages: %v", home, len(folders), err)
 			}
-			release, err := extract.Open(t.Context(), &pypi.Index{}, sources.Request{Name: folders[0]})
+			release, err := open(t.Context(), &pypi.Index{}, Request{Name: folders[0]})
 			require.NoError(t, err)
 			p, gaps, err := extractFrom(t, release)
 			if err != nil || len(gaps) > 0 {

@@ -14,63 +14,58 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/upstream/pyast"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
-	"github.com/vllm-vcr/conformance/internal/upstream/sources"
 )
 
-// maxFile bounds a Python file, in bytes; the largest of vLLM has 320 kB.
-const maxFile = pyast.MaxSource
+// ours is the package whose modules are read.
+const ours = "vllm"
 
-// A Source has the Python files of one release.
-type Source interface {
-	// Read returns those of the files that are there, by their path: "vllm/v1/engine/__init__.py".
-	Read(ctx context.Context, paths []string) (map[string][]byte, error)
-	// Version is the release, as what holds the files names it; "" if nothing does. That of vllm/_version.py must be the same
-	// but for the variant.
-	Version() (string, error)
-	// Where names the source in errors: a path, or a URL without credentials.
-	Where() string
+// maxFile limits a Python file, in bytes; the largest of vLLM has 320 kB.
+const maxFile = 1 << 20
+
+// A source has the Python files of one release.
+type source interface {
+	// read returns those of the files that exist, by their path: "vllm/v1/engine/__init__.py".
+	read(ctx context.Context, paths []string) (map[string][]byte, error)
+	// version is the release, as what contains the files names it; "" if nothing does. The version in vllm/_version.py
+	// must be the same, apart from the variant.
+	version() (string, error)
+	// where names the source in errors: a path, or a URL without credentials.
+	where() string
 }
 
-// A Wheel is a source of the members of a wheel, on disk or in an index.
-type Wheel struct{ *pypi.Wheel }
+// A wheel is a source of the members of a wheel, on disk or in an index.
+type wheel struct{ *pypi.Wheel }
 
-// Read implements [Source].
-func (w Wheel) Read(_ context.Context, paths []string) (map[string][]byte, error) {
+func (w wheel) read(_ context.Context, paths []string) (map[string][]byte, error) {
 	files, _, err := w.ReadFiles(paths, maxFile)
 	return files, err
 }
 
-// Version implements [Source]. It is that of METADATA, which must be that of the name.
-func (w Wheel) Version() (string, error) { return w.Wheel.Version() }
+// version is that of METADATA, which must be that of the name.
+func (w wheel) version() (string, error) { return w.Version() }
 
-// Where implements [Source].
-func (w Wheel) Where() string { return w.File.Name }
+func (w wheel) where() string { return w.File.Name }
 
-// A Folder is a source that holds a folder vllm: an unpacked wheel, a folder of installed packages, or a checkout.
-type Folder struct {
-	path    string
-	version string
-}
+// A folder is a source that contains a folder vllm: an unpacked wheel, a folder of installed packages, or a checkout.
+type folder struct{ path, named string }
 
-// OpenFolder makes a source of a folder. The version counts if the folder itself has none, which is that of the one
-// vllm-VERSION.dist-info beside the package.
-func OpenFolder(path, version string) (*Folder, error) {
+// openFolder makes a source of a folder. The version counts if the folder itself has none, which is that of the one
+// vllm-VERSION.dist-info next to the package.
+func openFolder(path, version string) (*folder, error) {
 	info, err := os.Stat(filepath.Join(path, ours))
 	if err != nil || !info.IsDir() {
 		const want = "want a checkout, an unpacked wheel, or the site-packages of an installation"
-		return nil, fmt.Errorf("folder %s: it holds no folder %s: %s", path, ours, want)
+		return nil, fmt.Errorf("folder %s: it has no folder %s: %s", path, ours, want)
 	}
 	found, err := filepath.Glob(filepath.Join(path, ours+"-*.dist-info"))
 	if version == "" && err == nil && len(found) == 1 {
 		version = strings.TrimPrefix(strings.TrimSuffix(filepath.Base(found[0]), ".dist-info"), ours+"-")
 	}
-	return &Folder{path, version}, nil
+	return &folder{path, version}, nil
 }
 
-// Read implements [Source].
-func (f *Folder) Read(ctx context.Context, paths []string) (map[string][]byte, error) {
+func (f *folder) read(ctx context.Context, paths []string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, p := range paths {
 		if err := ctx.Err(); err != nil {
@@ -94,46 +89,39 @@ func (f *Folder) Read(ctx context.Context, paths []string) (map[string][]byte, e
 	return files, nil
 }
 
-// Version implements [Source].
-func (f *Folder) Version() (string, error) { return f.version, nil }
+func (f *folder) version() (string, error) { return f.named, nil }
 
-// Where implements [Source].
-func (f *Folder) Where() string { return f.path }
+func (f *folder) where() string { return f.path }
 
 // ErrNotNamed is in the error of a name that no release can have, nor any file.
 var ErrNotNamed = errors.New("want a version, a wheel, a folder or a URL")
 
-// ErrYanked is in the error of a release that was withdrawn.
-var ErrYanked = errors.New("it was yanked")
-
-// A Release is a source that was opened by its name. Close it after use.
-type Release struct {
-	Source
-	// Warning is what its reader should know: that it was yanked, and why. Mostly empty.
-	Warning string
+// A release is a source that was opened by its name.
+type release struct {
+	source
+	warning string // for the user: that it was yanked, and why. Mostly empty.
 
 	wheel *pypi.Wheel // nil for a folder
 }
 
-// Close closes a wheel on disk.
-func (r *Release) Close() error {
-	if r.wheel == nil {
-		return nil
+// close closes a wheel on disk.
+func (r *release) close() {
+	if r.wheel != nil {
+		_ = r.wheel.Close() // it was only read
 	}
-	return r.wheel.Close()
 }
 
-// Downloaded is how many bytes were downloaded until now, the directory of the wheel included.
-func (r *Release) Downloaded() int64 {
+// downloaded is how many bytes were downloaded until now, the directory of the wheel included.
+func (r *release) downloaded() int64 {
 	if r.wheel == nil {
 		return 0
 	}
 	return r.wheel.Downloaded()
 }
 
-// Open finds what a request names, in this order: a file of the index, the URL of a wheel, a folder, a wheel on disk, or a
-// version in the index. A version that was yanked is [ErrYanked] unless it is wanted all the same.
-func Open(ctx context.Context, index *pypi.Index, r sources.Request) (*Release, error) {
+// open finds what a request names, in this order: a file of the index, the URL of a wheel, a folder, a wheel on disk, or a
+// version in the index. A version that was yanked is an error unless it is wanted all the same.
+func open(ctx context.Context, index *pypi.Index, r Request) (*release, error) {
 	name := r.Name
 	info, err := os.Stat(name)
 	isFolder := err == nil && info.IsDir()
@@ -145,38 +133,38 @@ func Open(ctx context.Context, index *pypi.Index, r sources.Request) (*Release, 
 		if urlErr == nil && u.Host != "" {
 			name = u.Redacted() // it may have credentials
 		}
-		return nil, fmt.Errorf("a version beside %s: only a folder may need one: %w", name, ErrNotNamed)
+		return nil, fmt.Errorf("%s and a version: only a folder may need one: %w", name, ErrNotNamed)
 	case strings.Contains(name, "://"):
 		if urlErr != nil {
 			return nil, fmt.Errorf("the URL of the wheel cannot be read: %w", ErrNotNamed)
 		}
 		return openWheel(ctx, index, pypi.File{Name: path.Base(u.Path), URL: name}, "")
 	case isFolder:
-		folder, err := OpenFolder(name, r.Version)
+		f, err := openFolder(name, r.Version)
 		if err != nil {
 			return nil, err
 		}
-		return &Release{Source: folder}, nil
+		return &release{source: f}, nil
 	case err == nil || strings.HasSuffix(name, ".whl"):
-		wheel, err := pypi.OpenFile(name)
+		w, err := pypi.OpenFile(name)
 		if err != nil {
 			return nil, err
 		}
-		return &Release{Source: Wheel{wheel}, wheel: wheel}, nil
+		return &release{source: wheel{w}, wheel: w}, nil
 	}
 	return openVersion(ctx, index, name, r.Yanked)
 }
 
-func openWheel(ctx context.Context, index *pypi.Index, file pypi.File, warning string) (*Release, error) {
-	wheel, err := index.OpenWheel(ctx, file)
+func openWheel(ctx context.Context, index *pypi.Index, file pypi.File, warning string) (*release, error) {
+	w, err := index.OpenWheel(ctx, file)
 	if err != nil {
 		return nil, err
 	}
-	return &Release{Source: Wheel{wheel}, Warning: warning, wheel: wheel}, nil
+	return &release{source: wheel{w}, warning: warning, wheel: w}, nil
 }
 
 // openVersion opens a wheel of a release. All of a release hold the same Python sources.
-func openVersion(ctx context.Context, index *pypi.Index, name string, yanked bool) (*Release, error) {
+func openVersion(ctx context.Context, index *pypi.Index, name string, yanked bool) (*release, error) {
 	build, err := compat.ParseBuild(name)
 	if err != nil {
 		return nil, fmt.Errorf("%q is not a version, and there is no such file: %w", name, ErrNotNamed)
@@ -203,7 +191,7 @@ func wheelOf(r pypi.Release, yanked bool) (file pypi.File, warning string, err e
 	if r.Yanked {
 		why := cmp.Or(r.Reason, "no reason is given")
 		if !yanked {
-			return file, "", fmt.Errorf("%w (%s): pass --yanked to read it all the same", ErrYanked, why)
+			return file, "", fmt.Errorf("it was yanked (%s): pass --yanked to read it all the same", why)
 		}
 		warning = fmt.Sprintf("release %s was yanked: %s", r.Version, why)
 		r.Yanked, r.Files = false, slices.Clone(r.Files)

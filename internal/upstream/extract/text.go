@@ -11,8 +11,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// profileText is a profile as tables for people. Its names and types come from foreign sources.
-func profileText(p *protocol.Profile) string {
+// Text is a profile as tables for people. Its names and types come from foreign sources.
+func Text(p *protocol.Profile) string {
 	var b, safe strings.Builder
 	commit := ""
 	if p.Commit != "" {

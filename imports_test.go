@@ -76,7 +76,7 @@ var importRules = map[string][]string{
 	"internal/report":          {"conformance", "compat", "internal/check", "github.com/sethvargo/go-githubactions"},
 	"internal/report/page":     {},
 	"internal/report/sarif":    {},
-	"internal/inspect":         {"trace", "internal/engine", "internal/report/page", "golang.org/x/image"},
+	"internal/inspect":         {"trace", "internal/engine", "internal/report/page"},
 	"internal/inspect/convert": {"trace", "internal/inspect"},
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
 

@@ -40,14 +40,13 @@ type calibrateOptions struct {
 	opt      inspect.Options
 	fits     []string
 	predicts []string
-	plots    plotOptions
+	plots    string
 	samples  string
 	whatIf   []string
 	asJSON   bool
 	wire     wireOptions
 
 	caching, noCaching bool
-	cachingWord        string
 }
 
 func newInspectCalibrateCommand(env *environment) *cobra.Command {
@@ -89,7 +88,7 @@ func (opts *calibrateOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&opts.predicts, "predict", nil, "trace `FILE` to predict; required; may be repeated, and all are judged together")
 	flags.Uint64Var(&opts.opt.Seed, "seed", 1, "seed for the random times of the model")
 	flags.IntVar(&opts.opt.Runs, "runs", inspect.DefaultRuns, "number of times that the requests are answered, with other random times each; the prediction is all of them together")
-	opts.plots.add(flags)
+	addPlotsFlag(flags, &opts.plots)
 	flags.StringVar(&opts.samples, "dump-samples", "", "`FILE` to write all recorded and predicted times to, as JSON (default none)")
 	flags.StringArrayVar(&opts.whatIf, "what-if", nil, "also predict with another engine or load: a list of `KEY=VALUE` separated by commas; keys are max_num_seqs, max_num_batched_tokens, block_size, "+
 		"num_gpu_blocks_override, enable_prefix_caching, and rate (2: requests come twice as fast); may be repeated, and changes no verdict")
@@ -106,15 +105,10 @@ func (opts *calibrateOptions) addFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&opts.opt.Engine.Blocks, "num-gpu-blocks-override", 0, "number of KV cache blocks (default as many as are needed)")
 	flags.BoolVar(&opts.caching, "enable-prefix-caching", false, "turn on prefix caching (default that in engine_config of the trace, else on)")
 	flags.BoolVar(&opts.noCaching, "no-enable-prefix-caching", false, "turn off prefix caching")
-	flags.StringVar(&opts.cachingWord, "prefix-caching", "auto", "auto, true or false")
-	mustLookup(flags, "prefix-caching").Hidden = true // its old name
 	grouped(flags, "Engine of --predict")
 }
 
 func runInspectCalibrate(ctx context.Context, env *environment, opts calibrateOptions) error {
-	if err := opts.plots.check(); err != nil {
-		return err
-	}
 	if err := opts.read(env); err != nil {
 		return err
 	}
@@ -142,7 +136,7 @@ func runInspectCalibrate(ctx context.Context, env *environment, opts calibrateOp
 			return infra(fmt.Errorf("write samples: %w", err))
 		}
 	}
-	if err := opts.plots.write(result.Plots()); err != nil {
+	if err := writePlots(opts.plots, result.Plots()); err != nil {
 		return err
 	}
 	if !result.Pass {
@@ -199,11 +193,7 @@ func (opts *calibrateOptions) readEngine() error {
 			return fmt.Errorf("--%s %d: want a number above 0", limit.flag, limit.value)
 		}
 	}
-	word, err := chooseOne("--prefix-caching", opts.cachingWord, "auto", "true", "false")
-	if err != nil {
-		return err
-	}
-	on, off := opts.caching || word == "true", opts.noCaching || word == "false"
+	on, off := opts.caching, opts.noCaching
 	switch {
 	case on && off:
 		return errors.New("--enable-prefix-caching and --no-enable-prefix-caching: give only one of them")

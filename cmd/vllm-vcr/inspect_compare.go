@@ -23,7 +23,7 @@ type inspectCompareOptions struct {
 	limits    map[string]string
 	format    string
 	html      string
-	plots     plotOptions
+	plots     string
 	baselines []string
 	together  bool
 	asJSON    bool
@@ -65,7 +65,7 @@ func newInspectCompareCommand(env *environment) *cobra.Command {
 	grouped(flags, "Verdict")
 	flags.StringVar(&opts.format, "format", formText, "output format: text, json or markdown")
 	flags.StringVar(&opts.html, "html", "", "also write the comparison with plots as an HTML page to this `FILE`")
-	opts.plots.add(flags)
+	addPlotsFlag(flags, &opts.plots)
 	addJSONFlag(flags, &opts.asJSON)
 	return cmd
 }
@@ -73,9 +73,6 @@ func newInspectCompareCommand(env *environment) *cobra.Command {
 func runInspectCompare(env *environment, paths []string, opts inspectCompareOptions) error {
 	format, err := chooseOne("--format", opts.format, formText, formJSON, formMarkdown)
 	if err != nil {
-		return err
-	}
-	if err := opts.plots.check(); err != nil {
 		return err
 	}
 	opts.opt.Limits = map[string]float64{}
@@ -123,7 +120,7 @@ func runInspectCompare(env *environment, paths []string, opts inspectCompareOpti
 			return infra(fmt.Errorf("write comparison: %w", err))
 		}
 	}
-	if err := opts.plots.write(result.Plots()); err != nil {
+	if err := writePlots(opts.plots, result.Plots()); err != nil {
 		return err
 	}
 	switch {
@@ -135,32 +132,19 @@ func runInspectCompare(env *environment, paths []string, opts inspectCompareOpti
 	return nil
 }
 
-// plotOptions are the flags of commands that draw plots.
-type plotOptions struct {
-	folder string
-	format inspect.Format
+// addPlotsFlag adds the flag of commands that draw plots.
+func addPlotsFlag(flags *pflag.FlagSet, folder *string) {
+	flags.StringVar(folder, "plots", "", "`FOLDER` to write plots to, as SVG: distributions and quantiles (default none)")
 }
 
-func (p *plotOptions) add(flags *pflag.FlagSet) {
-	flags.StringVar(&p.folder, "plots", "", "`FOLDER` to write plots to: distributions and quantiles (default none)")
-	flags.StringVar((*string)(&p.format), "plot-format", string(inspect.SVG), "`FORMAT` of the images of --plots: svg or png")
-}
-
-func (p *plotOptions) check() error {
-	_, err := chooseOne("--plot-format", p.format, inspect.SVG, inspect.PNG)
-	return err
-}
-
-// write writes the pictures, if a folder is given.
-func (p *plotOptions) write(plots []inspect.Plot) error {
-	if p.folder == "" {
+// writePlots writes the pictures, if a folder is given.
+func writePlots(folder string, plots []inspect.Plot) error {
+	if folder == "" {
 		return nil
 	}
-	err := os.MkdirAll(p.folder, 0o755)
+	err := os.MkdirAll(folder, 0o755)
 	for _, plot := range plots {
-		err = errors.Join(err, writeFile(filepath.Join(p.folder, plot.Name+"."+string(p.format)), func(w io.Writer) error {
-			return plot.Write(w, p.format)
-		}))
+		err = errors.Join(err, writeFile(filepath.Join(folder, plot.Name+".svg"), plot.Write))
 	}
 	if err != nil {
 		return infra(fmt.Errorf("write plots: %w", err))

@@ -15,7 +15,7 @@ import (
 // timelineOptions are the flags of inspect timeline.
 type timelineOptions struct {
 	from, most         int
-	svg, png           string
+	svg                string
 	html, perfetto     string
 	steps              string
 	perRequest, asJSON bool
@@ -30,7 +30,7 @@ func newInspectTimelineCommand(env *environment) *cobra.Command {
 			"first token, and how long it produced output.\n\n" +
 			"--perfetto writes a file for https://ui.perfetto.dev: a track for each slot with the spans of its requests (queued, " +
 			"prefill, decode), arrows between the turns of a conversation, the steps of the engine, and counters. --html writes a " +
-			"page with zoom and filter that needs no network. --svg and --png write an image.\n\n" +
+			"page with zoom and filter that needs no network. --svg writes an image.\n\n" +
 			"A trace does not say when the engine began with a prompt. This time is inferred: outputs of the same step have the " +
 			"same time, and a step computes at most max_num_batched_tokens tokens (of engine_config in the trace, else 8192).",
 		Example: "  vllm-vcr inspect timeline run.jsonl.gz --requests 40 --svg run.svg\n" +
@@ -46,7 +46,6 @@ func newInspectTimelineCommand(env *environment) *cobra.Command {
 	flags.IntVar(&opts.from, "from", 0, "first request to show, counted from 0 in order of arrival (default 0)")
 	flags.IntVar(&opts.most, "requests", 0, "number of requests to show (default all)")
 	flags.StringVar(&opts.svg, "svg", "", "write the timeline as an SVG image to this `FILE`, instead of text to stdout")
-	flags.StringVar(&opts.png, "png", "", "write the timeline as a PNG image to this `FILE`, instead of text to stdout")
 	flags.StringVar(&opts.html, "html", "", "write the timeline as an HTML page to this `FILE`, instead of text to stdout")
 	flags.StringVar(&opts.perfetto, "perfetto", "", "write the timeline as Chrome trace JSON to this `FILE`, instead of text to stdout")
 	flags.StringVar(&opts.steps, "step-stats", "", "`FILE` that record --step-stats-out wrote with the trace: its steps and counters go into the file of --perfetto (default steps that are inferred from the trace)")
@@ -69,7 +68,7 @@ func runInspectTimeline(env *environment, path string, opts timelineOptions) err
 	for _, note := range timeline.Notes {
 		env.printErr("note: " + path + ": " + note)
 	}
-	if opts.svg != "" || opts.png != "" {
+	if opts.svg != "" {
 		if err := timeline.CheckPicture(); err != nil {
 			return err
 		}
@@ -86,8 +85,7 @@ func runInspectTimeline(env *environment, path string, opts timelineOptions) err
 		path  string
 		write func(io.Writer) error
 	}{
-		{opts.svg, func(w io.Writer) error { return timeline.Picture(w, inspect.SVG) }},
-		{opts.png, func(w io.Writer) error { return timeline.Picture(w, inspect.PNG) }},
+		{opts.svg, timeline.Picture},
 		{opts.html, timeline.HTML},
 		{opts.perfetto, func(w io.Writer) error { return timeline.Perfetto(w, perfetto) }},
 	} {

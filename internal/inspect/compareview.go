@@ -1,8 +1,8 @@
 package inspect
 
 import (
-	"bufio"
 	"fmt"
+	"html/template"
 	"io"
 	"strings"
 
@@ -165,72 +165,54 @@ func (c *Comparison) sizesPlot(names []string) []Plot {
 	return []Plot{{"tokens-of-outputs", f}}
 }
 
-// comparePage is what the page has besides the style of all pages.
-const comparePage = page.Markup(`
-.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(420px, 1fr)); gap: 16px; }
-.plots svg { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 8px; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-.verdict { font-size: 18px; font-weight: 600; }
-.worse { color: var(--fail); } .better { color: var(--pass); } .unclear { color: var(--known); }
-`)
+var comparePage = page.NewTemplate(pages, template.FuncMap{"short": short}, "compare.html", "figure.svg")
+
+// compareData is what compare.html shows.
+type compareData struct {
+	Baseline, Verdict  string
+	Passes             bool
+	Regressions, Notes []string
+	Tables             []tableData
+	Plots              []figureData
+}
+
+type tableData struct {
+	Title string
+	Head  []cellData
+	Rows  [][]cellData
+}
+
+type cellData struct{ Class, Text string }
 
 // HTML writes the comparison as a page that needs nothing else, with its plots.
 func (c *Comparison) HTML(w io.Writer) error {
-	var tables page.Contents
-	for _, t := range c.tables() {
-		tables = append(tables, t.html())
-	}
-	var notes page.Contents
-	for _, note := range c.Notes {
-		notes = append(notes, page.El("li", page.Text(safetext.Line(note))))
-	}
-	var worse page.Contents
+	data := compareData{Baseline: c.Traces[0].Name, Verdict: c.verdict(), Passes: c.Pass && c.Judged > 0, Notes: c.Notes}
 	for i := range c.Regressions {
-		worse = append(worse, page.El("li", page.Text(safetext.Line(c.Regressions[i].sentence()))))
+		data.Regressions = append(data.Regressions, c.Regressions[i].sentence())
 	}
-	class := "verdict worse"
-	if c.Pass && c.Judged > 0 {
-		class = "verdict better"
+	for _, t := range c.tables() {
+		one := tableData{Title: t.title, Head: t.cells(t.head)}
+		for _, row := range t.rows {
+			one.Rows = append(one.Rows, t.cells(row))
+		}
+		data.Tables = append(data.Tables, one)
 	}
-	plots := page.Each(c.Plots(), func(p Plot) page.Later {
-		return func(w *bufio.Writer) { _ = p.Write(w, SVG) } // w keeps the error
-	})
-	return page.Write(w, page.Lines(
-		page.Doctype,
-		page.El("html", page.Attr("lang", "en"), page.NL, page.Lines(
-			page.El("head", page.NL, page.Meta, page.Lines(
-				page.El("title", page.Text("Comparison with "+safetext.Line(c.Traces[0].Name))), page.El("style", page.Style, comparePage))),
-			page.El("body", page.NL, page.El("main", page.NL, page.Lines(
-				page.El("h1", page.Text("Comparison with "+safetext.Line(c.Traces[0].Name))),
-				page.El("p", page.Class(class), page.Text(c.verdict())),
-				page.When(len(worse) > 0, page.El("h2", page.Text("Regressions, the largest first")), page.El("ol", worse)),
-				page.When(len(notes) > 0, page.El("h2", page.Text("Notes")), page.El("ul", notes)),
-				tables, page.El("h2", page.Text("Plots")), page.El("div", page.Class("plots"), page.NL, plots))))))))
+	for _, p := range c.Plots() {
+		data.Plots = append(data.Plots, p.figure.data())
+	}
+	return comparePage.Write(w, data)
 }
 
-func (t *table) html() page.Content {
-	cell := func(tag page.Markup, c int, text string) page.Content {
-		class := ""
+func (t *table) cells(row []string) (all []cellData) {
+	for c, text := range row {
+		var class []string
 		if c >= t.left {
-			class = "number"
+			class = append(class, "number")
 		}
-		switch text {
-		case verdictWorse, verdictBetter, verdictUnclear:
-			class += " " + text
+		if text == verdictWorse || text == verdictBetter || text == verdictUnclear {
+			class = append(class, text)
 		}
-		return page.El(tag, page.AttrWhen(class != "", page.Class(class)), page.Text(safetext.Line(text)))
+		all = append(all, cellData{strings.Join(class, " "), text})
 	}
-	row := func(tag page.Markup, cells []string) page.Content {
-		var all page.Contents
-		for c, text := range cells {
-			all = append(all, cell(tag, c, text))
-		}
-		return page.El("tr", all)
-	}
-	var rows page.Contents
-	for _, cells := range t.rows {
-		rows = append(rows, row("td", cells), page.NL)
-	}
-	return page.Lines(page.When(t.title != "", page.El("h2", page.Text(t.title))),
-		page.El("div", page.Class("wide"), page.El("table", page.El("thead", row("th", t.head)), page.NL, page.El("tbody", page.NL, rows))))
+	return all
 }

@@ -48,7 +48,7 @@ func (s *inferred) find(at int64) int {
 // infer finds the steps, and when the engine began with each prompt.
 func (t *Timeline) infer() {
 	if t.many {
-		t.Notes = append(t.Notes, "the trace has more than "+strconv.Itoa(mostGaps)+" outputs: single outputs and the steps of the engine are left out")
+		t.Notes = append(t.Notes, "the trace has more than "+strconv.Itoa(maxGaps)+" outputs: single outputs and the steps of the engine are left out")
 		return
 	}
 	s := &t.steps

@@ -3,9 +3,6 @@ package inspect
 import (
 	"fmt"
 	"io"
-	"math"
-
-	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
 // Plot is a picture of a report.
@@ -16,8 +13,8 @@ type Plot struct {
 	figure figure
 }
 
-// Write writes the picture.
-func (p *Plot) Write(w io.Writer, format Format) error { return p.figure.write(w, format) }
+// Write writes the picture as SVG. It follows the reader's choice of light or dark.
+func (p *Plot) Write(w io.Writer) error { return p.figure.write(w) }
 
 // Plots are how many gaps and first tokens took longer than a time, and the quantiles of
 // what was predicted over those of what was real. There are none of times that are all 0.
@@ -95,10 +92,10 @@ func survivalOf(name, color string, t times, x axis) line {
 // thinly are indices from 0 to n-1, ascending: all of them, or of many half for the slowest tenth.
 func thinly(n int) []int {
 	var all []int
-	for k := range min(n, mostPoints) {
+	for k := range min(n, maxPoints) {
 		i := k
-		if n > mostPoints {
-			i = int(towardsSlow(float64(k)/(mostPoints-1)) * float64(n-1))
+		if n > maxPoints {
+			i = int(towardsSlow(float64(k)/(maxPoints-1)) * float64(n-1))
 		}
 		if len(all) == 0 || i > all[len(all)-1] {
 			all = append(all, i)
@@ -119,142 +116,10 @@ func towardsSlow(part float64) float64 {
 // quantilesOf is one distribution over another.
 func quantilesOf(name, color string, real, other times, x axis) line {
 	l := line{name: name, color: color}
-	for i := 1; i < mostPoints; i++ {
-		q := float64(i) / mostPoints
+	for i := 1; i < maxPoints; i++ {
+		q := float64(i) / maxPoints
 		inside := func(ms float64) float64 { return min(max(ms, x.low), x.high) }
 		l.points = append(l.points, [2]float64{inside(real.quantile(q)), inside(other.quantile(q))})
 	}
 	return l
-}
-
-// figure is one plot of lines over two axes.
-type figure struct {
-	title, xName, yName string
-	x, y                axis
-	lines               []line
-	marks               []mark
-}
-
-// axis is the range that is shown, on a scale of decades or an even one.
-type axis struct {
-	low, high float64
-	decades   bool
-}
-
-// line is a curve; level lines go sideways first, as those of samples do.
-type line struct {
-	name, color string
-	points      [][2]float64
-	steps       bool
-	dashed      bool
-}
-
-type mark struct {
-	name string
-	x    float64
-}
-
-// Places in a figure, in its own units.
-const (
-	figureWidth, figureHeight = 640, 420
-	plotLeft, plotRight       = 64, 624
-	plotTop, plotBottom       = 56, 368
-	legendWidth               = 180 // of each line, at most
-	letterWidth               = 6   // of a name in the legend
-	mostPoints                = 400 // of a line: more would not be seen
-)
-
-// at is the part of the way from low to high, 0 to 1.
-func (a axis) at(v float64) float64 {
-	if a.decades {
-		return math.Log(math.Max(v, a.low)/a.low) / math.Log(a.high/a.low)
-	}
-	return (v - a.low) / (a.high - a.low)
-}
-
-// ticks are the places that have a number.
-func (a axis) ticks() []float64 {
-	var ticks []float64
-	if a.decades {
-		for decade := math.Pow(10, math.Floor(math.Log10(a.low))); decade <= a.high; decade *= 10 {
-			for _, n := range []float64{1, 2, 5} {
-				if v := n * decade; v >= a.low*(1-1e-9) && v <= a.high*(1+1e-9) && (n == 1 || a.high/a.low < 500) {
-					ticks = append(ticks, v)
-				}
-			}
-		}
-		return ticks
-	}
-	width := math.Pow(10, math.Floor(math.Log10((a.high-a.low)/4)))
-	for _, n := range []float64{5, 2} {
-		if (a.high-a.low)/(n*width) >= 4 {
-			width *= n
-			break
-		}
-	}
-	for v := math.Ceil(a.low/width) * width; v <= a.high+width/1e6; v += width {
-		ticks = append(ticks, v)
-	}
-	return ticks
-}
-
-func (f *figure) px(x float64) float64 { return plotLeft + f.x.at(x)*(plotRight-plotLeft) }
-func (f *figure) py(y float64) float64 { return plotBottom - f.y.at(y)*(plotBottom-plotTop) }
-
-func (f *figure) write(w io.Writer, format Format) error {
-	out := format.begin(w, figureWidth, figureHeight, f.title)
-	out.text(figureWidth/2, 20, "middle", f.title)
-	f.axes(out)
-	for _, m := range f.marks {
-		x := f.px(m.x)
-		out.path("axis", marked, [2]float64{x, plotTop}, [2]float64{x, plotBottom})
-		out.text(x+4, plotTop+12, "start", m.name)
-	}
-	width := min(legendWidth, (plotRight-plotLeft)/max(len(f.lines), 1))
-	for i, l := range f.lines {
-		curve, key := curved, keyed
-		if l.dashed {
-			curve, key = dashed, stroke{keyed.width, dashed.dash, dashed.gap}
-		}
-		out.path(l.color, curve, f.points(l)...)
-		x := float64(plotLeft + width*i) // above the plot, where no curve is
-		out.path(l.color, key, [2]float64{x, plotTop - 16}, [2]float64{x + 24, plotTop - 16})
-		out.text(x+30, plotTop-12, "start", safetext.Clip(l.name, (width-30)/letterWidth))
-	}
-	return out.end()
-}
-
-func (f *figure) axes(out picture) {
-	for _, v := range f.x.ticks() {
-		x := f.px(v)
-		out.path("grid", thin, [2]float64{x, plotTop}, [2]float64{x, plotBottom})
-		out.path("axis", thin, [2]float64{x, plotBottom}, [2]float64{x, plotBottom + 5})
-		out.text(x, plotBottom+18, "middle", fmt.Sprintf("%g", round(v)))
-	}
-	for _, v := range f.y.ticks() {
-		y := f.py(v)
-		out.path("grid", thin, [2]float64{plotLeft, y}, [2]float64{plotRight, y})
-		out.path("axis", thin, [2]float64{plotLeft, y}, [2]float64{plotLeft - 5, y})
-		out.text(plotLeft-8, y+4, "end", fmt.Sprintf("%g", round(v)))
-	}
-	out.path("axis", thin, [2]float64{plotLeft, plotTop}, [2]float64{plotRight, plotTop}, [2]float64{plotRight, plotBottom},
-		[2]float64{plotLeft, plotBottom}, [2]float64{plotLeft, plotTop})
-	out.text((plotLeft+plotRight)/2, figureHeight-12, "middle", f.xName)
-	out.upright(16, (plotTop+plotBottom)/2, f.yName)
-}
-
-// round takes off what sums of parts have too much.
-func round(v float64) float64 { return math.Round(v*1e9) / 1e9 }
-
-// points are where a line is drawn.
-func (f *figure) points(l line) [][2]float64 {
-	points := make([][2]float64, 0, 2*len(l.points))
-	for i, p := range l.points {
-		x, y := f.px(p[0]), f.py(p[1])
-		if l.steps && i > 0 {
-			points = append(points, [2]float64{x, points[len(points)-1][1]})
-		}
-		points = append(points, [2]float64{x, y})
-	}
-	return points
 }

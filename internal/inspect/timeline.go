@@ -76,10 +76,10 @@ func (s *rowStore) add(r row) {
 
 func (s *rowStore) at(i int32) *row { return &s.pieces[i/rowPiece][i%rowPiece] }
 
-// mostGaps is how many outputs of a trace are kept one by one, and mostRows how many requests have a place in memory.
+// maxGaps is how many outputs of a trace are kept one by one, and maxRows how many requests have a place in memory.
 const (
-	mostGaps = 1 << 21
-	mostRows = 1 << 26
+	maxGaps = 1 << 21
+	maxRows = 1 << 26
 )
 
 // TimelineOptions choose what is taken out of a trace: at most Most requests, 0 for all, from the one that arrived as number
@@ -103,8 +103,8 @@ func ReadTimeline(r *trace.Reader, opt TimelineOptions) (*Timeline, error) {
 		switch {
 		case rec.ArrivalMs == nil:
 			missing++
-		case t.all.count == mostRows:
-			return nil, fmt.Errorf("%s: it has more than %d requests: split it", t.Name, mostRows)
+		case t.all.count == maxRows:
+			return nil, fmt.Errorf("%s: it has more than %d requests: split it", t.Name, maxRows)
 		default:
 			t.add(&rec, index, opt.Turns)
 		}
@@ -128,7 +128,7 @@ func (t *Timeline) add(r *trace.Record, index int, withTurns bool) {
 		}
 		t.turns.Add(r, one.last, int32(t.all.count))
 	}
-	if t.many = t.many || len(t.gaps)+len(r.ITLMs) > mostGaps; t.many {
+	if t.many = t.many || len(t.gaps)+len(r.ITLMs) > maxGaps; t.many {
 		t.gaps, t.sizes = nil, nil
 	} else {
 		t.gaps = append(t.gaps, r.ITLMs...)
@@ -265,70 +265,87 @@ const (
 	tallRow       = 14 // of few requests
 	flatRow       = 6
 	fewRows       = 100
-	// mostBars is how many requests a picture has at most: a browser needs seconds for more.
-	mostBars = 5000
+	// maxBars is how many requests a picture has at most: a browser needs seconds for more.
+	maxBars = 5000
 )
 
 // CheckPicture refuses a picture that is too large to look at.
 func (t *Timeline) CheckPicture() error {
-	if len(t.order) <= mostBars {
+	if len(t.order) <= maxBars {
 		return nil
 	}
 	return fmt.Errorf("%s: an image of %d requests is too large to look at, at most %d fit: choose some with --from and --requests, or write a page with --html",
-		t.Name, len(t.order), mostBars)
+		t.Name, len(t.order), maxBars)
 }
 
-// Picture writes the same as a picture: a bar for each request over an axis in seconds. The number of a request is that of its record;
-// a browser shows the times of one in an SVG where the mouse is.
-func (t *Timeline) Picture(w io.Writer, format Format) error {
+// timelineData is what timeline.svg shows.
+type timelineData struct {
+	Title                                         string
+	Height, AxisEnd, Middle, BarHeight, LabelDown int
+	Key                                           []keyData
+	Ticks                                         []tick
+	Rows                                          []rowData
+}
+
+type keyData struct {
+	Color, Name string
+	X           float64
+}
+
+type rowData struct {
+	Y            int
+	Label, Title string
+	Bars         []barData
+}
+
+type barData struct {
+	Color    string
+	X, Width float64
+}
+
+// Picture writes the same as an SVG image: a bar for each request over an axis in seconds. The number of a request is that
+// of its record; a browser shows the times of one where the mouse is.
+func (t *Timeline) Picture(w io.Writer) error {
 	rowHeight := tallRow
 	if len(t.order) > fewRows {
 		rowHeight = flatRow
 	}
 	seconds := axis{low: t.from / 1000, high: max(t.to, t.from+1) / 1000}
 	x := func(ms float64) float64 { return timelineLeft + seconds.at(ms/1000)*(timelineRight-timelineLeft) }
-	height := timelineTop + rowHeight*len(t.order) + 40
-	bottom := float64(height - 40)
-	title := fmt.Sprintf("%s in %.2f s", plural.Count(len(t.order), "request"), (t.to-t.from)/1000)
-	out := format.begin(w, 1000, height, title)
-	out.text(timelineLeft, 16, "start", title)
+	bottom := timelineTop + rowHeight*len(t.order)
+	data := timelineData{
+		Title:  fmt.Sprintf("%s in %.2f s", plural.Count(len(t.order), "request"), (t.to-t.from)/1000),
+		Height: bottom + 40, AxisEnd: bottom + 4, Middle: (timelineTop + bottom) / 2, BarHeight: rowHeight - 1, LabelDown: rowHeight/2 + 4,
+	}
 	for i, part := range t.parts() {
-		at := float64(timelineLeft + 260 + 170*i)
-		out.bar(part.color, at, 7, 24, 10)
-		out.text(at+30, 16, "start", part.name)
+		data.Key = append(data.Key, keyData{part.color, part.name, float64(timelineLeft + 260 + 170*i)})
 	}
-	for _, tick := range seconds.ticks() {
-		at, number := x(tick*1000), fmt.Sprintf("%g", round(tick))
-		out.path("grid", thin, [2]float64{at, timelineTop - 4}, [2]float64{at, bottom + 4})
-		out.text(at, timelineTop-8, "middle", number)
-		out.text(at, bottom+18, "middle", number)
+	for _, v := range seconds.ticks() {
+		data.Ticks = append(data.Ticks, tick{x(v * 1000), tickText(v)})
 	}
-	out.path("axis", thin, [2]float64{timelineLeft, timelineTop - 4}, [2]float64{timelineLeft, bottom + 4}, [2]float64{timelineRight, bottom + 4})
-	out.text((timelineLeft+timelineRight)/2, bottom+34, "middle", "s since the first request of the trace")
-	out.upright(16, (timelineTop+bottom)/2, "request")
 	every := (labelHeight + rowHeight - 1) / rowHeight
 	for n, i := range t.order {
 		r := t.all.at(i)
-		y := float64(timelineTop + rowHeight*n)
+		one := rowData{Y: timelineTop + rowHeight*n, Title: r.describe()}
 		if n%every == 0 {
-			out.text(timelineLeft-6, y+float64(rowHeight)/2+4, "end", fmt.Sprint(r.index))
+			one.Label = fmt.Sprint(r.index)
+		}
+		bar := func(color string, from, to float64) {
+			one.Bars = append(one.Bars, barData{color, x(from), max(x(to)-x(from), 0.3)})
 		}
 		first, last := r.shown()
-		bar := func(color string, from, to float64) {
-			out.bar(color, x(from), y, max(x(to)-x(from), 0.3), float64(rowHeight-1))
+		prefill := first
+		if r.isInferred {
+			prefill = min(max(r.prefill, r.arrival), first)
 		}
-		out.about(r.describe(), func() {
-			if !r.isInferred {
-				bar(colorWait, r.arrival, first)
-			} else {
-				prefill := min(max(r.prefill, r.arrival), first)
-				bar(colorWait, r.arrival, prefill)
-				bar(colorPrefill, prefill, first)
-			}
-			bar(colorDecode, first, last)
-		})
+		bar(colorWait, r.arrival, prefill)
+		if r.isInferred {
+			bar(colorPrefill, prefill, first)
+		}
+		bar(colorDecode, first, last)
+		data.Rows = append(data.Rows, one)
 	}
-	return out.end()
+	return images.WritePart(w, "timeline.svg", data)
 }
 
 // barPart is what a bar is made of, and its color.

@@ -51,7 +51,7 @@ func TestTimeline(t *testing.T) {
 	}
 	require.NoDiff(t, cmp.Diff(want, strings.Split(b.String(), "\n")), "(-want +got)")
 	b.Reset()
-	require.NoError(t, line.Picture(&b, SVG))
+	require.NoError(t, line.Picture(&b))
 	wellFormed(t, "timeline", b.Bytes())
 	if n := strings.Count(b.String(), "<rect class=\"bar c-"); n != 15 {
 		t.Errorf("%d bars, want 12, and 3 of the legend", n)
@@ -62,7 +62,7 @@ func TestTimeline(t *testing.T) {
 		`<rect class="bar c-orange" x="223.3" y="44" width="151.3" height="13"/>`,
 		`<title>request 1: at 0.0 ms, prompt begun after 10.0 ms, first token after 20.0 ms, ended after 30.0 ms (stop); 4 prompt tokens, 0 of them cached, 3 output tokens</title>`,
 		`text-anchor="end">1</text>`, `>0.06</text>`, `>s since the first request of the trace</text>`, `>request</text>`,
-		`@media (prefers-color-scheme:dark)`,
+		`@media (prefers-color-scheme: dark)`,
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %s in %s", want, b.String())
@@ -88,7 +88,7 @@ func TestTimelineOfNegativeTimes(t *testing.T) {
 	}
 	require.NoDiff(t, cmp.Diff(want, got), "(-want +got)")
 	b.Reset()
-	require.NoError(t, line.Picture(&b, SVG))
+	require.NoError(t, line.Picture(&b))
 	if wellFormed(t, "timeline", b.Bytes()); strings.Contains(b.String(), `width="-`) {
 		t.Errorf("a bar of negative width: %s", b.String())
 	}
@@ -173,7 +173,7 @@ func TestTimelineNotes(t *testing.T) {
 
 func TestTimelineTooLargeForSVG(t *testing.T) {
 	var records []trace.Record
-	for i := range mostBars + 1 {
+	for i := range maxBars + 1 {
 		records = append(records, record(float64(i), 4, 1))
 	}
 	err := mustTimeline(t, recorded(records...)).CheckPicture()

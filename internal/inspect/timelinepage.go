@@ -1,12 +1,12 @@
 package inspect
 
 import (
-	"bufio"
-	_ "embed"
 	"fmt"
+	"html/template"
 	"io"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
@@ -14,60 +14,32 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-var (
-	//go:embed page/timeline.css
-	timelineStyle page.Markup
-	//go:embed page/timeline.js
-	timelineScript page.Markup
-)
+var timelinePage = page.NewTemplate(pages, nil, "timeline.html")
 
 // HTML writes the timeline as a page that needs nothing else: bars on a canvas that can be zoomed and filtered.
 func (t *Timeline) HTML(w io.Writer) error {
-	title := fmt.Sprintf("%s of %s in %.2f s", plural.Count(len(t.order), "request"), safetext.Line(t.Name), (t.to-t.from)/1000)
-	key := page.Contents{}
-	for i, p := range t.parts() {
-		class := []string{"wait", "prefill", "decode"}[i]
-		if p.color == colorDecode {
-			class = "decode"
-		}
-		key = append(key, page.El("i", page.Class(class)), page.Text(p.name))
+	type key struct{ Class, Name string }
+	var keys []key
+	for _, p := range t.parts() {
+		keys = append(keys, key{map[string]string{colorWait: "wait", colorPrefill: "prefill", colorDecode: "decode"}[p.color], p.name})
 	}
-	button := func(id, name, hint string) page.Content {
-		return page.El("button", page.Attr("id", id), page.Attr("title", hint), page.Text(name))
-	}
-	var notes page.Contents
-	for _, note := range t.Notes {
-		notes = append(notes, page.El("p", page.Class("quiet"), page.Text(safetext.Line("note: "+note))))
-	}
-	return page.Write(w, page.Lines(
-		page.Doctype,
-		page.El("html", page.Attr("lang", "en"), page.NL, page.Lines(
-			page.El("head", page.NL, page.Meta, page.Lines(
-				page.El("title", page.Text(title)), page.El("style", page.Style, timelineStyle))),
-			page.El("body", page.NL, page.Lines(
-				page.El("main", page.NL, page.Lines(
-					page.El("h1", page.Text(title)), notes,
-					page.El("div", page.Class("tools"), page.NL, page.Lines(
-						page.El("label", page.Text("rows "), page.El("select", page.Attr("id", "rows"),
-							page.El("option", page.Attr("value", "slots"), page.Text("slots")),
-							page.El("option", page.Attr("value", "requests"), page.Text("requests")))),
-						button("in", "+", "zoom in (mouse wheel, +)"), button("out", "−", "zoom out (mouse wheel, -)"), button("all", "all", "show everything (0)"),
-						button("taller", "taller", "taller rows (Alt and mouse wheel)"), button("flatter", "flatter", "flatter rows (Alt and mouse wheel)"),
-						page.Void("input", page.Attr("id", "filter"), page.Attr("type", "search"), page.Attr("aria-label", "filter"),
-							page.Attr("placeholder", "filter: 12, 100-200, ttft>500, cached=0")),
-						page.El("span", page.Attr("id", "status"), page.Attr("role", "status")), page.El("span", page.Class("key quiet"), key))),
-					page.El("div", page.Attr("id", "plot"),
-						page.El("canvas", page.Attr("id", "canvas"), page.Attr("tabindex", "0"), page.Attr("role", "img"), page.Attr("aria-label", title)),
-						page.El("div", page.Attr("id", "tip"), page.Bare("hidden"))),
-					page.El("noscript", page.Text("This page draws with JavaScript. Without it, use the text of vllm-vcr inspect timeline.")))),
-				page.El("script", page.Attr("type", "application/json"), page.Attr("id", "data"), page.Later(t.columns)),
-				page.El("script", timelineScript)))))))
+	var data strings.Builder
+	t.columns(&data)
+	return timelinePage.Write(w, struct {
+		Title string
+		Notes []string
+		Key   []key
+		Data  template.JS
+	}{
+		fmt.Sprintf("%s of %s in %.2f s", plural.Count(len(t.order), "request"), safetext.Line(t.Name), (t.to-t.from)/1000),
+		t.Notes, keys, template.JS(data.String()),
+	})
 }
 
 // columns writes the requests as JSON: an array for each kind of value, which a browser reads faster than objects. It has
 // numbers, and the names of finish reasons, and nothing of the trace's own text. Times are in ms since the first arrival, or since the
 // request's own.
-func (t *Timeline) columns(w *bufio.Writer) {
+func (t *Timeline) columns(w *strings.Builder) {
 	place := make([]int32, t.all.count) // in the order, by row; from 1
 	for n, i := range t.order {
 		place[i] = int32(n) + 1

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
-	"github.com/vllm-vcr/conformance/internal/report/page"
 )
 
 // covered says in a line what is covered of a vLLM line: "wire covered: 93 of 323 fields, 8 of 26 utilities, …".
@@ -110,59 +109,26 @@ func unreachables(d *coverage.Details) (all []outOfReach) {
 	return all
 }
 
-// coverageSection has a row for each line, and, where it was asked for, a list of all fields.
-func coverageSection(d *Document) page.Contents {
-	return page.When(len(d.Coverage) > 0, page.NL, page.Lines(
-		page.El("h2", page.Text("Coverage of the wire")),
-		page.El("div", page.Class("wide"), page.El("table", page.Class("matrix"), page.NL, page.Lines(
-			page.El("thead", page.El("tr", page.Each(
-				[]string{"vLLM", "fields", "unreachable", "seen", "several values", "compared", "proven by a fault", "utilities", "enumeration members", "kinds of message", "frontends", "model runners"},
-				func(name string) page.Element { return page.El("th", page.Text(name)) }))),
-			page.El("tbody", page.NL, page.Each(d.Coverage, coverageRow))))),
-		page.Each(d.Coverage, coverageFields)))
-}
+// coverageRow is the state of a field, method, member or message.
+type coverageRow struct{ Feature, Name, State string }
 
-func coverageRow(c Coverage) page.Contents {
-	compared, proven := "–", "–"
-	if c.Details != nil {
-		compared, proven = fmt.Sprint(c.Fields.Compared), fmt.Sprint(c.Fields.Proven)
-	}
-	part := func(s coverage.Share) string { return fmt.Sprintf("%d of %d", s.Seen, s.Declared) }
-	cells := []string{
-		fmt.Sprint(c.Fields.Declared), fmt.Sprint(c.Fields.Unreachable), fmt.Sprint(c.Fields.Seen), fmt.Sprint(c.Fields.Varied), compared, proven,
-		part(c.Utilities), part(c.Members), part(c.Messages), orNone(c.Frontends), orNone(c.Runners),
-	}
-	return page.Lines(page.El("tr",
-		page.El("th", page.Text(c.Line)),
-		page.Each(cells, func(cell string) page.Element { return page.El("td", page.Class("number"), page.Text(cell)) })))
-}
-
-// coverageFields lists the state of everything of a line, folded.
-func coverageFields(c Coverage) page.Contents {
-	if c.Details == nil {
-		return nil
-	}
-	row := func(feature, name, state string) page.Contents {
-		return page.Lines(page.El("tr", page.El("td", page.Text(feature)), page.El("td", page.El("code", page.Text(name))), page.El("td", page.Text(state))))
-	}
-	var rows page.Contents
+// coverageRows returns the state of everything of a line, by feature.
+func coverageRows(c Coverage) (rows []coverageRow) {
 	for _, feature := range coverage.Features() {
 		for _, f := range c.Details.Fields {
 			if f.Feature == feature {
-				rows = append(rows, row(feature, f.Name, fieldText(f)))
+				rows = append(rows, coverageRow{feature, f.Name, fieldText(f)})
 			}
 		}
 		for _, items := range [][]coverage.ItemState{c.Details.Utilities, c.Details.Members, c.Details.Messages} {
 			for _, i := range items {
 				if i.Feature == feature {
-					rows = append(rows, row(feature, i.Name, fieldText(coverage.FieldState{Seen: i.Seen, Unreachable: i.Unreachable})))
+					rows = append(rows, coverageRow{feature, i.Name, fieldText(coverage.FieldState{Seen: i.Seen, Unreachable: i.Unreachable})})
 				}
 			}
 		}
 	}
-	return page.Lines(page.El("details",
-		page.El("summary", page.Text("all fields of "+c.Line)),
-		page.El("div", page.Class("wide"), page.El("table", page.Class("matrix"), page.NL, rows))))
+	return rows
 }
 
 // fieldText says in words how far a field is covered.

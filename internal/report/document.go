@@ -1,11 +1,11 @@
 package report
 
 import (
+	"html/template"
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/report/page"
 )
 
 // SchemaVersion is the value of a document's schema key. It changes when a key
@@ -30,8 +30,8 @@ type Document struct {
 	Cases    []Case                `json:"cases"`
 	// Coverage is how much of the wire the goldens show, by line.
 	Coverage []Coverage `json:"coverage,omitempty"`
-	// Preface stands in the HTML report before all else.
-	Preface page.Contents `json:"-"`
+	// Preface comes first in the HTML report.
+	Preface template.HTML `json:"-"`
 }
 
 // Counts are how many cases had each verdict, and Line sums up those of a vLLM line.

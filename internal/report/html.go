@@ -1,142 +1,244 @@
 package report
 
 import (
-	_ "embed"
+	"embed"
+	"fmt"
+	"html/template"
 	"io"
-	"maps"
-	"slices"
+	"io/fs"
 	"strconv"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/check/coverage"
 	"github.com/vllm-vcr/conformance/internal/report/page"
 )
 
-var (
-	//go:embed assets/style.css
-	pageStyle page.Markup
-	//go:embed assets/script.js
-	pageScript page.Markup
+const (
+	openCards    = 10  // failed cases that are unfolded
+	openCases    = 100 // a page of more cases has its lines folded
+	htmlFailures = 5   // failures of a case that are shown
 )
 
-// openCards is how many of the failed cases are unfolded.
-const openCards = 10
+//go:embed assets
+var assets embed.FS
 
-// HTML writes one page that needs nothing else: no network, and no script but for
-// filters and the copying of commands.
-func HTML(w io.Writer, d *Document) error {
-	return page.Write(w, htmlPage(d))
+var htmlPage = page.NewTemplate(mustSub(assets, "assets"), template.FuncMap{
+	"anchor": func(line string) string { return "line-" + line },
+	"cards":  cards, "cell": cellOf, "chips": chips, "class": classOf, "command": commandLine, "count": plural.Count,
+	"coverageRows": coverageRows, "expectedCases": expectedCases, "grouped": grouped, "lines": linesOf, "orNone": orNone,
+	"expectation": func(c *Case) string { return c.Expected.says() },
+	"help":        func(d *Document, code conformance.Code) string { return HelpURL(code, d.Findings[code]) },
+	"redCases":    redCases,
+	"run":         Run.describe,
+	"shares":      func(c Coverage) []coverage.Share { return []coverage.Share{c.Utilities, c.Members, c.Messages} },
+	"tables":      func(d *Document) []*table { return tables(d, func(*Case) string { return "" }) },
+	"timed":       func(d *Document) bool { return !d.deterministic() },
+	"took":        took,
+	"upper":       func(v conformance.Verdict) string { return strings.ToUpper(string(v)) },
+	"worst":       worstOf,
+}, "*.html")
+
+func mustSub(files fs.FS, dir string) fs.FS {
+	sub, err := fs.Sub(files, dir)
+	if err != nil {
+		panic(err)
+	}
+	return sub
 }
 
-func htmlPage(d *Document) page.Content {
-	return whole("conformance: "+d.Reason,
-		d.Preface,
-		verdictBox(d),
-		matrices(d),
-		coverageSection(d),
-		problems(d),
-		redCards(d),
-		knownCases(d),
-		allCases(d),
-		footer(d))
+// HTML writes one page that loads nothing and has a script only for its filters and to copy commands.
+func HTML(w io.Writer, d *Document) error {
+	return htmlPage.Write(w, htmlData{"conformance: " + d.Reason, d.Preface, d})
 }
 
 // Page writes a page of this look that has no cases.
-func Page(w io.Writer, title string, contents page.Contents) error {
-	return page.Write(w, whole(title, contents))
+func Page(w io.Writer, title string, contents template.HTML) error {
+	return htmlPage.Write(w, htmlData{title, contents, nil})
 }
 
-func whole(title string, parts ...page.Content) page.Content {
-	return page.Lines(
-		page.Doctype,
-		page.El("html", page.Attr("lang", "en"), page.NL, page.Lines(
-			page.El("head", page.NL,
-				page.Meta, page.Lines(
-					page.El("title", page.Text(title)),
-					page.El("style", page.Style, pageStyle))),
-			page.El("body", page.NL, page.Lines(
-				page.El("main", page.NL, page.Lines(append([]page.Content{page.El("h1", page.Text("vLLM engine-core conformance"))}, parts...)...)),
-				page.El("script", pageScript))))))
+type htmlData struct {
+	Title    string
+	Preface  template.HTML
+	Document *Document
 }
 
-// verdictBox is the outcome and what was counted.
-func verdictBox(d *Document) page.Content {
-	timed := !d.deterministic()
-	return page.El("section", page.Class("verdict "+classOf(d.Verdict)), page.NL, page.Lines(
-		page.El("b", page.Text(strings.ToUpper(string(d.Verdict)))),
-		page.El("p", page.Text(d.Reason)),
-		page.El("div", page.Class("chips"),
-			chips(d.Counts),
-			chip("", grouped(d.Tokens)+" tokens compared"),
-			page.When(timed, chip("", took(d.DurationMs))))))
+// htmlCard is a case that is not as it should be.
+type htmlCard struct {
+	*Case
+	d    *Document
+	also []string
+	Open bool
 }
 
-// problems are what is wrong with the run rather than with a case.
-func problems(d *Document) page.Contents {
-	return page.When(len(d.Problems) > 0, page.NL, page.Lines(
-		page.El("h2", page.Text("Problems of the run")),
-		page.Each(d.Problems, func(f conformance.Failure) page.Element {
-			return page.El("div", page.Class("finding"), page.El("p", codeLink(f.Code, d.Findings[f.Code], page.Attribute{}), page.Text(safetext.Line(f.Message))))
-		})))
-}
-
-// redCards are the cases that are not as they should be, the first unfolded.
-func redCards(d *Document) page.Contents {
-	red := redCases(d)
-	if len(red) == 0 {
-		return nil
-	}
-	var cards page.Contents
-	failed, also := together(red)
+func cards(d *Document) (all []htmlCard) {
+	failed, also := together(redCases(d))
 	for i, c := range failed {
-		cards = append(cards, card(d, c, also[c], i < openCards), page.NL)
+		all = append(all, htmlCard{c, d, also[c], i < openCards})
 	}
-	return page.Contents{page.NL, page.Lines(
-		page.El("h2", page.Text("Failing cases "), page.El("small", page.Text(plural.Count(len(red), "case")))),
-		filterBox("red", "Filter by line, golden, check or code", "Filter the cases that failed"),
-		page.El("div", page.Attr("id", "red"), page.NL, cards))}
+	return all
 }
 
-// filterBox is where a reader says which items of a list are shown. The script
-// fills its span, and shows it.
-func filterBox(list, placeholder, label string) page.Content {
-	search := page.Void("input",
-		page.Attr("type", "search"), page.Attr("data-filter", list), page.Attr("placeholder", placeholder), page.Attr("aria-label", label))
-	return page.El("div", page.Class("filter"), search, page.El("span", page.Class("quiet"), page.Attr("id", list+"-shown")))
+// Searched is the text that the filter searches.
+func (c htmlCard) Searched() string {
+	words := c.Name + " "
+	for _, code := range c.codes() {
+		words += string(code) + " "
+	}
+	return words + strings.Join(c.also, " ")
 }
 
-// knownCases are the cases that an expectation made no failures of.
-func knownCases(d *Document) page.Contents {
-	known := expectedCases(d)
-	return page.When(len(known) > 0, page.NL, page.Lines(
-		page.El("h2", page.Text("Known "), page.El("small", page.Text("fails as expected"))),
-		page.El("ul", page.Class("plain"), page.Each(known, func(c *Case) page.Element {
-			return page.El("li",
-				chip("known", string(c.Verdict)), page.Text(" "), page.El("code", page.Text(c.Name)), page.Text(" "+c.Expected.says()))
-		}))))
+// Brief says in a few words what is wrong with the case.
+func (c htmlCard) Brief() string {
+	codes := c.codes()
+	if len(codes) == 0 {
+		return ""
+	}
+	words := strings.TrimSpace(string(codes[0]) + " " + c.d.Findings[codes[0]])
+	if len(c.Failures) > 1 {
+		words += fmt.Sprintf(" (%d failures)", len(c.Failures))
+	}
+	return words
 }
 
-// footer says of every run what ran, on what.
-func footer(d *Document) page.Content {
-	return page.El("footer", page.NL, page.Each(d.Runs, runOf))
+func (c htmlCard) Help(code conformance.Code) string      { return HelpURL(code, c.d.Findings[code]) }
+func (c htmlCard) CodeTitle(code conformance.Code) string { return c.d.Findings[code] }
+
+// htmlFinding is a failure, or what was expected of a case that passed.
+type htmlFinding struct {
+	conformance.Failure
+	Paragraphs []paragraph
+	Window     *window
 }
 
-func runOf(r Run) page.Contents {
-	return page.Lines(
-		page.El("p", page.Text(r.describe())),
-		page.When(len(r.Arguments) > 0, page.El("p", page.El("code", page.Text(quoted(r.Arguments))))),
-		page.Each(r.Inputs, func(in Input) page.Element {
-			return page.El("p", page.Text(in.Path+" "), page.El("code", page.Text("sha256:"+in.SHA256)))
-		}),
-		page.Each(slices.Sorted(maps.Keys(r.Subject.Versions)), func(line string) page.Element {
-			return page.El("p", page.Text(line+": "+safetext.Line(r.Subject.Versions[line])))
-		}))
+func (c htmlCard) Findings() (all []htmlFinding) {
+	if stale := c.stale(); stale != "" {
+		return []htmlFinding{{Paragraphs: []paragraph{{Text: stale}}, Failure: conformance.Failure{Position: -1, Frame: -1}}}
+	}
+	for _, f := range c.Failures[:min(len(c.Failures), htmlFailures)] {
+		sentence := f
+		sentence.Code = "" // it is a link
+		all = append(all, htmlFinding{f, paragraphsOf(sentence), windowOf(f)})
+	}
+	return all
 }
 
-// quoted is the command of the arguments, as a shell reads it.
-func quoted(arguments []string) string {
+// More returns how many failures are left out.
+func (c htmlCard) More() int { return max(0, len(c.Failures)-htmlFailures) }
+
+// Where is the place of the failure in the messages of the session.
+func (f htmlFinding) Where() string {
+	if f.Position < 0 && f.Frame < 0 && f.Path == "" {
+		return "" // the message names the request
+	}
+	var parts []string
+	for _, part := range []struct {
+		name string
+		at   int
+	}{{"request", f.Request}, {"position", f.Position}, {"message", f.Frame}} {
+		if part.at >= 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", part.name, part.at))
+		}
+	}
+	if f.Path != "" {
+		parts = append(parts, safetext.Line(f.Path))
+	}
+	return strings.Join(parts, " · ")
+}
+
+// fact is a name and a text.
+type fact struct{ Name, Words string }
+
+// facts returns those that have a text.
+func facts(all ...fact) (some []fact) {
+	for _, f := range all {
+		if f.Words != "" {
+			some = append(some, f)
+		}
+	}
+	return some
+}
+
+func (c htmlCard) Facts() []fact {
+	return facts(fact{"also in", strings.Join(c.also, ", ")}, fact{"golden", c.Location}, fact{"registered", c.Entry}, fact{"note", safetext.Line(c.Note)})
+}
+
+// htmlLine is a line with its goldens.
+type htmlLine struct {
+	Line        Line
+	Open, Timed bool
+	Groups      []htmlGroup
+}
+
+// htmlGroup is a golden of a line, or a suite without goldens.
+type htmlGroup struct{ *row }
+
+func linesOf(d *Document) (all []htmlLine) {
+	for _, l := range d.Lines {
+		one := htmlLine{Line: l, Open: len(d.Cases) <= openCases, Timed: !d.deterministic()}
+		of := &Document{}
+		for _, c := range d.Cases {
+			if c.Line == l.Line {
+				of.Cases = append(of.Cases, c)
+			}
+		}
+		for _, t := range tables(of, (*Case).group) {
+			for _, r := range t.Rows {
+				one.Groups = append(one.Groups, htmlGroup{r})
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// Brief says what a line is in a few words.
+func (l htmlLine) Brief() string {
+	var words []string
+	if l.Line.Tag != l.Line.Line && l.Line.Tag != "" {
+		words = append(words, l.Line.Tag)
+	}
+	if l.Line.Gating {
+		words = append(words, "gates")
+	}
+	return strings.Join(words, ", ")
+}
+
+func (g htmlGroup) Name() string {
+	if g.Group == "-" {
+		return "nothing to assert"
+	}
+	return g.Group
+}
+
+func (g htmlGroup) Counts() Counts {
+	counts := Counts{}
+	for _, c := range g.Cases {
+		counts[c.Verdict]++
+	}
+	return counts
+}
+
+func (g htmlGroup) Facts() []fact {
+	first := g.Cases[0]
+	return facts(fact{"golden", first.Location}, fact{"registered", first.Entry}, fact{"sha256", first.SHA256}, fact{"tokens_sha256", first.TokensSHA256})
+}
+
+// Heading is the title of the table.
+func (t *table) Heading() string {
+	if t.Suite == conformance.SuiteReplay || t.Suite == "" {
+		return "Lines"
+	}
+	return "Suite " + string(t.Suite)
+}
+
+// IsTall reports whether the table has a row for each assertion, as these are too many for columns.
+func (t *table) IsTall() bool { return t.Suite != conformance.SuiteReplay && len(t.Columns) > widest }
+
+// commandLine is the command of the arguments, as a shell reads it.
+func commandLine(arguments []string) string {
 	words := make([]string, len(arguments))
 	for i, word := range arguments {
 		words[i] = quote(word)
@@ -147,6 +249,8 @@ func quoted(arguments []string) string {
 // classOf is the style of a verdict.
 func classOf(v conformance.Verdict) string {
 	switch {
+	case v == "":
+		return ""
 	case v.Red():
 		return "fail"
 	case v == conformance.Pass:
@@ -166,105 +270,15 @@ func grouped(n int) string {
 	return digits
 }
 
-// chip is a few words in the colour of a verdict.
-func chip(style, words string) page.Content {
-	return page.El("span", page.Class("chip "+style), page.Text(words))
-}
+// chip is a few words in the color of a verdict.
+type chip struct{ Class, Words string }
 
-// chips are the counts, those that are zero left out.
-func chips(c Counts) page.Contents {
-	var all page.Contents
+// chips are the counts that are not zero.
+func chips(c Counts) (all []chip) {
 	for _, v := range conformance.Verdicts() {
 		if c[v] > 0 {
-			all = append(all, chip(classOf(v), counted(c[v], v)))
+			all = append(all, chip{classOf(v), counted(c[v], v)})
 		}
 	}
 	return all
-}
-
-// fact is a name and a text.
-type fact struct{ name, words string }
-
-// facts are a list of those that have a text.
-func facts(all ...fact) page.Contents {
-	var some page.Contents
-	for _, f := range all {
-		if f.words != "" {
-			some = append(some, page.El("dt", page.Text(f.name)), page.El("dd", page.El("code", page.Text(f.words))))
-		}
-	}
-	return page.When(len(some) > 0, page.El("dl", page.Class("facts"), some))
-}
-
-// allCases are the cases by line and golden.
-func allCases(d *Document) page.Contents {
-	return page.When(len(d.Lines) > 0, page.NL, page.Lines(
-		page.El("h2", page.Text("All cases")),
-		filterBox("all", "Filter by line and golden", "Filter all cases"),
-		page.El("div", page.Attr("id", "all"), page.NL, page.Each(d.Lines, func(l Line) page.Contents { return page.Lines(lineOf(d, l)) }))))
-}
-
-// matrices are the tables of verdicts, one a suite.
-func matrices(d *Document) page.Content {
-	return page.Each(tables(d, func(*Case) string { return "" }), matrix)
-}
-
-// matrix has a row per line, or per assertion where these are many.
-func matrix(t *table) page.Contents {
-	replays := t.suite == conformance.SuiteReplay
-	heading, head, rows := "Lines", wideHead(t), page.Each(t.rows, t.wideRow)
-	if !replays && t.suite != "" {
-		heading = "Suite " + string(t.suite)
-	}
-	if !replays && len(t.columns) > widest {
-		head, rows = tallHead(t), page.Each(t.columns, t.tallRow)
-	}
-	return page.Contents{page.NL, page.Lines(
-		page.El("h2", page.Text(heading)),
-		page.El("div", page.Class("wide"), page.El("table", page.Class("matrix"), page.NL, page.Lines(
-			page.El("thead", page.El("tr", head)),
-			page.El("tbody", page.NL, rows)))))}
-}
-
-func wideHead(t *table) page.Contents {
-	return page.Contents{
-		page.El("th", page.Text("vLLM")),
-		page.El("th", page.Text("gates")),
-		page.Each(t.columns, func(a conformance.Assertion) page.Element { return page.El("th", page.Text(a)) }),
-		page.El("th", page.Class("number"), page.Text("tokens")),
-	}
-}
-
-func (t *table) wideRow(r *row) page.Contents {
-	gates := "no"
-	if r.gating {
-		gates = "yes"
-	}
-	return page.Lines(page.El("tr",
-		page.El("th", page.El("a", page.ToAnchor(anchorOf(r.line)), page.Text(r.line))),
-		page.El("td", page.Class(""), page.Text(gates)),
-		page.Each(t.columns, r.verdictCell),
-		page.El("td", page.Class("number"), page.Text(grouped(r.tokens)))))
-}
-
-func tallHead(t *table) page.Contents {
-	return page.Contents{
-		page.El("th", page.Text("check")),
-		page.Each(t.rows, func(r *row) page.Element { return page.El("th", page.Text(r.line)) }),
-	}
-}
-
-func (t *table) tallRow(a conformance.Assertion) page.Contents {
-	return page.Lines(page.El("tr",
-		page.El("th", page.Text(a)),
-		page.Each(t.rows, func(r *row) page.Element { return r.verdictCell(a) })))
-}
-
-// verdictCell sums up the cases of an assertion.
-func (r *row) verdictCell(a conformance.Assertion) page.Element {
-	counts := r.cells[a]
-	if totalOf(counts) == 0 {
-		return page.El("td", page.Class("skip"), page.Text("–"))
-	}
-	return page.El("td", page.Class(classOf(worstOf(counts))), page.Text(cellOf(counts)))
 }

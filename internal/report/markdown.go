@@ -135,32 +135,32 @@ func mark(v conformance.Verdict) string {
 // markdownTable has a row per line, or per assertion where these are many.
 func markdownTable(t *table) string {
 	var b strings.Builder
-	if t.suite == conformance.SuiteReplay || len(t.columns) <= widest {
+	if t.Suite == conformance.SuiteReplay || len(t.Columns) <= widest {
 		head := []string{"vLLM", "gates"}
-		for _, a := range t.columns {
+		for _, a := range t.Columns {
 			head = append(head, escape(string(a)))
 		}
 		markdownRow(&b, append(head, "tokens")...)
 		markdownRow(&b, slices.Repeat([]string{"---"}, len(head)+1)...)
-		for _, row := range t.rows {
-			cells := []string{escape(row.line), map[bool]string{true: "yes", false: "no"}[row.gating]}
-			for _, a := range t.columns {
-				cells = append(cells, markdownCounts(row.cells[a]))
+		for _, row := range t.Rows {
+			cells := []string{escape(row.Line), map[bool]string{true: "yes", false: "no"}[row.Gating]}
+			for _, a := range t.Columns {
+				cells = append(cells, markdownCounts(row.Cells[a]))
 			}
-			markdownRow(&b, append(cells, fmt.Sprint(row.tokens))...)
+			markdownRow(&b, append(cells, fmt.Sprint(row.Tokens))...)
 		}
 		return b.String() + "\n"
 	}
-	head := []string{escape(string(t.suite))}
-	for _, row := range t.rows {
-		head = append(head, escape(row.line))
+	head := []string{escape(string(t.Suite))}
+	for _, row := range t.Rows {
+		head = append(head, escape(row.Line))
 	}
 	markdownRow(&b, head...)
 	markdownRow(&b, slices.Repeat([]string{"---"}, len(head))...)
-	for _, a := range t.columns {
+	for _, a := range t.Columns {
 		cells := []string{escape(string(a))}
-		for _, row := range t.rows {
-			cells = append(cells, markdownCounts(row.cells[a]))
+		for _, row := range t.Rows {
+			cells = append(cells, markdownCounts(row.Cells[a]))
 		}
 		markdownRow(&b, cells...)
 	}

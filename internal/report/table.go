@@ -15,19 +15,19 @@ const widest = 12
 // table is the cases of one suite, summed up: a row a golden, or a line, and a
 // column an assertion.
 type table struct {
-	suite   conformance.Suite
-	columns []conformance.Assertion
-	rows    []*row
+	Suite   conformance.Suite
+	Columns []conformance.Assertion
+	Rows    []*row
 }
 
 // row is one golden of one line; of a suite without goldens, all of a line.
 type row struct {
-	line, group string
-	gating      bool
-	cells       map[conformance.Assertion]Counts
-	cases       []*Case
-	notes       []string
-	tokens      int
+	Line, Group string
+	Gating      bool
+	Cells       map[conformance.Assertion]Counts
+	Cases       []*Case
+	Notes       []string
+	Tokens      int
 }
 
 // tables sums the cases up, suite by suite, with a row for each run of cases that
@@ -36,7 +36,7 @@ func tables(d *Document, key func(*Case) string) []*table {
 	var all []*table
 	for i := range d.Cases {
 		c := &d.Cases[i]
-		at := slices.IndexFunc(all, func(t *table) bool { return t.suite == c.Suite })
+		at := slices.IndexFunc(all, func(t *table) bool { return t.Suite == c.Suite })
 		if at < 0 {
 			all = append(all, newTable(c.Suite))
 			at = len(all) - 1
@@ -52,36 +52,36 @@ func tables(d *Document, key func(*Case) string) []*table {
 // newTable makes a table. That of replays has a column for every assertion, so
 // that what was not selected is seen.
 func newTable(s conformance.Suite) *table {
-	t := &table{suite: s}
+	t := &table{Suite: s}
 	if s == conformance.SuiteReplay {
-		t.columns = conformance.Assertions()
+		t.Columns = conformance.Assertions()
 	}
 	return t
 }
 
 func (t *table) add(c *Case, group string) {
 	var current *row
-	if n := len(t.rows); n > 0 && t.rows[n-1].line == c.Line && t.rows[n-1].group == group {
-		current = t.rows[n-1]
+	if n := len(t.Rows); n > 0 && t.Rows[n-1].Line == c.Line && t.Rows[n-1].Group == group {
+		current = t.Rows[n-1]
 	} else {
-		current = &row{line: c.Line, group: group, gating: c.Gating, cells: map[conformance.Assertion]Counts{}}
-		t.rows = append(t.rows, current)
+		current = &row{Line: c.Line, Group: group, Gating: c.Gating, Cells: map[conformance.Assertion]Counts{}}
+		t.Rows = append(t.Rows, current)
 	}
-	current.cases = append(current.cases, c)
-	if c.Note != "" && !slices.Contains(current.notes, c.Note) {
-		current.notes = append(current.notes, c.Note)
+	current.Cases = append(current.Cases, c)
+	if c.Note != "" && !slices.Contains(current.Notes, c.Note) {
+		current.Notes = append(current.Notes, c.Note)
 	}
 	if c.Assertion == "" {
 		return
 	}
-	if !slices.Contains(t.columns, c.Assertion) {
-		t.columns = append(t.columns, c.Assertion)
+	if !slices.Contains(t.Columns, c.Assertion) {
+		t.Columns = append(t.Columns, c.Assertion)
 	}
-	if current.cells[c.Assertion] == nil {
-		current.cells[c.Assertion] = Counts{}
+	if current.Cells[c.Assertion] == nil {
+		current.Cells[c.Assertion] = Counts{}
 	}
-	current.cells[c.Assertion][c.Verdict]++
-	current.tokens += c.Tokens
+	current.Cells[c.Assertion][c.Verdict]++
+	current.Tokens += c.Tokens
 }
 
 // severity orders verdicts by what a reader must see first.

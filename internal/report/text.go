@@ -53,26 +53,26 @@ func Text(w io.Writer, d *Document, opt TextOptions) error {
 }
 
 func textTable(b *bytes.Buffer, p painter, t *table) {
-	if t.suite != conformance.SuiteReplay && len(t.columns) > widest {
+	if t.Suite != conformance.SuiteReplay && len(t.Columns) > widest {
 		tallTable(b, p, t)
 		return
 	}
 	g := grid{paint: p.cell}
 	head := []string{"VLLM", "GATE", "GOLDEN"}
-	for _, c := range t.columns {
+	for _, c := range t.Columns {
 		head = append(head, strings.ToUpper(string(c)))
 	}
 	g.add(append(head, "TOKENS", "NOTE")...)
-	for _, row := range t.rows {
+	for _, row := range t.Rows {
 		gate := "-"
-		if row.gating {
+		if row.Gating {
 			gate = "yes"
 		}
-		cells := []string{safetext.Line(row.line), gate, cmp.Or(safetext.Line(row.group), "-")}
-		for _, c := range t.columns {
-			cells = append(cells, cellOf(row.cells[c]))
+		cells := []string{safetext.Line(row.Line), gate, cmp.Or(safetext.Line(row.Group), "-")}
+		for _, c := range t.Columns {
+			cells = append(cells, cellOf(row.Cells[c]))
 		}
-		g.add(append(cells, fmt.Sprint(row.tokens), safetext.Line(strings.Join(row.notes, "; ")))...)
+		g.add(append(cells, fmt.Sprint(row.Tokens), safetext.Line(strings.Join(row.Notes, "; ")))...)
 	}
 	g.write(b)
 }
@@ -81,17 +81,17 @@ func textTable(b *bytes.Buffer, p painter, t *table) {
 // are why something was skipped: what the others note is too much for a row.
 func tallTable(b *bytes.Buffer, p painter, t *table) {
 	g := grid{paint: p.cell}
-	head := []string{strings.ToUpper(string(t.suite))}
-	for _, row := range t.rows {
-		head = append(head, safetext.Line(row.line))
+	head := []string{strings.ToUpper(string(t.Suite))}
+	for _, row := range t.Rows {
+		head = append(head, safetext.Line(row.Line))
 	}
 	g.add(append(head, "NOTE")...)
-	for _, a := range t.columns {
+	for _, a := range t.Columns {
 		cells := []string{safetext.Line(string(a))}
 		var notes []string
-		for _, row := range t.rows {
-			cells = append(cells, cellOf(row.cells[a]))
-			for _, c := range row.cases {
+		for _, row := range t.Rows {
+			cells = append(cells, cellOf(row.Cells[a]))
+			for _, c := range row.Cases {
 				if c.Assertion == a && c.Verdict == conformance.Skip && !slices.Contains(notes, c.Note) {
 					notes = append(notes, c.Note)
 				}

@@ -89,8 +89,8 @@ func (e *Expectation) says() string {
 
 // paragraph is a part of a failure's message: a sentence, or lines that the subject wrote.
 type paragraph struct {
-	text   string
-	output bool // its lines begin with "| "
+	Text   string
+	Output bool // its lines begin with "| "
 }
 
 // paragraphsOf takes a message apart: what a subject wrote stands in it line by line behind "| ".
@@ -100,16 +100,16 @@ func paragraphsOf(f conformance.Failure) []paragraph {
 		output := len(all) > 0 && strings.HasPrefix(line, "| ")
 		line = safetext.Line(line)
 		switch last := len(all) - 1; {
-		case last < 0 || all[last].output != output:
+		case last < 0 || all[last].Output != output:
 			all = append(all, paragraph{line, output})
 		case output:
-			all[last].text += "\n" + line
+			all[last].Text += "\n" + line
 		default:
-			all[last].text += " " + line
+			all[last].Text += " " + line
 		}
 	}
 	if f.Code != "" {
-		all[0].text = string(f.Code) + " " + all[0].text
+		all[0].Text = string(f.Code) + " " + all[0].Text
 	}
 	return all
 }
@@ -119,12 +119,12 @@ func writeFailure(w io.Writer, f conformance.Failure, indent string) {
 	for i, p := range paragraphsOf(f) {
 		in := indent
 		switch {
-		case p.output:
+		case p.Output:
 			in += "    "
 		case i > 0:
 			in += "  "
 		}
-		for line := range strings.SplitSeq(p.text, "\n") {
+		for line := range strings.SplitSeq(p.Text, "\n") {
 			fmt.Fprintf(w, "%s%s\n", in, safetext.Line(line))
 		}
 	}

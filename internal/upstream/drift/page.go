@@ -1,64 +1,72 @@
 package drift
 
 import (
+	"embed"
 	"fmt"
+	"html/template"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/report/page"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 )
 
-// Preface is what the HTML report has before the cases that ran: the verdict, the release, each layer, and what the sources
-// declare otherwise.
-func (r *Report) Preface() page.Contents {
-	class := map[Verdict]string{None: "pass", Found: "fail"}[r.Result.Verdict]
-	return page.Contents{
-		page.El("section", page.Class("verdict "+class), page.NL, page.Lines(
-			page.El("b", page.Text("DRIFT: "+strings.ToUpper(string(r.Result.Verdict)))),
-			page.El("p", page.Text(r.Summary())))),
-		page.El("ul", page.Each(r.facts(), func(fact string) page.Element {
-			return page.El("li", page.Text(safetext.Line(strings.ReplaceAll(fact, "`", ""))))
-		})),
-		page.When(len(r.Result.Layers) > 0, page.El("h2", page.Text("Layers")), r.layerTable()),
-		page.Each(r.Result.Layers, func(l Layer) page.Contents {
-			if !l.changed() {
-				return nil
-			}
-			return page.Contents{page.El("h2", page.Text("What the sources declare otherwise")), changeTable(l.Diff)}
-		}),
-		page.When(r.adoption() != "", page.El("p", page.Text(safetext.Line(r.adoption())))),
+//go:embed page
+var pages embed.FS
+
+var driftPage = func() *page.Template {
+	files, err := fs.Sub(pages, "page")
+	if err != nil {
+		panic(err)
 	}
+	return page.NewTemplate(files, nil, "*.html")
+}()
+
+// prefaceData is what the template "preface" shows.
+type prefaceData struct {
+	Class, Verdict, Summary, Adoption string
+	Facts                             []string
+	Layers                            []layerData
 }
 
-func (r *Report) layerTable() page.Element {
-	return wideTable([]string{"layer", "drift", "why", "compared", "notes"}, page.Each(r.Result.Layers, func(l Layer) page.Element {
-		return row(string(l.Name), verdictText(l.Verdict), l.Reason, l.Compared, strings.Join(slices.Concat(l.Notes, l.remarkable()), "; "))
-	}))
+// layerData is a row of the table of layers, and the rows of what changed in it.
+type layerData struct {
+	Cells   []string
+	Changes [][]string
 }
 
-func changeTable(d *wirediff.Diff) page.Element {
-	return wideTable([]string{"level", "subject", "change", "breaks", "why", "upstream"}, page.Each(d.Changes, func(c wirediff.Change) page.Element {
-		why := c.Reason
-		if c.Caution != "" {
-			why += " But " + c.Caution
+// Preface is what comes first in the HTML report: the verdict, the release, each layer, and how the sources differ.
+func (r *Report) Preface() template.HTML {
+	data := prefaceData{
+		Class: map[Verdict]string{None: "pass", Found: "fail"}[r.Result.Verdict], Verdict: strings.ToUpper(string(r.Result.Verdict)),
+		Summary: r.Summary(), Adoption: r.adoption(),
+	}
+	for _, fact := range r.facts() {
+		data.Facts = append(data.Facts, strings.ReplaceAll(fact, "`", ""))
+	}
+	for _, l := range r.Result.Layers {
+		one := layerData{Cells: []string{
+			string(l.Name), verdictText(l.Verdict), l.Reason, l.Compared, strings.Join(slices.Concat(l.Notes, l.remarkable()), "; "),
+		}}
+		if l.changed() {
+			for _, c := range l.Diff.Changes {
+				why := c.Reason
+				if c.Caution != "" {
+					why += " But " + c.Caution
+				}
+				one.Changes = append(one.Changes, []string{
+					string(c.Level), c.Subject, c.What(), wirediff.JoinParties(c.Breaks), why, c.Where.String(),
+				})
+			}
 		}
-		return row(string(c.Level), c.Subject, c.What(), wirediff.JoinParties(c.Breaks), why, c.Where.String())
-	}))
-}
-
-// wideTable is a table that scrolls where the window is narrow.
-func wideTable(head []string, rows page.Content) page.Element {
-	return page.El("div", page.Class("wide"), page.El("table",
-		page.El("thead", page.El("tr", page.Each(head, func(name string) page.Element { return page.El("th", page.Text(name)) }))),
-		page.El("tbody", page.NL, rows)))
-}
-
-func row(cells ...string) page.Element {
-	return page.El("tr", page.Each(cells, func(cell string) page.Element { return page.El("td", page.Text(safetext.Line(cell))) }))
+		data.Layers = append(data.Layers, one)
+	}
+	var b strings.Builder
+	_ = driftPage.WritePart(&b, "preface", data) // a strings.Builder takes everything
+	return template.HTML(b.String())
 }
 
 // html writes the HTML report of a check in which no case ran.

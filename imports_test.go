@@ -13,10 +13,12 @@ import (
 )
 
 const (
-	module = "github.com/vllm-vcr/conformance"
-	aws    = "github.com/aws"
-	toml   = "github.com/BurntSushi/toml"
-	k8s    = "k8s.io"
+	module   = "github.com/vllm-vcr/conformance"
+	aws      = "github.com/aws"
+	toml     = "github.com/BurntSushi/toml"
+	k8s      = "k8s.io"
+	grpc     = "google.golang.org/grpc"
+	protobuf = "google.golang.org/protobuf"
 )
 
 // importRules holds, for each folder, what the code in it and below may import beside the standard library, itself and
@@ -61,11 +63,11 @@ var importRules = map[string][]string{
 	"internal/frontends/vllmrs":     {"internal/frontends/openai"},
 	"internal/frontends/pyclient":   {"compat", "internal/upstream/pypi"},
 
-	"internal/serve/edge":    {},
-	"internal/serve/grpc":    {},
-	"internal/serve/remote":  {"player", "internal/frontends/coreclient", "internal/wire"},
-	"internal/serve/jinja":   {},
-	"internal/serve/builtin": {"player", "internal/engine/tokenizer", "internal/serve/jinja", "internal/serve/grpc", "internal/wire/pack", "internal/wire/protocol", "github.com/zeebo"},
+	"internal/serve/edge":     {},
+	"internal/serve/enginepb": {grpc, protobuf},
+	"internal/serve/remote":   {"player", "internal/frontends/coreclient", "internal/wire"},
+	"internal/serve/jinja":    {},
+	"internal/serve/builtin":  {"player", "internal/engine/tokenizer", "internal/serve/enginepb", "internal/serve/jinja", "internal/wire/pack", "internal/wire/protocol", "github.com/zeebo", grpc, protobuf},
 	"internal/serve": {
 		".", "player", "internal/frontends", "internal/engine/tokenizer", "internal/capture/cpuengine", "internal/wire/protocol",
 	},

@@ -118,100 +118,121 @@ func (s *Server) prepareCompletion(ctx context.Context, q *completionRequest, id
 	if err := p.constrain(); err != nil {
 		return nil, err
 	}
-	prompts, err := s.prompts(ctx, q, id)
+	prompts, err := q.read(s)
 	if err != nil {
 		return nil, err
 	}
 	if s.sim != nil && s.sim.Echo {
 		p.planner = s.echoes(p, q.plain)
 	}
-	return prompts, nil
+	return s.tokenize(ctx, p, prompts, id)
 }
 
-// prompts returns the ids of each prompt, and keeps the text of those that are to be echoed.
-func (s *Server) prompts(ctx context.Context, q *completionRequest, id string) (prompts [][]uint32, err *apiError) {
-	size := s.opt.Tokenizer.VocabSize()
-	add := func(text string, ids []uint32) {
-		prompts = append(prompts, ids)
-		if q.Echo {
-			q.echo = append(q.echo, text)
+// A prompt is a text, or token ids.
+type prompt struct {
+	text      string
+	ids       []uint32
+	tokenized bool
+}
+
+// readPrompts reads a prompt or a list of them.
+func readPrompts(raw json.RawMessage) (prompts []prompt, ok bool) {
+	if text, ok := plainText(raw); ok {
+		return []prompt{{text: text}}, true
+	}
+	var text string
+	var texts []string
+	var lists [][]uint32
+	switch ids, isIDs := parseIDs(raw); {
+	case isNull(raw):
+		return nil, false
+	case isIDs && len(ids) > 0:
+		return []prompt{{ids: ids, tokenized: true}}, true
+	case isIDs:
+	case json.Unmarshal(raw, &text) == nil:
+		return []prompt{{text: text}}, true
+	case json.Unmarshal(raw, &texts) == nil:
+		for _, text := range texts {
+			prompts = append(prompts, prompt{text: text})
+		}
+	case json.Unmarshal(raw, &lists) == nil:
+		for _, ids := range lists {
+			prompts = append(prompts, prompt{ids: ids, tokenized: true})
+		}
+	default:
+		return nil, false
+	}
+	return prompts, true
+}
+
+// tokenize returns the ids of each prompt. id is that of the request.
+func (s *Server) tokenize(ctx context.Context, p *params, prompts []prompt, id string) ([][]uint32, *apiError) {
+	if n := len(prompts); n > maxAnswers/p.answers {
+		return nil, badRequest("prompt", "%d prompts with n=%d are more than %d answers", n, p.answers, maxAnswers)
+	}
+	var all [][]uint32
+	for _, one := range prompts {
+		ids := one.ids
+		switch {
+		case ctx.Err() != nil:
+			return nil, nobody
+		case one.tokenized:
+			if err := inVocabulary("prompt", ids, s.opt.Tokenizer.VocabSize()); err != nil {
+				return nil, err
+			}
+		case p.TruncatePrompt == nil && s.tooManyBytes(len(one.text), s.maxModelLen):
+			return nil, s.tooLong(len(one.text) / s.longestToken)
+		default:
+			ids = s.encode(one.text, or(p.AddSpecial, true))
+		}
+		if n := or(p.TruncatePrompt, -1); n >= 0 && len(ids) > int(n) {
+			ids = ids[len(ids)-int(n):]
+		}
+		all = append(all, ids)
+	}
+	for _, ids := range all {
+		if len(ids) == 0 {
+			return nil, badRequest("", "generate request `%s` has an empty prompt_token_ids", id)
 		}
 	}
+	if all == nil {
+		return nil, badRequest("", "text request `%s` must contain at least one prompt token ID", id)
+	}
+	return all, nil
+}
+
+// read reads the prompts, and keeps the text of those that are to be echoed.
+func (q *completionRequest) read(s *Server) ([]prompt, *apiError) {
 	if s.sim != nil {
 		if err := checkPrompt(q.Prompt); err != nil {
 			return nil, err
 		}
 	}
-	addText := func(text string) *apiError {
-		if q.TruncatePrompt == nil && s.tooManyBytes(len(text), s.maxModelLen) {
-			return s.tooLong(len(text) / s.longestToken)
-		}
-		if ctx.Err() != nil {
-			return nobody
-		}
-		if s.sim != nil {
-			q.plain = append(q.plain, text)
-		}
-		add(text, s.encode(text, or(q.AddSpecial, true)))
-		return nil
+	prompts, ok := readPrompts(q.Prompt)
+	switch {
+	case !ok && s.sim != nil:
+		return nil, badRequest("", "prompt must be a string, an array of strings, an array of token ids, or an array of arrays of token ids")
+	case !ok:
+		return nil, badType("prompt: data did not match any variant of untagged enum Prompt")
 	}
-	fits := func(prompts int) *apiError {
-		if prompts <= maxAnswers/max(q.answers, 1) {
-			return nil
-		}
-		return badRequest("prompt", "%d prompts with n=%d are more than %d answers", prompts, q.answers, maxAnswers)
-	}
-	addIDs := func(ids []uint32) *apiError {
-		if err := inVocabulary("prompt", ids, size); err != nil {
-			return err
-		}
-		text := ""
-		if q.Echo && !q.ReturnTokenIDs {
-			text = s.opt.Tokenizer.Decode(ids)
+	for _, one := range prompts {
+		if q.Echo {
+			text := one.text
+			if one.tokenized && !q.ReturnTokenIDs {
+				text = s.opt.Tokenizer.Decode(one.ids)
+			}
+			q.echo = append(q.echo, text)
 		}
 		if s.sim != nil && s.sim.Echo {
-			list := appendIDs(nil, ids)
-			q.plain = append(q.plain, string(list[1:len(list)-1]))
+			text := one.text
+			if one.tokenized {
+				list := appendIDs(nil, one.ids)
+				text = string(list[1 : len(list)-1])
+			}
+			q.plain = append(q.plain, text)
 		}
-		add(text, ids)
-		return nil
 	}
-	if text, ok := plainText(q.Prompt); ok {
-		if err := addText(text); err != nil {
-			return nil, err
-		}
-		return s.checkPrompts(q, prompts, id)
-	}
-	var text string
-	var texts []string
-	var lists [][]uint32
-	switch ids, isIDs := parseIDs(q.Prompt); {
-	case isIDs && len(ids) > 0:
-		err = addIDs(ids)
-	case string(q.Prompt) == "null":
-		err = errNoVariant
-	case json.Unmarshal(q.Prompt, &text) == nil:
-		err = addText(text)
-	case !isIDs && json.Unmarshal(q.Prompt, &texts) == nil:
-		err = fits(len(texts))
-		for i := 0; i < len(texts) && err == nil; i++ {
-			err = addText(texts[i])
-		}
-	case !isIDs && json.Unmarshal(q.Prompt, &lists) == nil:
-		err = fits(len(lists))
-		for i := 0; i < len(lists) && err == nil; i++ {
-			err = addIDs(lists[i])
-		}
-	case !isIDs:
-		err = errNoVariant
-	}
-	if err == errNoVariant && s.sim != nil {
-		err = badRequest("", "prompt must be a string, an array of strings, an array of token ids, or an array of arrays of token ids")
-	}
-	if err != nil {
-		return nil, err
-	}
-	return s.checkPrompts(q, prompts, id)
+	return prompts, nil
 }
 
 // plainText is a text of valid JSON without escapes.
@@ -221,26 +242,6 @@ func plainText(raw []byte) (text string, ok bool) {
 	}
 	return string(raw[1 : len(raw)-1]), true
 }
-
-// checkPrompts truncates prompts and refuses empty ones.
-func (s *Server) checkPrompts(q *completionRequest, prompts [][]uint32, id string) ([][]uint32, *apiError) {
-	for i, ids := range prompts {
-		if n := or(q.TruncatePrompt, -1); n >= 0 && len(ids) > int(n) {
-			prompts[i] = ids[len(ids)-int(n):]
-		}
-	}
-	for _, ids := range prompts {
-		if len(ids) == 0 {
-			return nil, badRequest("", "generate request `%s` has an empty prompt_token_ids", id)
-		}
-	}
-	if prompts == nil {
-		return nil, badRequest("", "text request `%s` must contain at least one prompt token ID", id)
-	}
-	return prompts, nil
-}
-
-var errNoVariant = badType("prompt: data did not match any variant of untagged enum Prompt")
 
 // parseIDs reads a list of ids. It is most of what is done for a long prompt, so it is not left to package json.
 func parseIDs(raw []byte) (ids []uint32, ok bool) {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/internal/serve/grpc"
+	"github.com/vllm-vcr/conformance/internal/serve/enginepb"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -76,7 +76,7 @@ func TestCountsOfManyRequests(t *testing.T) {
 		}
 	})
 	source.set("One, two, three and four.")
-	c := calling(t, s, nil)
+	c := enginepb.NewVllmEngineClient(dialed(t, s))
 	total := seen{finished: map[string]int{}}
 	post := func(ctx context.Context, id, body string) (*http.Response, error) {
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(body))
@@ -128,31 +128,29 @@ func TestCountsOfManyRequests(t *testing.T) {
 		},
 		func(i int) error { // is aborted
 			id := fmt.Sprintf("stall%d", i)
-			stop := func(b []byte) []byte { return b }
+			q := &enginepb.SamplingParams{}
 			if i%2 == 0 {
-				stop = func(b []byte) []byte { return grpc.AppendBytes(b, 10, "none") }
+				q.Stop = []string{"none"}
 			}
-			a, err := c.open(t.Context(), generateMethod, rpcGenerate(id, "a b", true, stop))
+			request := ofText("a b", true, q)
+			request.RequestId = id
+			stream, err := c.Generate(t.Context(), request)
 			if err != nil {
 				return err
 			}
-			defer a.body.Close()
 			for tokens := 0; ; {
-				message, err := a.next()
+				m, err := stream.Recv()
 				if err != nil {
 					return err
 				}
-				g := readGenerated(t, message)
-				if g.end {
-					total.add(int(g.prompt), tokens, g.finish)
+				if end := m.GetComplete(); end != nil {
+					total.add(int(end.PromptTokens), tokens, end.FinishReason)
 					return nil
 				}
-				if tokens += len(g.ids); tokens == before && len(g.ids) > 0 {
-					abort, err := c.open(t.Context(), engineService+"/Abort", grpc.AppendString(nil, 1, id))
-					if err != nil {
+				if tokens += len(m.GetChunk().TokenIds); tokens == before && len(m.GetChunk().TokenIds) > 0 {
+					if _, err := c.Abort(t.Context(), &enginepb.AbortRequest{RequestIds: []string{id}}); err != nil {
 						return err
 					}
-					abort.body.Close()
 				}
 			}
 		},

@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -125,10 +124,11 @@ func (s *Server) embedded(ctx context.Context, q *embeddingRequest, c *completio
 	case text == "[]":
 		return nil, badRequest("", "You must pass at least one prompt")
 	default:
-		if prompts, err = s.prompts(ctx, c, id); err != nil {
-			if strings.HasSuffix(err.message, "has an empty prompt_token_ids") {
-				err = badRequest("", "The decoder prompt cannot be empty")
-			}
+		inputs, err := c.read(s)
+		if err == nil {
+			prompts, err = s.tokenize(ctx, &c.params, inputs, id)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

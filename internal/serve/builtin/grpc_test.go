@@ -4,176 +4,123 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/url"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
-	"github.com/vllm-vcr/conformance/internal/serve/grpc"
+	"github.com/vllm-vcr/conformance/internal/serve/enginepb"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// A caller makes calls of gRPC through the edge.
-type caller struct {
-	url    string
-	client http.Client
+// dialed serves HTTP/2 without TLS, and returns a client of gRPC.
+func dialed(t *testing.T, s *Server) *grpc.ClientConn {
+	t.Helper()
+	server := httptest.NewUnstartedServer(s)
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(true)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	conn, err := grpc.NewClient(strings.TrimPrefix(server.URL, "http://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		conn.Close()
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return conn
 }
 
-// calling starts an edge before a server and returns who calls it. change may set options of the edge.
-func calling(t *testing.T, s *Server, change func(*edge.Options)) *caller {
-	t.Helper()
-	opt := edge.Options{Frontends: []http.Handler{s}, RequestFaults: true}
-	if change != nil {
-		change(&opt)
-	}
-	e, err := edge.New(opt)
+// The server in front of the frontend knows calls of gRPC: keys, faults and errors are those of gRPC.
+func TestGRPCBehindTheEdge(t *testing.T) {
+	_, s, _ := serving(t, nil)
+	e, err := edge.New(edge.Options{Frontends: []http.Handler{s}, RequestFaults: true, APIKeys: []string{"secret"}})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	ended := make(chan error)
 	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
 	go func() { ended <- e.Serve(ctx, l) }()
-	h2c := new(http.Protocols)
-	h2c.SetUnencryptedHTTP2(true)
-	transport := &http.Transport{Protocols: h2c}
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
 	t.Cleanup(func() {
-		transport.CloseIdleConnections()
+		conn.Close()
 		cancel()
 		<-ended
 	})
-	return &caller{"http://" + l.Addr().String(), http.Client{Transport: transport}}
-}
-
-// An inbound is an answer that is being read.
-type inbound struct {
-	*http.Response
-	body io.ReadCloser
-}
-
-func (c *caller) open(ctx context.Context, method string, message []byte, headers ...string) (*inbound, error) {
-	framed := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+"/"+method, bytes.NewReader(framed))
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("Content-Type", "application/grpc")
-	r.Header.Set("Te", "trailers")
-	for i := 0; i+1 < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
-	answer, err := c.client.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	return &inbound{answer, answer.Body}, nil
-}
-
-// next returns a message, and io.EOF behind the last one.
-func (a *inbound) next() ([]byte, error) {
-	var head [5]byte
-	if _, err := io.ReadFull(a.body, head[:]); err != nil {
-		return nil, err
-	}
-	message := make([]byte, binary.BigEndian.Uint32(head[1:]))
-	_, err := io.ReadFull(a.body, message)
-	return message, err
-}
-
-// status is that at the end of the answer.
-func (a *inbound) status() string {
-	h := a.Header
-	if h.Get("Grpc-Status") == "" {
-		h = a.Trailer
-	}
-	text, err := url.PathUnescape(h.Get("Grpc-Message"))
-	if err != nil {
-		text = err.Error()
-	}
-	return strings.TrimSpace(h.Get("Grpc-Status") + " " + text)
-}
-
-// call returns all messages of an answer and its status.
-func (c *caller) call(t *testing.T, method string, message []byte, headers ...string) (messages [][]byte, status string) {
-	t.Helper()
-	a, err := c.open(t.Context(), method, message, headers...)
-	require.NoError(t, err)
-	defer a.body.Close()
-	for {
-		m, err := a.next()
-		if err == io.EOF {
-			return messages, a.status()
-		}
-		if err != nil {
-			return messages, "broken: " + err.Error()
-		}
-		messages = append(messages, m)
-	}
-}
-
-const generateMethod = engineService + "/Generate"
-
-// rpcGenerate is a GenerateRequest for a text.
-func rpcGenerate(id, text string, stream bool, sampling func(b []byte) []byte) []byte {
-	b := grpc.AppendString(grpc.AppendString(nil, 1, id), 3, text)
-	if sampling != nil {
-		b = grpc.AppendMessage(b, 4, sampling)
-	}
-	return grpc.AppendBool(b, 5, stream)
-}
-
-// A generated is a GenerateResponse.
-type generated struct {
-	end                               bool
-	ids                               []uint32
-	finish                            string
-	prompt, completion, cached, index uint64
-	stop                              string
-	logprobs, promptLogprobs          int
-}
-
-func readGenerated(t *testing.T, message []byte) (g generated) {
-	t.Helper()
-	numbers := []*uint64{2: &g.prompt, 3: &g.completion, 4: &g.cached, 7: &g.index}
-	tables := map[int]*int{5: &g.logprobs, 6: &g.promptLogprobs}
-	require.NoError(t, grpc.Fields(message, func(f grpc.Field) error {
-		if g.end = f.Number == 2; g.end {
-			numbers, tables = []*uint64{3: &g.prompt, 4: &g.completion, 5: &g.cached, 8: &g.index}, map[int]*int{6: &g.logprobs, 7: &g.promptLogprobs}
-		}
-		return grpc.Fields(f.Bytes(), func(f grpc.Field) (err error) {
-			switch {
-			case f.Number == 1:
-				g.ids, err = f.Uint32s(g.ids)
-			case g.end && f.Number == 2:
-				g.finish, err = f.Text()
-			case tables[f.Number] != nil:
-				*tables[f.Number] = len(f.Bytes())
-			case f.Number < len(numbers) && numbers[f.Number] != nil:
-				*numbers[f.Number] = f.Uint()
-			case f.Number == 10:
-				g.stop = fmt.Sprint(f.Uint())
-			case f.Number == 11:
-				g.stop, err = f.Text()
+	c := enginepb.NewVllmEngineClient(conn)
+	for _, test := range []struct {
+		name    string
+		headers []string
+		want    codes.Code
+		text    string
+	}{
+		{"no key", nil, codes.Unauthenticated, "Unauthorized"},
+		{"a key", []string{"authorization", "Bearer secret"}, codes.OK, ""},
+		{"a fault", []string{"authorization", "Bearer secret", "x-fault", "status:429"}, codes.ResourceExhausted, "Rate limit reached"},
+		{"an unavailable server", []string{"authorization", "Bearer secret", "x-fault", "server_error"}, codes.Unavailable, "overloaded or not ready"},
+		{"an answer that is cut", []string{"authorization", "Bearer secret", "x-fault", "http-truncate"}, codes.Internal, ""},
+		{"a reset", []string{"authorization", "Bearer secret", "x-fault", "http-reset"}, codes.Internal, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := all(c.Generate(metadata.AppendToOutgoingContext(t.Context(), test.headers...), ofIDs(1)))
+			if got := status.Convert(err); got.Code() != test.want || !strings.Contains(got.Message(), test.text) {
+				t.Errorf("got %v, want %v", err, test.want)
 			}
-			return err
 		})
-	}))
-	return g
+	}
+	if _, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+		t.Errorf("health without a key: %v", err)
+	}
+}
+
+// all returns the messages of a call.
+func all(stream grpc.ServerStreamingClient[enginepb.GenerateResponse], err error) (messages []*enginepb.GenerateResponse, _ error) {
+	for err == nil {
+		var m *enginepb.GenerateResponse
+		if m, err = stream.Recv(); err == nil {
+			messages = append(messages, m)
+		}
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	return messages, err
+}
+
+func ofText(text string, stream bool, q *enginepb.SamplingParams) *enginepb.GenerateRequest {
+	return &enginepb.GenerateRequest{RequestId: "mine", Input: &enginepb.GenerateRequest_Text{Text: text}, SamplingParams: q, Stream: stream}
+}
+
+func ofIDs(ids ...uint32) *enginepb.GenerateRequest {
+	return &enginepb.GenerateRequest{Input: &enginepb.GenerateRequest_Tokenized{Tokenized: &enginepb.TokenizedInput{InputIds: ids}}}
 }
 
 func TestGRPCGenerates(t *testing.T) {
 	_, s, source := serving(t, nil)
 	source.set("One, two, three and four.")
-	c := calling(t, s, nil)
+	c := enginepb.NewVllmEngineClient(dialed(t, s))
 	tok := s.opt.Tokenizer
-	prompt := uint64(len(s.encode("Say.", true)))
+	prompt := uint32(len(s.encode("Say.", true)))
 	whole := append(tok.Encode("One, two, three and four."), 2)
 	upTo := func(text string) int { // tokens until it is complete
 		n := 1
@@ -182,133 +129,138 @@ func TestGRPCGenerates(t *testing.T) {
 		}
 		return n
 	}
-	limit := func(n uint64) func(b []byte) []byte {
-		return func(b []byte) []byte { return grpc.AppendUint(b, 8, n) }
-	}
 	for _, test := range []struct {
 		name     string
-		sampling func(b []byte) []byte
+		sampling *enginepb.SamplingParams
 		ids      []uint32
 		finish   string
 		stop     string
 		tables   bool
 	}{
 		{"to its end", nil, whole, "stop", "", false},
-		{"three tokens", limit(3), whole[:3], "length", "", false},
-		{"a stop string", func(b []byte) []byte { return grpc.AppendBytes(b, 10, "three") }, whole[:upTo("three")], "stop", "three", false},
-		{"a stop token", func(b []byte) []byte { return grpc.AppendUint32s(b, 11, whole[2:3]) }, whole[:3], "stop", fmt.Sprint(whole[2]), false},
-		{"log-probabilities", func(b []byte) []byte {
-			return grpc.AppendNumber(grpc.AppendNumber(grpc.AppendUint(b, 8, 2), 22, 2), 23, 1)
-		}, whole[:2], "length", "", true},
+		{"three tokens", &enginepb.SamplingParams{MaxTokens: proto.Uint32(3)}, whole[:3], "length", "", false},
+		{"a stop string", &enginepb.SamplingParams{Stop: []string{"three"}}, whole[:upTo("three")], "stop", "three", false},
+		{"a stop token", &enginepb.SamplingParams{StopTokenIds: whole[2:3]}, whole[:3], "stop", fmt.Sprint(whole[2]), false},
+		{"log-probabilities", &enginepb.SamplingParams{MaxTokens: proto.Uint32(2), Logprobs: proto.Int32(2), PromptLogprobs: proto.Int32(1)}, whole[:2], "length", "", true},
 	} {
 		for _, stream := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, stream=%t", test.name, stream), func(t *testing.T) {
-				messages, status := c.call(t, generateMethod, rpcGenerate("r", "Say.", stream, test.sampling))
-				if status != "0" || len(messages) == 0 {
-					t.Fatalf("%d messages, status %s", len(messages), status)
+				messages, err := all(c.Generate(t.Context(), ofText("Say.", stream, test.sampling)))
+				if err != nil || len(messages) == 0 {
+					t.Fatalf("%d messages, %v", len(messages), err)
 				}
-				var ids []uint32
-				for i, message := range messages {
-					g := readGenerated(t, message)
-					last := i == len(messages)-1
-					if g.end != last || g.prompt != prompt || int(g.completion) != len(g.ids) {
-						t.Errorf("message %d of %d: %+v", i, len(messages), g)
+				end := messages[len(messages)-1].GetComplete()
+				stop := end.GetMatchedStopStr()
+				if end.GetMatchedTokenId() != 0 {
+					stop = fmt.Sprint(end.GetMatchedTokenId())
+				}
+				if end == nil || end.PromptTokens != prompt || end.FinishReason != test.finish || stop != test.stop || int(end.CompletionTokens) != len(end.OutputIds) {
+					t.Fatalf("the end is %v", end)
+				}
+				ids := end.OutputIds
+				tables := []bool{end.OutputLogprobs != nil}
+				prompts := 0
+				if end.InputLogprobs != nil {
+					prompts++
+				}
+				if stream { // the end repeats the last chunk
+					ids = nil
+				}
+				for _, m := range messages[:len(messages)-1] {
+					chunk := m.GetChunk()
+					if chunk == nil || chunk.PromptTokens != prompt || int(chunk.CompletionTokens) != len(chunk.TokenIds) {
+						t.Errorf("a chunk is %v", chunk)
 					}
-					if (g.logprobs > 0) != test.tables || (g.promptLogprobs > 0) != (test.tables && (i == 0 || len(messages) == 2)) {
-						t.Errorf("message %d of %d has %d and %d bytes of log-probabilities", i, len(messages), g.logprobs, g.promptLogprobs)
-					}
-					if !last || !stream { // the end of a stream repeats its last message
-						ids = append(ids, g.ids...)
-					}
-					if last && (g.finish != test.finish || g.stop != test.stop) {
-						t.Errorf("finish reason %q, stopped by %q, want %q and %q", g.finish, g.stop, test.finish, test.stop)
+					ids, tables = append(ids, chunk.GetTokenIds()...), append(tables, chunk.GetOutputLogprobs() != nil)
+					if chunk.GetInputLogprobs() != nil {
+						prompts++
 					}
 				}
 				if !slices.Equal(ids, test.ids) {
 					t.Errorf("tokens %v, want %v", ids, test.ids)
 				}
+				if slices.Contains(tables, !test.tables) || (prompts > 0) != test.tables {
+					t.Errorf("log-probabilities of answers %v, of prompts %d", tables, prompts)
+				}
 			})
 		}
 	}
 	t.Run("two answers to ids", func(t *testing.T) {
-		b := grpc.AppendMessage(nil, 2, func(b []byte) []byte { return grpc.AppendUint32s(b, 2, []uint32{5, 6, 7}) })
-		b = grpc.AppendMessage(b, 4, func(b []byte) []byte { return grpc.AppendUint(b, 15, 2) })
-		messages, status := c.call(t, generateMethod, b)
-		if status != "0" || len(messages) != 2 {
-			t.Fatalf("%d messages, status %s", len(messages), status)
+		q := ofIDs(5, 6, 7)
+		q.SamplingParams = &enginepb.SamplingParams{N: 2}
+		messages, err := all(c.Generate(t.Context(), q))
+		if err != nil || len(messages) != 2 {
+			t.Fatalf("%d messages, %v", len(messages), err)
 		}
-		for i, message := range messages {
-			if g := readGenerated(t, message); int(g.index) != i || g.prompt != 3 || !slices.Equal(g.ids, whole) {
-				t.Errorf("answer %d: %+v", i, g)
+		for i, m := range messages {
+			if g := m.GetComplete(); int(g.GetIndex()) != i || g.GetPromptTokens() != 3 || !slices.Equal(g.GetOutputIds(), whole) {
+				t.Errorf("answer %d: %v", i, g)
 			}
 		}
 	})
 }
 
+// The limits of parameters and prompts are those of HTTP: what is only of gRPC is here.
 func TestGRPCRefuses(t *testing.T) {
 	_, s, source := serving(t, nil)
-	c := calling(t, s, nil)
-	sampling := func(write func(b []byte) []byte) []byte { return rpcGenerate("r", "a", false, write) }
-	ids := func(ids ...uint32) []byte {
-		return grpc.AppendMessage(nil, 2, func(b []byte) []byte { return grpc.AppendUint32s(b, 2, ids) })
+	conn := dialed(t, s)
+	c := enginepb.NewVllmEngineClient(conn)
+	sampling := func(q *enginepb.SamplingParams) *enginepb.GenerateRequest { return ofText("a", false, q) }
+	with := func(change func(*enginepb.GenerateRequest)) *enginepb.GenerateRequest {
+		q := ofIDs(1)
+		change(q)
+		return q
 	}
 	for _, test := range []struct {
-		name, method string
-		message      []byte
-		headers      []string
-		want         string
+		name    string
+		request *enginepb.GenerateRequest
+		want    string
 	}{
-		{"no token", generateMethod, sampling(func(b []byte) []byte { return grpc.AppendNumber(b, 8, 0) }), nil, "3 max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"},
-		{"too hot", generateMethod, sampling(func(b []byte) []byte { return grpc.AppendFloat(b, 1, 2.5) }), nil, "3 temperature must be in [0, 2], got 2.5. (parameter=temperature, value=2.5)"},
-		{"top_p above 1", generateMethod, sampling(func(b []byte) []byte { return grpc.AppendFloat(b, 2, 3) }), nil, "3 top_p must be in (0, 1], got 3.0. (parameter=top_p, value=3.0)"},
-		{"no prompt", generateMethod, nil, nil, "3 The decoder prompt cannot be empty"},
-		{"a token that is none", generateMethod, ids(1, 1<<30), nil, "3 Token id 1073741824 is out of vocabulary"},
-		{
-			"too long a prompt", generateMethod, ids(make([]uint32, 5000)...), nil,
-			"3 The decoder prompt (length 5000) is longer than the maximum model length of 4096. Make sure that `max_model_len` is no smaller than the number of text tokens.",
-		},
-		{"another rank", generateMethod, grpc.AppendNumber(ids(1), 9, 1), nil, "3 data_parallel_rank 1 is out of range [0, 1)."},
-		{"an image", generateMethod, grpc.AppendBytes(ids(1), 7, ""), nil, "3 multimodal inputs are not supported"},
-		{"a schema that is none", generateMethod, sampling(func(b []byte) []byte { return grpc.AppendBytes(b, 16, `{"type":"strange"}`) }), nil, `3 invalid structured outputs: JSON schema: "strange" is no type`},
-		{"no message", generateMethod, []byte{0xff}, nil, "13 Exception deserializing request!"},
-		{"an embedding", engineService + "/Embed", ids(1), nil, "3 This model does not support pooling"},
-		{"another method", engineService + "/Sing", nil, nil, "12 Method not found!"},
-		{"KV events", engineService + "/SubscribeKvEvents", nil, nil, "12 KV cache events are not served over gRPC: subscribe to the ZeroMQ address of --kv-events-config"},
-		{"another compression", generateMethod, ids(1), []string{"Grpc-Encoding", "br"}, `12 grpc-encoding "br" is not supported, want identity or gzip`},
-		{"a timeout that is none", generateMethod, ids(1), []string{"Grpc-Timeout", "soon"}, `13 malformed grpc-timeout: "soon": want up to 8 digits and one of H, M, S, m, u, n`},
-		{"another service's health", "grpc.health.v1.Health/Check", grpc.AppendString(nil, 1, "x"), nil, "5 Unknown service: x"},
-		{"a fault", generateMethod, ids(1), []string{"X-Fault", "status:429"}, "8 Rate limit reached for  in organization org-xxx on requests per min (RPM): Limit 3, Used 3, Requested 1."},
-		{"an unavailable server", generateMethod, ids(1), []string{"X-Fault", "server_error"}, "14 The server is overloaded or not ready yet."},
-		{"a message that is cut", generateMethod, ids(1), []string{"X-Fault", "http-malformed"}, "0"},
-		{"an answer that is cut", generateMethod, ids(1), []string{"X-Fault", "http-truncate"}, ""},
+		{"no token", sampling(&enginepb.SamplingParams{MaxTokens: proto.Uint32(0)}), "max_tokens must be at least 1, got 0"},
+		{"log-probabilities below 0", sampling(&enginepb.SamplingParams{Logprobs: proto.Int32(-2)}), "logprobs must be at least 0"},
+		{"log-probabilities of a prompt below 0", sampling(&enginepb.SamplingParams{PromptLogprobs: proto.Int32(-2)}), "`prompt_logprobs` must be"},
+		{"too hot", sampling(&enginepb.SamplingParams{Temperature: proto.Float32(2.5)}), "temperature must be in [0, 2], got 2.5"},
+		{"too many answers", sampling(&enginepb.SamplingParams{N: 4294967295}), "n is 4294967295: at most 1024 answers are allowed"},
+		{"a bias of no token", sampling(&enginepb.SamplingParams{LogitBias: map[int32]float32{1 << 30: 1}}), "token_id(s) [1073741824] in logit_bias are out of vocabulary"},
+		{"a bias below 0", sampling(&enginepb.SamplingParams{LogitBias: map[int32]float32{-1: 1}}), "logit_bias has a token id below 0"},
+		{"no prompt", &enginepb.GenerateRequest{}, "empty prompt_token_ids"},
+		{"a token that is none", ofIDs(1, 1<<30), "token_id(s) [1073741824] in prompt are out of vocabulary"},
+		{"too long a prompt", ofIDs(make([]uint32, 5000)...), "maximum context length is 4096 tokens. However, your prompt contains 5000"},
+		{"another rank", with(func(q *enginepb.GenerateRequest) { q.DataParallelRank = proto.Int32(1) }), "data_parallel_rank 1 is out of range [0, 1)."},
+		{"an image", with(func(q *enginepb.GenerateRequest) { q.MmInputs = &enginepb.MultimodalInputs{} }), "multimodal inputs are not supported"},
+		{"transfer to no port", with(func(q *enginepb.GenerateRequest) { q.KvTransferParams = &enginepb.KvTransferParams{RemoteHost: "a"} }), "a remote_port from 1"},
+		{"transfer that is no JSON", with(func(q *enginepb.GenerateRequest) { q.KvTransferParamsJson = proto.String("[") }), "kv_transfer_params"},
+		{"json_object false", sampling(&enginepb.SamplingParams{Constraint: &enginepb.SamplingParams_JsonObject{}}), "json_object is false"},
+		{"a schema that is none", sampling(&enginepb.SamplingParams{Constraint: &enginepb.SamplingParams_JsonSchema{JsonSchema: `{"type":"strange"}`}}), `"strange" is no type`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, got := c.call(t, test.method, test.message, test.headers...)
-			if got != test.want {
-				t.Errorf("status %q, want %q", got, test.want)
+			_, err := all(c.Generate(t.Context(), test.request))
+			if got := status.Convert(err); got.Code() != codes.InvalidArgument || !strings.Contains(got.Message(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
 	}
-	t.Run("an engine's error", func(t *testing.T) {
-		source.set("error")
-		if _, got := c.call(t, generateMethod, ids(1)); got != "13 Internal server error" {
-			t.Errorf("status %q", got)
-		}
-	})
-	t.Run("a reset", func(t *testing.T) {
-		if a, err := c.open(t.Context(), generateMethod, ids(1), "X-Fault", "http-reset"); err == nil {
-			a.body.Close()
-			t.Errorf("status %q", a.status())
-		}
-	})
-	t.Run("HTTP/1.1", func(t *testing.T) {
-		answer, err := http.Post(c.url+"/"+generateMethod, "application/grpc", strings.NewReader(""))
-		require.NoError(t, err)
-		answer.Body.Close()
-		if answer.StatusCode != http.StatusHTTPVersionNotSupported {
-			t.Errorf("status %d", answer.StatusCode)
-		}
-	})
+	if _, err := c.Embed(t.Context(), &enginepb.EmbedRequest{Tokenized: &enginepb.TokenizedInput{InputIds: []uint32{1}}}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("an embedding: %v", err)
+	}
+	if _, err := all(c.Generate(t.Context(), ofIDs(1), grpc.CallContentSubtype("json"))); err == nil {
+		t.Error("a message of JSON is taken")
+	}
+	kv, err := c.SubscribeKvEvents(t.Context(), &enginepb.SubscribeKvEventsRequest{})
+	if err == nil {
+		_, err = kv.Recv()
+	}
+	if status.Code(err) != codes.Unimplemented {
+		t.Errorf("KV events: %v", err)
+	}
+	_, err = grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: "x"})
+	if status.Code(err) != codes.NotFound {
+		t.Errorf("health of another service: %v", err)
+	}
+	source.set("error")
+	if _, err := all(c.Generate(t.Context(), ofIDs(1))); status.Code(err) != codes.Internal || status.Convert(err).Message() != "Internal server error" {
+		t.Errorf("an engine's error: %v", err)
+	}
 }
 
 // TestGRPCEnds: a client that leaves, an Abort and a deadline end a request of the engine.
@@ -317,137 +269,149 @@ func TestGRPCEnds(t *testing.T) {
 		o.Timing.Pace, o.Timing.Latency = player.PaceModelled, &player.LatencyTimes{InterTokenLatency: 1e6, LoadFactor: 1}
 	})
 	source.set("...")
-	c := calling(t, s, nil)
-	begun := func(ctx context.Context, headers ...string) *inbound {
-		a, err := c.open(ctx, generateMethod, rpcGenerate("mine", "a", true, nil), headers...)
-		require.NoError(t, err)
-		if _, err := a.next(); err != nil {
-			t.Fatal(err)
-		}
-		await(t, s, "vllm:num_requests_running", "1")
-		return a
-	}
-	t.Run("leaves", func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer begun(ctx).body.Close()
-		cancel()
-		await(t, s, "vllm:num_requests_running", "0")
-	})
-	t.Run("abort", func(t *testing.T) {
-		a := begun(t.Context())
-		defer a.body.Close()
-		if _, status := c.call(t, engineService+"/Abort", grpc.AppendString(grpc.AppendString(nil, 1, "other"), 1, "mine")); status != "0" {
-			t.Fatalf("Abort: status %s", status)
-		}
-		var last generated
-		for {
-			message, err := a.next()
-			if err == io.EOF {
-				break
+	c := enginepb.NewVllmEngineClient(dialed(t, s))
+	for _, test := range []struct {
+		name string
+		end  func(cancel func())
+		want codes.Code
+	}{
+		{"leaves", func(cancel func()) { cancel() }, codes.Canceled},
+		{"abort", func(func()) {
+			if _, err := c.Abort(t.Context(), &enginepb.AbortRequest{RequestIds: []string{"other", "mine"}}); err != nil {
+				t.Error(err)
 			}
+		}, codes.OK},
+		{"deadline", func(func()) {}, codes.DeadlineExceeded},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if test.want == codes.DeadlineExceeded {
+				ctx, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
+				defer cancel()
+			}
+			stream, err := c.Generate(ctx, ofText("a", true, nil))
 			require.NoError(t, err)
-			last = readGenerated(t, message)
-		}
-		if !last.end || last.finish != "abort" || a.status() != "0" {
-			t.Errorf("the answer ended with %+v, status %s", last, a.status())
-		}
-		await(t, s, "vllm:num_requests_running", "0")
-	})
-	t.Run("deadline", func(t *testing.T) {
-		_, status := c.call(t, generateMethod, rpcGenerate("mine", "a", true, nil), "Grpc-Timeout", "50m")
-		if status != "4 Deadline Exceeded" {
-			t.Errorf("status %q", status)
-		}
-		await(t, s, "vllm:num_requests_running", "0")
-	})
+			if test.want != codes.DeadlineExceeded {
+				await(t, s, "vllm:num_requests_running", "1")
+			}
+			test.end(cancel)
+			messages, err := all(stream, nil)
+			if status.Code(err) != test.want || err == nil && messages[len(messages)-1].GetComplete().GetFinishReason() != "abort" {
+				t.Errorf("%d messages, %v", len(messages), err)
+			}
+			await(t, s, "vllm:num_requests_running", "0")
+		})
+	}
 }
 
 func TestGRPCTells(t *testing.T) {
 	_, s, _ := serving(t, nil)
-	c := calling(t, s, func(o *edge.Options) { o.APIKeys = []string{"secret"} })
-	const key = "Bearer secret"
-	text := func(method string, message []byte) string {
-		messages, status := c.call(t, method, message, "Authorization", key)
-		if status != "0" || len(messages) != 1 {
-			t.Fatalf("%s: %d messages, status %s", method, len(messages), status)
-		}
-		return string(messages[0])
-	}
-	if _, status := c.call(t, generateMethod, nil); status != "16 Unauthorized" {
-		t.Errorf("without a key: status %q", status)
-	}
-	if messages, status := c.call(t, "grpc.health.v1.Health/Check", nil); status != "0" || string(messages[0]) != "\x08\x01" {
-		t.Errorf("health: %q, status %s", messages, status)
-	}
-	if got := text(engineService+"/HealthCheck", nil); got != "\x08\x01\x12\x06Health" {
-		t.Errorf("HealthCheck: %q", got)
-	}
-	info := text(engineService+"/GetModelInfo", nil)
-	for _, part := range []string{"\x10\x01\x18\x80\x20\x20\x80\x10", "\x32\x01m", "\x42\x05qwen3", "\x4a\x10Qwen3ForCausalLM", "\x52\x01\x02"} {
-		if !strings.Contains(info, part) {
-			t.Errorf("GetModelInfo has no %q: %q", part, info)
+	conn := dialed(t, s)
+	c, ctx := enginepb.NewVllmEngineClient(conn), metadata.AppendToOutgoingContext(t.Context(), "a", "b")
+	check := func(what string, got fmt.Stringer, err error, parts ...string) {
+		t.Helper()
+		text := strings.Join(strings.Fields(got.String()), " ")
+		for _, part := range parts {
+			if err != nil || !strings.Contains(text, part) {
+				t.Errorf("%s: no %q in %s, %v", what, part, text, err)
+			}
 		}
 	}
-	if got := text(engineService+"/GetServerInfo", nil); !strings.Contains(got, "\x2a\x09vllm-grpc\x48\x01") || !strings.Contains(got, "torch.bfloat16") {
-		t.Errorf("GetServerInfo: %q", got)
+	health, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	check("health", health, err, "status:SERVING")
+	own, err := c.HealthCheck(ctx, &enginepb.HealthCheckRequest{})
+	check("HealthCheck", own, err, "healthy:true", `message:"Health"`)
+	info, err := c.GetModelInfo(ctx, &enginepb.GetModelInfoRequest{})
+	check("GetModelInfo", info, err, "is_generation:true", "max_context_length:4096", "vocab_size:2048", `served_model_name:"m"`, `model_type:"qwen3"`, `architectures:"Qwen3ForCausalLM"`, "eos_token_ids:2")
+	server, err := c.GetServerInfo(ctx, &enginepb.GetServerInfoRequest{})
+	check("GetServerInfo", server, err, `server_type:"vllm-grpc"`, "data_parallel_size:1", "torch.bfloat16")
+	loads, err := c.GetLoads(ctx, &enginepb.GetLoadsRequest{})
+	check("GetLoads", loads, err, `version:"0.33.0"`, "dp_rank_count:1")
+	flushed, err := c.FlushCache(ctx, &enginepb.FlushCacheRequest{})
+	check("FlushCache", flushed, err, "success:true", "Local KV prefix cache flushed successfully")
+	profile, err := c.StartProfile(ctx, &enginepb.StartProfileRequest{})
+	check("StartProfile", profile, err, "success:true", "Start profiling succeeded")
+	if _, err := c.StartProfile(ctx, &enginepb.StartProfileRequest{NumSteps: proto.Int32(1)}); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "num_steps") {
+		t.Errorf("StartProfile with options: %v", err)
 	}
-	if got := text(engineService+"/GetLoads", nil); !strings.Contains(got, "\x12\x060.33.0\x18\x01") {
-		t.Errorf("GetLoads: %q", got)
-	}
-	if got := text(engineService+"/FlushCache", nil); got != "\x08\x01\x12\x2aLocal KV prefix cache flushed successfully" {
-		t.Errorf("FlushCache: %q", got)
-	}
-	if got := text(engineService+"/StartProfile", nil); got != "\x08\x01\x12\x19Start profiling succeeded" {
-		t.Errorf("StartProfile: %q", got)
-	}
-	messages, status := c.call(t, engineService+"/GetTokenizer", nil, "Authorization", key)
+	stream, err := c.GetTokenizer(ctx, &enginepb.GetTokenizerRequest{})
 	var archive []byte
 	digest := ""
-	for _, message := range messages {
-		require.NoError(t, grpc.Fields(message, func(f grpc.Field) (err error) {
-			if f.Number == 1 {
-				archive = append(archive, f.Bytes()...)
-			} else {
-				digest, err = f.Text()
-			}
-			return err
-		}))
+	for err == nil {
+		var m *enginepb.GetTokenizerChunk
+		m, err = stream.Recv()
+		archive, digest = append(archive, m.GetData()...), digest+m.GetSha256()
 	}
-	if sum := sha256.Sum256(archive); status != "0" || hex.EncodeToString(sum[:]) != digest || !bytes.HasPrefix(archive, []byte("PK")) {
-		t.Errorf("GetTokenizer: %d bytes with the digest %s, status %s", len(archive), digest, status)
+	if sum := sha256.Sum256(archive); err != io.EOF || hex.EncodeToString(sum[:]) != digest || !bytes.HasPrefix(archive, []byte("PK")) {
+		t.Errorf("GetTokenizer: %d bytes with the digest %s, %v", len(archive), digest, err)
+	}
+	reflected, err := grpc_reflection_v1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
+	require.NoError(t, err)
+	require.NoError(t, reflected.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "vllm.grpc.engine.SamplingParams.top_k"}}))
+	answer, err := reflected.Recv()
+	require.NoError(t, err)
+	if files := answer.GetFileDescriptorResponse().GetFileDescriptorProto(); len(files) != 2 || !bytes.Contains(files[0], []byte("vllm_engine.proto")) {
+		t.Errorf("reflection: %d files", len(files))
 	}
 }
 
-// TestGRPCReflection asks for what grpcurl asks for.
-func TestGRPCReflection(t *testing.T) {
-	_, s, _ := serving(t, nil)
-	c := calling(t, s, nil)
-	for _, version := range []string{"v1", "v1alpha"} {
-		method := "grpc.reflection." + version + ".ServerReflection/ServerReflectionInfo"
-		for _, test := range []struct {
-			field int
-			name  string
-			want  []string
-		}{
-			{7, "", []string{engineService, "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"}},
-			{4, engineService, []string{"vllm_engine.proto", "common.proto", "GetServerInfoResponse"}},
-			{4, engineService + ".Generate", []string{"vllm_engine.proto"}},
-			{4, "vllm.grpc.engine.SamplingParams.top_k", []string{"vllm_engine.proto"}},
-			{4, "smg.grpc.common.Modality", []string{"common.proto"}},
-			{3, "grpc/health/v1/health.proto", []string{"ServingStatus"}},
-			{4, "none", []string{"none not found"}},
-			{6, "vllm.grpc.engine.SamplingParams", []string{"\x2a"}},
-			{5, "", []string{"there are no extensions"}},
-		} {
-			messages, status := c.call(t, method, grpc.AppendBytes(nil, test.field, test.name))
-			if status != "0" || len(messages) != 1 {
-				t.Fatalf("%s %d %s: %d messages, status %s", version, test.field, test.name, len(messages), status)
+// The descriptors are those of the Python package: the bytes with which vllm_engine_pb2 and common_pb2 of smg-grpc-proto 0.4.28
+// begin, by their sha256.
+func TestDescriptors(t *testing.T) {
+	for _, test := range []struct {
+		file protoreflect.FileDescriptor
+		want string
+	}{
+		{enginepb.File_vllm_engine_proto, "1bd11d21878d22144613282368c06866133bd8492b09b238915014e85799ea63"},
+		{enginepb.File_common_proto, "df9b7e51596814866ca31c76722a647ab329fc8d21506cae6fc2299d12617263"},
+	} {
+		file := protodesc.ToFileDescriptorProto(test.file)
+		for messages := file.MessageType; len(messages) > 0; messages = messages[1:] {
+			for _, field := range messages[0].Field {
+				field.JsonName = nil // which Python leaves out
 			}
-			for _, want := range test.want {
-				if !bytes.Contains(messages[0], []byte(want)) {
-					t.Errorf("%s %d %s: no %q in %q", version, test.field, test.name, want, messages[0])
-				}
-			}
+			messages = append(messages, messages[0].NestedType...)
+		}
+		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(file)
+		require.NoError(t, err)
+		if sum := sha256.Sum256(raw); hex.EncodeToString(sum[:]) != test.want {
+			t.Errorf("%s: its descriptor of %d bytes has the sha256 %x, want %s", test.file.Path(), len(raw), sum, test.want)
 		}
 	}
+}
+
+// A discarding takes messages in the place of a client.
+type discarding struct {
+	grpc.ServerStreamingServer[enginepb.GenerateResponse]
+	ctx context.Context
+}
+
+func (d discarding) Context() context.Context              { return d.ctx }
+func (d discarding) Send(*enginepb.GenerateResponse) error { return nil }
+
+// FuzzGenerate sends any message: what is allocated for it, and how long it takes, has a bound.
+func FuzzGenerate(f *testing.F) {
+	_, s, _ := serving(f, func(o *player.Options) { o.Limits.MaxModelLen = 64 })
+	for _, q := range []*enginepb.GenerateRequest{
+		ofIDs(1, 2, 4294967295), ofText("a", true, &enginepb.SamplingParams{N: 4294967295, Stop: []string{"b", ""}}),
+		ofText("a", false, &enginepb.SamplingParams{N: 1024, StopTokenIds: []uint32{1, 2, 3}, LogitBias: map[int32]float32{-1: 1, 2: 3}}),
+		ofText("a", true, &enginepb.SamplingParams{Logprobs: proto.Int32(-2147483648), PromptLogprobs: proto.Int32(20), TruncatePromptTokens: proto.Int32(1)}),
+	} {
+		raw, err := proto.Marshal(q)
+		require.NoError(f, err)
+		f.Add(raw)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		in := &enginepb.GenerateRequest{}
+		if proto.Unmarshal(raw, in) != nil {
+			t.Skip()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		allocated := allocating(func() { _ = s.rpc.Generate(in, discarding{ctx: ctx}) })
+		if limit := uint64(96<<20 + 2000*len(raw)); ctx.Err() != nil || allocated > limit {
+			t.Errorf("%d bytes were allocated for a message of %d, want at most %d: %v", allocated, len(raw), limit, ctx.Err())
+		}
+	})
 }

@@ -3,6 +3,7 @@ package builtin
 import (
 	"math"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -107,4 +108,13 @@ func appendLogprob(b []byte, v float32) []byte {
 		format = 'e'
 	}
 	return strconv.AppendFloat(b, float64(v), format, -1, 32)
+}
+
+// pythonFloat is a number as Python prints it.
+func pythonFloat(v float64) string {
+	text := strconv.FormatFloat(v, 'g', -1, 64)
+	if !strings.ContainsAny(text, ".e") {
+		text += ".0"
+	}
+	return text
 }

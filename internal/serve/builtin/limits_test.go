@@ -18,24 +18,28 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
+// allocating returns how many bytes are allocated while f runs.
+func allocating(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
 // measured answers a request in this process, and returns how many bytes were allocated meanwhile.
-func measured(t testing.TB, s *Server, ctx context.Context, method, path, body string) (*httptest.ResponseRecorder, uint64) {
-	t.Helper()
+func measured(s *Server, ctx context.Context, method, path, body string) (*httptest.ResponseRecorder, uint64) {
 	r := httptest.NewRequestWithContext(ctx, method, path, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	func() {
+	return w, allocating(func() {
 		defer func() {
 			if reason := recover(); reason != nil && reason != http.ErrAbortHandler {
 				panic(reason)
 			}
 		}()
 		s.ServeHTTP(w, r)
-	}()
-	runtime.ReadMemStats(&after)
-	return w, after.TotalAlloc - before.TotalAlloc
+	})
 }
 
 // Numbers, lists and texts that are too large are refused before memory is taken for them.
@@ -71,7 +75,7 @@ func TestLimits(t *testing.T) {
 		{"deep kv_transfer_params", chat, `{"messages":[{"role":"user","content":"a"}],"kv_transfer_params":{"a":` + deep + `}}`, "null", "nested more than 64 deep"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			w, allocated := measured(t, s, t.Context(), http.MethodPost, test.path, test.body)
+			w, allocated := measured(s, t.Context(), http.MethodPost, test.path, test.body)
 			text := w.Body.String()
 			if w.Code != http.StatusBadRequest || !strings.Contains(text, test.want) || !strings.Contains(text, `"param":`+test.param) {
 				t.Errorf("got %d %.300s", w.Code, text)
@@ -87,8 +91,8 @@ func TestLimits(t *testing.T) {
 func TestListsAreShared(t *testing.T) {
 	_, s, _ := serving(t, nil)
 	text := `{"prompt":"a","max_tokens":1,"temperature":1,"n":%d,"bad_words":["` + strings.Repeat("word ", 2000) + `"]}`
-	_, one := measured(t, s, t.Context(), http.MethodPost, "/v1/completions", fmt.Sprintf(text, 1))
-	w, many := measured(t, s, t.Context(), http.MethodPost, "/v1/completions", fmt.Sprintf(text, 512))
+	_, one := measured(s, t.Context(), http.MethodPost, "/v1/completions", fmt.Sprintf(text, 1))
+	w, many := measured(s, t.Context(), http.MethodPost, "/v1/completions", fmt.Sprintf(text, 512))
 	if w.Code != http.StatusOK || many > one+512*(16<<10) {
 		t.Errorf("status %d: 512 answers take %d bytes, and one %d", w.Code, many, one)
 	}
@@ -142,7 +146,7 @@ func FuzzEndpoints(f *testing.F) {
 		path := paths[int(which)%len(paths)]
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
-		_, allocated := measured(t, s, ctx, s.routes[path].method, path, body)
+		_, allocated := measured(s, ctx, s.routes[path].method, path, body)
 		if ctx.Err() != nil {
 			t.Errorf("%s did not answer in time", path)
 		}

@@ -66,6 +66,7 @@ type params struct {
 	ExtraArgs         json.RawMessage `json:"extra_args"`
 	ECTransfer        json.RawMessage `json:"ec_transfer_params"`
 	XArgs             json.RawMessage `json:"vllm_xargs"`
+	biases            []protocol.Bias // logit_bias
 	constraint        []byte          // structured outputs as the engine gets them
 	logprobs          int             // candidates for each token, or protocol.NoLogprobs
 	promptLogprobs    int             // likewise for the prompt
@@ -283,7 +284,7 @@ func (p *params) checkPromptLogprobs() *apiError {
 	switch {
 	case n == nil:
 		return nil
-	case p.Stream && (*n > 0 || *n == -1):
+	case p.Stream && !p.rpc && (*n > 0 || *n == -1):
 		return badRequest("prompt_logprobs", "`prompt_logprobs` are not available when `stream=true`.")
 	case *n < -1:
 		return badRequest("prompt_logprobs", "`prompt_logprobs` must be a non-negative value or -1.")
@@ -342,7 +343,7 @@ func (p *params) checkSampling(s *Server) *apiError {
 		{"presence_penalty", p.PresencePenalty, -2, 2, "[-2, 2]"},
 		{"repetition_penalty", p.RepetitionPenalty, math.SmallestNonzeroFloat64, math.MaxFloat64, "(0, inf)"},
 	} {
-		if v := bound.value; v != nil && (*v < bound.lo || *v > bound.hi) {
+		if v := bound.value; v != nil && (!(*v >= bound.lo && *v <= bound.hi)) {
 			return badRequest("", "%s must be in %s, got %s", bound.name, bound.text, strconv.FormatFloat(*v, 'f', -1, 32))
 		}
 	}
@@ -399,8 +400,20 @@ func (p *params) checkLists(s *Server) *apiError {
 			return err
 		}
 	}
-	if n := len(p.LogitBias); n > maxBiases {
+	if n := len(p.LogitBias) + len(p.biases); n > maxBiases {
 		return badRequest("logit_bias", "logit_bias has %d tokens: at most %d are allowed", n, maxBiases)
+	}
+	for _, id := range slices.Sorted(maps.Keys(p.LogitBias)) {
+		token, wrong := strconv.ParseUint(id, 10, 32)
+		if wrong != nil {
+			return badRequest("logit_bias", "logit_bias contains key(s) that are not valid token IDs: [%q]. Token IDs must be non-negative integers.", id)
+		}
+		p.biases = append(p.biases, protocol.Bias{Token: uint32(token), Logit: p.LogitBias[id]})
+	}
+	for _, bias := range p.biases {
+		if err := inVocabulary("logit_bias", []uint32{bias.Token}, vocabulary); err != nil {
+			return err
+		}
 	}
 	if n := len(p.BadWords); n > maxBadWords {
 		return badRequest("bad_words", "bad_words has %d words: at most %d are allowed", n, maxBadWords)
@@ -439,7 +452,6 @@ func inVocabulary(name string, ids []uint32, size int) *apiError {
 // shared is what the requests of all answers have in common. Its slices are never written again.
 type shared struct {
 	badWords [][]uint32
-	biases   []protocol.Bias
 	extra    []byte // extra_args as msgpack
 	media    []byte
 }
@@ -457,13 +469,6 @@ func (p *params) share(ctx context.Context, s *Server) (c shared, err *apiError)
 			}
 			c.badWords = append(c.badWords, ids)
 		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(p.LogitBias)) {
-		token, wrong := strconv.ParseUint(id, 10, 32)
-		if wrong != nil {
-			return c, badRequest("logit_bias", "logit_bias contains key(s) that are not valid token IDs: [%q]. Token IDs must be non-negative integers.", id)
-		}
-		c.biases = append(c.biases, protocol.Bias{Token: uint32(token), Logit: p.LogitBias[id]})
 	}
 	c.media = appendFeatures(nil, p.media)
 	c.extra, err = p.extraArgs()
@@ -525,7 +530,7 @@ func (p *params) fill(s *Server, c *shared, r *player.EngineRequest, prompt []ui
 	if r := p.Repetition; r != nil {
 		q.Repetition = protocol.Repetition{MaxSize: int(r.MaxSize), MinSize: int(r.MinSize), Count: int(r.Count)}
 	}
-	q.LogitBias, q.BadWords, q.ExtraArgs = c.biases, c.badWords, c.extra
+	q.LogitBias, q.BadWords, q.ExtraArgs = p.biases, c.badWords, c.extra
 	return nil
 }
 

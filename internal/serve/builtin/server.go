@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
-	"github.com/vllm-vcr/conformance/internal/serve/grpc"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -76,8 +75,7 @@ type Server struct {
 	open         running
 	images       seenImages
 	sim          *simulator // nil without [Options].Simulator
-	grpc         grpc.Server
-	rpc          rpc
+	rpc          *rpc
 	load         atomic.Int64  // requests that run
 	calls        atomic.Int64  // of utility methods
 	weights      atomic.Value  // string, their version if it was set
@@ -179,12 +177,13 @@ func New(opt Options) (*Server, error) {
 			}
 		}
 	}
-	s.grpc = s.newRPC()
+	s.rpc = newRPC(s)
 	return s, nil
 }
 
 // Run runs the engines until ctx ends, or one of them does.
 func (s *Server) Run(ctx context.Context) error {
+	defer s.rpc.health.Shutdown()
 	defer close(s.ended)
 	return s.opt.Group.RunLocal(ctx, s.metrics.step)
 }
@@ -206,8 +205,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header()["Vary"] = []string{"origin"} // no other origin is allowed
 	}
 	switch {
-	case !known && grpc.IsCall(r):
-		s.grpc.ServeHTTP(w, r)
+	case !known && isCall(r):
+		s.rpc.server.ServeHTTP(w, r)
 	case r.Method == http.MethodOptions:
 		if known {
 			w.Header()["Allow"] = []string{found.allow()}

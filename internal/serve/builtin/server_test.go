@@ -19,6 +19,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/serve/enginepb"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -346,7 +347,7 @@ func TestAbortOfAllAnswers(t *testing.T) {
 		answered <- string(text)
 	}()
 	await(t, s, "vllm:num_requests_running", "2")
-	if _, err := s.rpcAbort(t.Context(), []byte("\n\x0achatcmpl-a")); err != nil {
+	if _, err := s.rpc.Abort(t.Context(), &enginepb.AbortRequest{RequestIds: []string{"chatcmpl-a"}}); err != nil {
 		t.Fatal(err)
 	}
 	if text := <-answered; strings.Count(text, `"finish_reason":"abort"`) != 2 {

@@ -194,8 +194,11 @@ func (s *Server) serveStubEmbeddings(w http.ResponseWriter, r *http.Request) *ap
 	case q.Dimensions != nil && *q.Dimensions > maxDimensions:
 		err = badRequest("dimensions", "dimensions must be at most %d", maxDimensions)
 	default:
-		c := completionRequest{Prompt: q.Input, params: params{TruncatePrompt: q.Truncate}}
-		prompts, err = s.prompts(r.Context(), &c, "embeddings")
+		c := completionRequest{Prompt: q.Input, params: params{TruncatePrompt: q.Truncate, answers: 1}}
+		var inputs []prompt
+		if inputs, err = c.read(s); err == nil {
+			prompts, err = s.tokenize(r.Context(), &c.params, inputs, "embeddings")
+		}
 	}
 	dimensions := or(intOf(q.Dimensions), s.sim.Dimensions)
 	if err == nil && len(prompts) > maxNumbers/max(dimensions, 1) {

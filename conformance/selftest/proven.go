@@ -62,9 +62,9 @@ func fieldNames(codec *protocol.Codec) map[*protocol.Field]string {
 
 // fieldFinder finds the fields in which two messages differ.
 type fieldFinder struct {
-	codec  *protocol.Codec
-	names  map[*protocol.Field]string
-	survey protocol.Survey
+	codec   *protocol.Codec
+	names   map[*protocol.Field]string
+	message protocol.View
 }
 
 // mostOfAFault is how many fields a fault may change to prove something of each: two change places. One that moves a whole row
@@ -106,17 +106,24 @@ func (l *fieldFinder) differing(kind protocol.MessageKind, was, is []byte, chang
 	if err != nil {
 		return // it is no message any more
 	}
-	l.codec.Survey(&l.survey, kind, was)
+	root, err := l.codec.Read(&l.message, kind, was)
+	if err != nil {
+		return
+	}
 	for _, d := range differences {
-		var inside *protocol.FieldValue // the innermost field that the place is in
-		for i := range l.survey.Fields {
-			if v := &l.survey.Fields[i]; v.Offset <= d.WantOffset && d.WantOffset < v.Offset+len(v.Raw) {
+		var inside protocol.Value // the innermost field that the place is in
+		root.Walk(func(v protocol.Value) bool {
+			if d.WantOffset < v.Offset() || d.WantOffset >= v.Offset()+len(v.Bytes()) {
+				return false
+			}
+			if v.Declared() != nil {
 				inside = v
 			}
-		}
+			return true
+		})
 		// A struct in a list that is longer or shorter is no other value of a field.
-		if inside != nil && (inside.Offset == d.WantOffset || !isContainer(was[d.WantOffset:])) {
-			changed[l.names[inside.Field]] = true
+		if f := inside.Declared(); f != nil && (inside.Offset() == d.WantOffset || !isContainer(was[d.WantOffset:])) {
+			changed[l.names[f]] = true
 		}
 	}
 }

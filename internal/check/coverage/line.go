@@ -28,7 +28,9 @@ type Line struct {
 	codec  *protocol.Codec
 	fields map[*protocol.Field]*Field
 	items  map[string]*Item
-	survey protocol.Survey
+	// Of the message that was added last:
+	message protocol.View
+	values  []protocol.Value // of fields
 }
 
 // Field is a field of a struct that a message can hold.
@@ -156,7 +158,7 @@ func (l *Line) AddConversation(c check.Conversation) {
 	l.compare(&trace.Message{Channel: "input", Direction: trace.EngineToFrontend, Frames: [][]byte{c.Registration}},
 		func(_ *trace.Message, other [][]byte) bool { return c.Registers(other[0]) })
 	for i, frames := range c.Said {
-		l.survey.Fields = l.survey.Fields[:0]
+		l.values = l.values[:0]
 		l.FromEngine(frames)
 		l.compare(&trace.Message{Channel: "output", Direction: trace.EngineToFrontend, Frames: frames},
 			func(_ *trace.Message, other [][]byte) bool { return c.Finds(i, other) })
@@ -177,22 +179,30 @@ func (l *Line) AddExchange(x check.Exchange) {
 }
 
 func (l *Line) payload(kind protocol.MessageKind, payload []byte, aux ...[]byte) {
-	l.codec.Survey(&l.survey, kind, payload, aux...)
-	for _, v := range l.survey.Fields {
-		f := l.fields[v.Field]
-		f.add(v)
-		switch f.FullName() {
-		case "SamplingParams.temperature":
-			l.Frontends = noted(l.Frontends, frontendOf(v))
-		case "LogprobsLists.logprob_token_ids":
-			l.Runners = noted(l.Runners, runnerOf(v))
+	root, err := l.codec.Read(&l.message, kind, payload, aux...)
+	if err != nil {
+		return
+	}
+	root.Walk(func(v protocol.Value) bool {
+		if f := l.fields[v.Declared()]; f != nil {
+			l.values = append(l.values, v)
+			f.add(v)
+			switch f.FullName() {
+			case "SamplingParams.temperature":
+				l.Frontends = noted(l.Frontends, frontendOf(v))
+			case "LogprobsLists.logprob_token_ids":
+				l.Runners = noted(l.Runners, runnerOf(v))
+			}
 		}
-	}
-	for _, m := range l.survey.Members {
-		l.see(member, m.Enum+"."+m.Member)
-	}
-	for _, call := range l.survey.Calls {
-		l.see(utility, call)
+		for _, of := range []protocol.Value{v.Key(), v} {
+			if enum, name := of.Enum(); enum != "" {
+				l.see(member, enum+"."+name)
+			}
+		}
+		return true
+	})
+	if kind == protocol.KindUtility {
+		l.see(utility, root.At(2).Text())
 	}
 }
 
@@ -203,8 +213,8 @@ const maxTries = 3
 // notes the fields of which a judge finds that.
 func (l *Line) compare(m *trace.Message, finds func(m *trace.Message, frames [][]byte) bool) {
 	payload, asked := payloadOf(m), false
-	for _, v := range l.survey.Fields {
-		f := l.fields[v.Field]
+	for _, v := range l.values {
+		f := l.fields[v.Declared()]
 		if f.Compared || f.tried == maxTries || v.IsDefault() {
 			continue
 		}
@@ -236,11 +246,11 @@ func payloadOf(m *trace.Message) int {
 
 var seed = maphash.MakeSeed()
 
-func (f *Field) add(v protocol.FieldValue) {
+func (f *Field) add(v protocol.Value) {
 	if f.Seen && f.Values == several {
 		return
 	}
-	hash := maphash.Bytes(seed, v.Raw)
+	hash := maphash.Bytes(seed, v.Bytes())
 	if slices.Contains(f.hashes[:f.Values], hash) {
 		return
 	}
@@ -253,8 +263,8 @@ func (f *Field) add(v protocol.FieldValue) {
 
 // frontendOf tells which frontend has written a request by the width of a float: vllm-rs has
 // 32 bits, Python 64.
-func frontendOf(v protocol.FieldValue) string {
-	if len(v.Raw) == len(pack.AppendFloat32(nil, 0)) {
+func frontendOf(v protocol.Value) string {
+	if len(v.Bytes()) == len(pack.AppendFloat32(nil, 0)) {
 		return "vllm-rs"
 	}
 	return "Python"
@@ -262,12 +272,8 @@ func frontendOf(v protocol.FieldValue) string {
 
 // runnerOf tells which of vLLM's model runners has made a table of log-probabilities by the
 // type of its token ids.
-func runnerOf(v protocol.FieldValue) string {
-	cur := pack.NewCursor(v.Raw)
-	if n, err := cur.ArrayLen(); err != nil || n < 1 {
-		return ""
-	}
-	switch dtype, _ := cur.StrString(); dtype {
+func runnerOf(v protocol.Value) string {
+	switch v.At(0).Text() {
 	case "<i4":
 		return "V1"
 	case "<i8":

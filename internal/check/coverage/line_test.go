@@ -152,8 +152,8 @@ func TestFeatures(t *testing.T) {
 // TestRunnerOf: the model runners differ in the type of token ids.
 func TestRunnerOf(t *testing.T) {
 	for dtype, want := range map[string]string{"<i4": "V1", "<i8": "V2", "<f4": ""} {
-		raw := pack.AppendString(pack.AppendArrayHeader(nil, 3), dtype)
-		if got := runnerOf(protocol.FieldValue{Raw: raw}); got != want {
+		raw := pack.AppendArray(nil, pack.AppendString(nil, dtype))
+		if got := runnerOf(protocol.ViewOf(raw)); got != want {
 			t.Errorf("%s: %q, want %q", dtype, got, want)
 		}
 	}
@@ -210,10 +210,6 @@ func TestUnreachable(t *testing.T) {
 
 // TestMutations: every value of a message that is not None can be another of its kind, and only that changes.
 func TestMutations(t *testing.T) {
-	tensor := func(data []byte) []byte {
-		b := pack.AppendString(pack.AppendArrayHeader(nil, 3), "<i4")
-		return append(pack.AppendInt(pack.AppendArrayHeader(b, 1), 1), data...)
-	}
 	for _, c := range []struct {
 		name    string
 		value   []byte
@@ -232,12 +228,10 @@ func TestMutations(t *testing.T) {
 		{"map", pack.AppendInt(pack.AppendString(pack.AppendMapHeader(nil, 1), "k"), 2), false, []string{"{\"k\": 3}", "{\"k\": 3}"}},
 		{"structs", pack.AppendInt(pack.AppendInt(pack.AppendArrayHeader(nil, 2), 1), 2), true, []string{"[1]"}},
 		{"struct", pack.AppendMapHeader(nil, 0), true, []string{"nil"}},
-		{"tensor", tensor(pack.AppendExt(nil, 3, []byte{1, 0, 0, 0})), false, []string{`["<i4", [1], ext(3, 4 bytes)]`, `["<i4", [1], ext(3, 4 bytes)]`}},
 	} {
-		v := protocol.FieldValue{Raw: c.value, Offset: 1}
 		message := slices.Concat(pack.AppendArrayHeader(nil, 1), c.value)
 		var got []string
-		for _, frames := range mutations(v, c.structs, [][]byte{message}, 0) {
+		for _, frames := range mutations(protocol.ViewOf(message).At(0), c.structs, [][]byte{message}, 0) {
 			if err := pack.Validate(frames[0]); err != nil {
 				t.Errorf("%s: %v", c.name, err)
 			}
@@ -247,9 +241,31 @@ func TestMutations(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
-	elsewhere := tensor(pack.AppendInt(nil, 1))
-	found := mutations(protocol.FieldValue{Raw: elsewhere, Offset: 0}, false, [][]byte{elsewhere, {1, 2, 3}}, 0)
-	if len(found) != 2 || string(found[0][1]) != string([]byte{1, 2, 2}) || string(found[1][1]) != string([]byte{0, 2, 3}) {
-		t.Errorf("a tensor in a frame of its own: %v", found)
+}
+
+// TestMutationsOfTensors: of a tensor the data is another, in the message or in a frame of its own.
+func TestMutationsOfTensors(t *testing.T) {
+	codec, err := protocol.CodecFor("0.33")
+	require.NoError(t, err)
+	for _, data := range [][]byte{pack.AppendExt(nil, 3, []byte{1, 2, 3, 4}), pack.AppendInt(nil, 1)} {
+		tensor := pack.AppendArray(nil, pack.AppendString(nil, "int32"), pack.AppendArray(nil, pack.AppendInt(nil, 1)), data)
+		null := pack.AppendNil(nil)
+		output := pack.AppendArray(nil, pack.AppendString(nil, "a"), pack.AppendArray(nil), null, null, tensor)
+		message := pack.AppendArray(nil, pack.AppendInt(nil, 0), pack.AppendArray(nil, output))
+		root, err := codec.Read(new(protocol.View), protocol.KindOutputs, message)
+		require.NoError(t, err)
+		v := root.Field("outputs").At(0).Field("pooling_output")
+		var got [][]byte
+		for _, frames := range mutations(v, false, [][]byte{message, {1, 2, 3, 4}}, 0) {
+			changed, err := codec.Read(new(protocol.View), protocol.KindOutputs, frames[0], frames[1])
+			require.NoError(t, err)
+			if cur := pack.NewCursor(changed.Field("outputs").At(0).Field("pooling_output").At(2).Bytes()); cur.Kind() == pack.Ext {
+				_, frames[1], _ = cur.Ext()
+			}
+			got = append(got, frames[1])
+		}
+		if len(got) != 2 || string(got[0]) != "\x01\x02\x03\x05" || string(got[1]) != "\x00\x02\x03\x04" {
+			t.Errorf("%x: %x", data, got)
+		}
 	}
 }

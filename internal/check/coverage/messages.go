@@ -24,7 +24,7 @@ const (
 
 // Add adds what a recorded message holds, and reports whether it is of a kind that has fields.
 func (l *Line) Add(m *trace.Message) bool {
-	l.survey.Fields = l.survey.Fields[:0]
+	l.values = l.values[:0]
 	if m.Note != "" || len(m.Frames) == 0 || m.Elided > 0 {
 		return false
 	}
@@ -46,7 +46,7 @@ func (l *Line) Add(m *trace.Message) bool {
 		l.see(message, kvEvents)
 		l.payload(protocol.KindKVEvents, last)
 	}
-	return len(l.survey.Fields) > 0
+	return len(l.values) > 0
 }
 
 // handshake adds HELLO, INIT or READY.
@@ -98,8 +98,8 @@ func (l *Line) FromEngine(frames [][]byte) {
 	}
 	l.see(message, outputs)
 	l.payload(protocol.KindOutputs, frames[0], frames[1:]...)
-	for _, v := range l.survey.Fields {
-		if l.fields[v.Field].FullName() == "UtilityOutput.call_id" {
+	for _, v := range l.values {
+		if l.fields[v.Declared()].FullName() == "UtilityOutput.call_id" {
 			l.see(message, answer)
 		}
 	}

@@ -10,43 +10,53 @@ import (
 // mutations are messages like this one but for the value of one field, which is another of
 // the same kind: what a check has to compare, not only to read, to find it. A value that holds
 // structs is there or not: what is in them is a matter of their own fields.
-func mutations(v protocol.FieldValue, holdsStructs bool, frames [][]byte, payload int) (all [][][]byte) {
-	with := func(raw []byte) {
-		changed := slices.Clone(frames)
-		changed[payload] = slices.Concat(frames[payload][:v.Offset], raw, frames[payload][v.Offset+len(v.Raw):])
-		all = append(all, changed)
+func mutations(v protocol.Value, holdsStructs bool, frames [][]byte, payload int) (all [][][]byte) {
+	with := func(frame int, changed []byte) {
+		other := slices.Clone(frames)
+		other[frame] = changed
+		all = append(all, other)
 	}
 	if holdsStructs {
-		with(fewer(v.Raw))
+		with(payload, v.Set(fewer(v)))
 		return all
 	}
+	var scalars []protocol.Value
+	v.Walk(func(v protocol.Value) bool {
+		switch kind := v.Kind(); {
+		case v.IsTensor():
+			scalars = append(scalars, v.At(2)) // its data
+			return false
+		case kind != pack.Array && kind != pack.Map && kind != pack.Nil: // None has no other of its kind
+			scalars = append(scalars, v)
+		}
+		return true
+	})
+	if scalars == nil {
+		return nil
+	}
 	for _, last := range []bool{true, false} {
-		m := mutation{last: last}
-		cur := pack.NewCursor(v.Raw)
-		if m.value(&cur) {
-			with(m.out)
+		one := scalars[0]
+		if last {
+			one = scalars[len(scalars)-1]
 		}
-		if m.frame > 0 && payload+m.frame < len(frames) && len(frames[payload+m.frame]) > 0 {
-			changed := slices.Clone(frames)
-			changed[payload+m.frame] = flipped(frames[payload+m.frame], last)
-			all = append(all, changed)
+		if frame := payload + int(one.Count()); one.Name() == "data" && one.Kind() == pack.Int { // they are in a frame of their own
+			if frame > payload && frame < len(frames) && len(frames[frame]) > 0 {
+				with(frame, flipped(frames[frame], last))
+			}
+			continue
 		}
+		with(payload, one.Set(another(one, last)))
 	}
 	return all
 }
 
 // fewer is a list without its last element, and None in the place of a struct.
-func fewer(raw []byte) []byte {
-	cur := pack.NewCursor(raw)
-	n, err := cur.ArrayLen()
-	if err != nil || n == 0 {
+func fewer(v protocol.Value) []byte {
+	parts, err := pack.Elements(v.Bytes())
+	if err != nil || len(parts) == 0 {
 		return pack.AppendNil(nil)
 	}
-	begin := cur.Offset()
-	for range n - 1 {
-		_ = cur.Skip() // well formed
-	}
-	return append(pack.AppendArrayHeader(nil, n-1), raw[begin:cur.Offset()]...)
+	return pack.AppendArray(nil, parts[:len(parts)-1]...)
 }
 
 // flipped are bytes of which the last or the first is another.
@@ -60,115 +70,35 @@ func flipped(data []byte, last bool) []byte {
 	return other
 }
 
-// mutation writes a value again, and changes the first or the last scalar in it that has
-// another of its kind.
-type mutation struct {
-	last  bool
-	out   []byte
-	frame int // the auxiliary frame that holds the data of a tensor, 0 for none
-}
-
-// value reads and writes a value, and reports whether it has changed it.
-func (m *mutation) value(cur *pack.Cursor) bool {
-	switch kind := cur.Kind(); kind {
-	case pack.Array, pack.Map:
-		return m.container(cur, kind)
+// another is a scalar of the same kind and another value.
+func another(v protocol.Value, last bool) []byte {
+	cur := pack.NewCursor(v.Bytes())
+	switch v.Kind() {
 	case pack.Bool:
-		b, _ := cur.Bool()
-		m.out = pack.AppendBool(m.out, !b)
+		is, _ := cur.Bool()
+		return pack.AppendBool(nil, !is)
 	case pack.Int:
 		if i, err := cur.Int(); err == nil {
-			m.out = pack.AppendInt(m.out, i+1)
-		} else {
-			u, _ := cur.Uint()
-			m.out = pack.AppendUint(m.out, u-1)
+			return pack.AppendInt(nil, i+1)
 		}
+		u, _ := cur.Uint()
+		return pack.AppendUint(nil, u-1)
 	case pack.Float:
-		before := cur.Offset()
 		f, _ := cur.Float()
-		if other := f/2 + 0.25; cur.Offset()-before == len(pack.AppendFloat32(nil, 0)) {
-			m.out = pack.AppendFloat32(m.out, float32(other))
-		} else {
-			m.out = pack.AppendFloat64(m.out, other)
+		if len(v.Bytes()) == len(pack.AppendFloat32(nil, 0)) {
+			return pack.AppendFloat32(nil, float32(f/2+0.25))
 		}
+		return pack.AppendFloat64(nil, f/2+0.25)
 	case pack.String:
-		s, _ := cur.StrString()
-		m.out = pack.AppendString(m.out, s+"x")
+		return pack.AppendString(nil, v.Text()+"x")
 	case pack.Bin:
 		b, _ := cur.Bin()
-		m.out = pack.AppendBin(m.out, append(slices.Clone(b), 1))
-	case pack.Ext:
+		return pack.AppendBin(nil, append(slices.Clone(b), 1))
+	default:
 		code, data, _ := cur.Ext()
 		if len(data) > 0 {
-			data = flipped(data, m.last)
+			data = flipped(data, last)
 		}
-		m.out = pack.AppendExt(m.out, code, data)
-	default: // nil has no other of its kind
-		value, _ := cur.Raw()
-		m.out = append(m.out, value...)
-		return false
+		return pack.AppendExt(nil, code, data)
 	}
-	return true
-}
-
-// container changes one of the values in an array, or under a key of a map. Of a tensor it is
-// the data, [dtype, shape, data]: these may be in a frame of their own.
-func (m *mutation) container(cur *pack.Cursor, kind pack.Kind) bool {
-	var parts [][]byte
-	var n int
-	if kind == pack.Map {
-		n, _ = cur.MapLen()
-		n *= 2
-	} else {
-		n, _ = cur.ArrayLen()
-	}
-	for range n {
-		part, _ := cur.Raw()
-		parts = append(parts, part)
-	}
-	order := make([]int, 0, n)
-	for i := range n {
-		if kind == pack.Array || i%2 == 1 {
-			order = append(order, i)
-		}
-	}
-	if m.last {
-		slices.Reverse(order)
-	}
-	if isTensor(parts) {
-		order = []int{2}
-		if data := pack.NewCursor(parts[2]); data.Kind() == pack.Int {
-			i, _ := data.Int()
-			m.frame = int(i)
-			order = nil
-		}
-	}
-	changed := false
-	for _, i := range order {
-		part := mutation{last: m.last}
-		value := pack.NewCursor(parts[i])
-		if changed = part.value(&value); changed {
-			parts[i], m.frame = part.out, part.frame
-			break
-		}
-		if m.frame = part.frame; m.frame > 0 {
-			break
-		}
-	}
-	if kind == pack.Map {
-		m.out = pack.AppendMapHeader(m.out, n/2)
-	} else {
-		m.out = pack.AppendArrayHeader(m.out, n)
-	}
-	m.out = append(m.out, slices.Concat(parts...)...)
-	return changed
-}
-
-// isTensor reports whether the elements of an array are those of a tensor.
-func isTensor(parts [][]byte) bool {
-	if len(parts) != 3 {
-		return false
-	}
-	dtype, shape := pack.NewCursor(parts[0]), pack.NewCursor(parts[1])
-	return dtype.Kind() == pack.String && shape.Kind() == pack.Array
 }

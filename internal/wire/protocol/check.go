@@ -225,7 +225,6 @@ type examination struct {
 	path   []place
 	found  []Mismatch
 	others func() []*rules // for hints; nil asks for none
-	survey *Survey         // takes what is seen; nil where only mismatches count
 	// decodes passes over what msgspec does.
 	decodes bool
 	ids     []uint32 // scratch
@@ -240,13 +239,12 @@ type place struct {
 // examine returns what is wrong with a well-formed message.
 func (r *rules) examine(kind MessageKind, payload []byte, aux [][]byte, others func() []*rules) []Mismatch {
 	x := &examination{rules: r, cur: pack.NewCursor(payload), aux: aux, path: []place{{name: kind.Name}}, others: others}
-	x.value(r.parse(kind.Type))
+	x.value(r.roots[kind.Name])
 	return x.found
 }
 
 // value checks the next value.
 func (x *examination) value(s shape) {
-	x.seesMember(s)
 	if k := x.cur.Kind(); !s.takes(k) {
 		x.mismatch(s.String())
 		x.skip()
@@ -368,12 +366,11 @@ func (s callShape) check(x *examination) {
 	x.at(place{name: "client_index"}, plainTypes["int"])
 	x.at(place{name: "call_id"}, plainTypes["int"])
 	method := x.method()
-	parameters, known := x.rules.methods[method]
-	if !known || x.cur.Kind() != pack.Array {
+	if parameters, known := x.rules.methods[method]; known && x.cur.Kind() == pack.Array {
+		x.at(place{name: method}, argumentsShape{method, parameters})
+	} else {
 		x.at(place{name: "args"}, listShape{text: "list of arguments", element: anyShape{}})
-		return
 	}
-	x.arguments(method, parameters)
 }
 
 // CheckCall returns why an engine of the line fails a call before it does anything: it has no
@@ -420,29 +417,31 @@ func (x *examination) method() string {
 	return ""
 }
 
-// arguments checks the values that a method is called with. They are positional.
-func (x *examination) arguments(method string, parameters []parameter) {
-	signature := x.rules.profile.Utilities[method].Signature
+// argumentsShape are the values that a method is called with. They are positional.
+type argumentsShape struct {
+	method     string
+	parameters []parameter
+}
+
+func (s argumentsShape) String() string         { return "the arguments of " + s.method }
+func (s argumentsShape) takes(k pack.Kind) bool { return k == pack.Array }
+
+func (s argumentsShape) check(x *examination) {
 	n, _ := x.cur.ArrayLen()
-	required := len(parameters)
-	if i := slices.IndexFunc(parameters, func(p parameter) bool { return !p.required }); i >= 0 {
+	required := len(s.parameters)
+	if i := slices.IndexFunc(s.parameters, func(p parameter) bool { return !p.required }); i >= 0 {
 		required = i
 	}
-	x.path = append(x.path, place{name: method})
-	if x.survey != nil {
-		x.survey.Calls = append(x.survey.Calls, method)
-	}
-	if n < required || n > len(parameters) {
-		x.report("the arguments of "+method+signature, plural.Count(n, "argument"))
+	if n < required || n > len(s.parameters) {
+		x.report(s.String()+x.rules.profile.Utilities[s.method].Signature, plural.Count(n, "argument"))
 	}
 	for i := range n {
-		if i < len(parameters) {
-			x.at(place{name: parameters[i].name}, parameters[i].typ)
+		if i < len(s.parameters) {
+			x.at(place{name: s.parameters[i].name}, s.parameters[i].typ)
 		} else {
 			x.skip()
 		}
 	}
-	x.path = x.path[:len(x.path)-1]
 }
 
 // rules are a profile with its annotations read: what may stand where.
@@ -450,6 +449,7 @@ type rules struct {
 	profile *Profile
 	structs map[string]*structShape
 	methods map[string][]parameter
+	roots   map[string]shape // of the kinds of message, by name
 	// unknown are the names in annotations that mean nothing to this package. A
 	// value of such a type may be anything.
 	unknown map[string]bool
@@ -465,7 +465,7 @@ type parameter struct {
 
 // newRules reads every annotation of a profile.
 func newRules(p *Profile) *rules {
-	r := &rules{profile: p, structs: map[string]*structShape{}, methods: map[string][]parameter{}, unknown: map[string]bool{}}
+	r := &rules{profile: p, structs: map[string]*structShape{}, methods: map[string][]parameter{}, roots: map[string]shape{}, unknown: map[string]bool{}}
 	for name, declared := range p.Structs {
 		s := &structShape{name: name, declared: declared, index: map[string]int{}}
 		for i, f := range declared.Fields {
@@ -482,6 +482,11 @@ func newRules(p *Profile) *rules {
 	r.narrow("EngineCoreReadyResponse")
 	for name, u := range p.Utilities {
 		r.methods[name] = r.parameters(u.Signature)
+	}
+	for _, k := range messageKinds {
+		if r.roots[k.Name] = r.parse(k.Type); r.unknown[k.Type] {
+			delete(r.unknown, k.Type) // the line has no such message
+		}
 	}
 	return r
 }

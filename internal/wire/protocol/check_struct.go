@@ -112,7 +112,6 @@ func (s *structShape) checkDecodable(x *examination) {
 func (s *structShape) checkField(x *examination, i int) {
 	before := len(x.found)
 	at := x.cur.Offset()
-	x.sees(s, i)
 	x.at(place{name: s.declared.Fields[i].Name}, s.types[i])
 	if len(x.found) == before {
 		return
@@ -145,7 +144,6 @@ func (s *structShape) checkMap(x *examination) {
 		if known && !seen.has(i) {
 			seen.add(i)
 			x.cur, next = ahead, i+1
-			x.sees(s, i)
 			x.at(place{name: fields[i].Name}, s.types[i])
 			continue
 		}
@@ -376,25 +374,22 @@ func (s unionShape) takes(k pack.Kind) bool {
 }
 
 func (s unionShape) check(x *examination) {
-	start, before, seen := x.cur, len(x.found), x.survey.length()
+	start, before := x.cur, len(x.found)
 	var best []Mismatch
-	var of Survey // the best
 	for _, o := range s.options {
 		if !o.takes(start.Kind()) {
 			continue
 		}
 		x.cur = start
-		x.seesMember(o)
 		o.check(x)
 		if len(x.found) == before {
 			return
 		}
-		found, saw := slices.Clone(x.found[before:]), x.survey.from(seen)
+		found := slices.Clone(x.found[before:])
 		x.found = x.found[:before]
 		if best == nil || len(found) < len(best) {
-			best, of = found, saw
+			best = found
 		}
 	}
 	x.found = append(x.found, best...)
-	x.survey.add(of)
 }

@@ -172,12 +172,25 @@ func (s fieldShape) check(x *examination) {
 	ahead := x.cur
 	n, _ := ahead.ArrayLen()
 	kind, err := ahead.StrString()
-	arguments := map[string]shape{"batched": s.batched, "flat": s.flat, "shared": s.shared}[kind]
-	if n != 2 || err != nil || arguments == nil {
+	arguments := s.arguments(kind)
+	if n != 2 || err != nil || arguments == (anyShape{}) {
 		x.mismatch("[kind, arguments], the kind one of batched, flat, shared")
 		x.skip()
 		return
 	}
 	x.cur = ahead
 	x.at(place{name: kind}, arguments)
+}
+
+// arguments are the types of the arguments of a kind; any, if there is no such kind.
+func (s fieldShape) arguments(kind string) shape {
+	switch kind {
+	case "batched":
+		return s.batched
+	case "flat":
+		return s.flat
+	case "shared":
+		return s.shared
+	}
+	return anyShape{}
 }

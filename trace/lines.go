@@ -3,6 +3,7 @@ package trace
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -91,7 +92,10 @@ func (s *source) nothingBehind() error {
 	return errors.New("there are bytes after the end of the gzip stream; a golden is one gzip member")
 }
 
-// lineReader splits a source into lines of any length. Its buffer grows with
+// maxLine bounds a line, in bytes: the recorder writes messages of up to 256 MiB into a frames file, as base64.
+const maxLine = 384 << 20
+
+// lineReader splits a source into lines of up to [maxLine] bytes. Its buffer grows with
 // the bytes that arrived, never by a claim.
 type lineReader struct {
 	name     string
@@ -143,6 +147,17 @@ func (l *lineReader) checkStart(line []byte) error {
 	return nil
 }
 
+// checkOpen looks at a line whose end has not arrived, as devices and pipes may send no end of it.
+func (l *lineReader) checkOpen(line []byte) error {
+	if limit := cmp.Or(l.opt.maxLine, maxLine); len(line) > limit {
+		return &Error{Reason: fmt.Sprintf("the line has more than %d bytes: this is not a trace", limit)}
+	}
+	if l.line == 0 && len(line) > 0 && line[0] == 0 {
+		return &Error{Column: 1, Reason: "the file starts with a zero byte: this is not a trace"}
+	}
+	return nil
+}
+
 func (l *lineReader) rawLine() ([]byte, error) {
 	seen := 0 // bytes of the window known to hold no line feed
 	for {
@@ -155,6 +170,9 @@ func (l *lineReader) rawLine() ([]byte, error) {
 		seen = l.to - l.from
 		if l.done != nil {
 			return l.tail()
+		}
+		if err := l.checkOpen(l.buf[l.from:l.to]); err != nil {
+			return nil, located(err, l.name, l.line+1)
 		}
 		l.fill()
 	}

@@ -25,6 +25,7 @@ type Options struct {
 	// Bytes as stored, which MaxBytes comes from: of a golden, or of a file.
 	// 0: neither.
 	stored, packed int64
+	maxLine        int // bytes; 0: that of the package
 }
 
 // Reader streams a trace.

@@ -331,6 +331,37 @@ type stuck struct{}
 
 func (stuck) Read([]byte) (int, error) { return 0, nil }
 
+// endless is a file that repeats a byte and has no end.
+type endless byte
+
+func (e endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(e)
+	}
+	return len(p), nil
+}
+
+func TestLineWithoutEnd(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		begin string
+		of    byte
+		want  string
+	}{
+		{"zeros", "", 0, "dev/endless: line 1, column 1: the file starts with a zero byte"},
+		{"an object", "{", ' ', "dev/endless: line 1: the line has more than 1000000 bytes"},
+		{"a later line", "{\"meta\":{}}\n{", ' ', "dev/endless: line 2: the line has more than 1000000 bytes"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r, err := NewReader(io.MultiReader(strings.NewReader(test.begin), endless(test.of)), "dev/endless", false, Options{maxLine: 1_000_000})
+			if err == nil {
+				err = r.Next(new(Record))
+			}
+			require.ErrorContains(t, err, test.want)
+		})
+	}
+}
+
 func TestMaxBytes(t *testing.T) {
 	bomb := pack(t, strings.Repeat(" ", 10<<20))
 	_, err := readBytes(bomb, true, Options{MaxBytes: 1 << 20})

@@ -87,6 +87,7 @@ func newFit(budget int, transfer Knobs, g *gathered) *Fit {
 		donors: g.donors, stalls: g.stalls, marginal: g.marginal, lengths: g.lengths,
 		drafts: g.sizes.drafts(), block: g.sizes.block(), notes: g.notes, lastLarge: math.Inf(-1),
 	}
+	f.service.step = quantile(f.marginalAt(1), 0.5)
 	var seen []observation
 	for _, gaps := range g.records {
 		seen = append(seen, observe(gaps, budget)...)

@@ -162,6 +162,19 @@ func TestService(t *testing.T) {
 }
 
 // A capture may have no request that ran alone often enough to make a curve.
+// TestSmallPromptsTakeAStep: what a prompt takes is not made shorter than a step of one token for a smaller prompt.
+func TestSmallPromptsTakeAStep(t *testing.T) {
+	record := trace.Record{PromptTokens: 100, OutputTokens: 4, TTFTMs: 20, ITLMs: []float64{10, 10, 10}, Concurrency: 1}
+	f := mustFit(t, 0, record)
+	for prompt, want := range map[int]float64{16: 10, 40: 10, 64: 20 * 64. / 100, 90: 20} {
+		r := NewRequest(1, "a", prompt, 0)
+		got := f.Duration(&Step{Running: 1, Limit: 1, Chunks: []Chunk{{Request: r, Tokens: prompt, Last: true}}})
+		require.NoDiff(t, cmp.Diff(want, got.Seconds()*1000, exact), "%d tokens (-want +got)", prompt)
+	}
+	record.TTFTMs = 8 // it was recorded so
+	require.NoDiff(t, cmp.Diff(8., mustFit(t, 0, record).service.time(16, 0), exact), "a fast one (-want +got)")
+}
+
 func TestServiceOfSeveralConcurrencies(t *testing.T) {
 	records := quiet()
 	for i := range records {

@@ -37,6 +37,8 @@ type service struct {
 	curve          bool
 	a, b, c, floor float64
 	cells          [promptBuckets]cell
+	// step is what a step of one token takes. The time of a cell is not made shorter than that for a smaller prompt.
+	step float64
 }
 
 // A cell holds the times of the prompts of one bucket, sorted, and the median of
@@ -243,10 +245,10 @@ func (s *service) time(uncached int, draw float64) float64 {
 	}
 	cell := &s.cells[nearest]
 	t := quantile(cell.ttft, draw)
-	if distance > 0 {
-		t *= min(max(u/cell.median, leastBorrowed), mostBorrowed)
+	if distance == 0 {
+		return t
 	}
-	return t
+	return max(t*min(max(u/cell.median, leastBorrowed), mostBorrowed), min(t, s.step))
 }
 
 // quantile is the inverse of the cumulative distribution of sorted samples.

@@ -203,6 +203,23 @@ func TestBombs(t *testing.T) {
 	}
 }
 
+// TestManyColumns refuses a file with more columns than a dataset has before they cost memory.
+func TestManyColumns(t *testing.T) {
+	group := parquet.Group{}
+	for i := range 20_000 {
+		group[fmt.Sprint("c", i)] = parquet.String()
+	}
+	var data bytes.Buffer
+	w := parquet.NewGenericWriter[any](&data, parquet.NewSchema("rows", group))
+	require.NoError(t, w.Close())
+	path, err := write(t, "a.parquet", data.String()), error(nil)
+	took := allocated(func() { _, err = dataset.Load(path, tiny(t), Read) })
+	require.ErrorContains(t, err, "20000 columns: want at most 1000")
+	if took > 64<<20 {
+		t.Errorf("%d MB were allocated", took>>20)
+	}
+}
+
 // claim has the footer of a file say that a column inflates to so many bytes.
 func claim(t *testing.T, data *bytes.Buffer, size int64) {
 	t.Helper()

@@ -2,13 +2,13 @@ package inspect
 
 import (
 	"bufio"
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
 	"strconv"
-	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -32,7 +32,8 @@ const (
 // the first request that is shown.
 func (t *Timeline) Perfetto(w io.Writer, opt PerfettoOptions) error {
 	e := &events{out: bufio.NewWriterSize(w, 1<<16), zero: t.from}
-	e.out.WriteString(`{"displayTimeUnit":"ms","traceEvents":[`)
+	e.json = json.NewEncoder(e.out)
+	e.out.WriteString(`{"displayTimeUnit":"ms","traceEvents":[` + "\n")
 	title := "requests of " + t.Name
 	if model := trace.Or(t.meta.Model, ""); model != "" {
 		title += " (" + model + ")"
@@ -52,8 +53,8 @@ func (t *Timeline) Perfetto(w io.Writer, opt PerfettoOptions) error {
 		t.loadCounters(e)
 		t.inferredSteps(e)
 	}
-	e.out.WriteString("\n]}\n")
-	return e.out.Flush()
+	e.out.WriteString("]}\n")
+	return cmp.Or(e.err, e.out.Flush())
 }
 
 // tracks names the tracks, and returns that of each request, from 1.
@@ -75,9 +76,7 @@ func (t *Timeline) tracks(e *events, perRequest bool) []int32 {
 			name = fmt.Sprintf("request %d (%d prompt, %d output)", r.index, r.prompt, r.said)
 		}
 		e.name("thread_name", pidRequests, lane, name)
-		e.begin('M', pidRequests, lane, "thread_sort_index")
-		e.args(number{"sort_index", int64(lane)})
-		e.end()
+		e.write(traceEvent{Phase: "M", PID: pidRequests, TID: lane, Name: "thread_sort_index", Args: args{"sort_index": lane}})
 	}
 	return lanes
 }
@@ -85,13 +84,11 @@ func (t *Timeline) tracks(e *events, perRequest bool) []int32 {
 // requestEvents are the spans of a request: the whole, and in it what it waited for, its prompt and its outputs.
 func (t *Timeline) requestEvents(e *events, lane int32, r *row) {
 	first, last := r.shown()
-	e.span(pidRequests, int(lane), "request "+strconv.Itoa(int(r.index)), "request", r.arrival, last)
-	e.args(number{"prompt_tokens", int64(r.prompt)}, number{"cached_tokens", int64(r.cached)}, number{"output_tokens", int64(r.said)})
-	e.argMs("ttft_ms", r.first-r.arrival)
+	about := args{"prompt_tokens": r.prompt, "cached_tokens": r.cached, "output_tokens": r.said, "ttft_ms": micro(r.first - r.arrival)}
 	if r.finish != trace.FinishAbsent {
-		e.argText("finish_reason", r.finish.String())
+		about["finish_reason"] = r.finish.String()
 	}
-	e.end()
+	e.span(pidRequests, int(lane), "request "+strconv.Itoa(int(r.index)), "request", r.arrival, last, about)
 	if r.isInferred {
 		prefill := min(max(r.prefill, r.arrival), first)
 		e.plain(int(lane), "queued", r.arrival, prefill)
@@ -99,9 +96,7 @@ func (t *Timeline) requestEvents(e *events, lane int32, r *row) {
 		from := prefill
 		for _, c := range t.steps.chunks[r.chunks : r.chunks+r.chunkCount] {
 			to := min(max(t.steps.endMs(int(c.step)), from), first)
-			e.span(pidRequests, int(lane), "prefill chunk", "prefill", from, to)
-			e.args(number{"tokens", int64(c.tokens)})
-			e.end()
+			e.span(pidRequests, int(lane), "prefill chunk", "prefill", from, to, args{"tokens": c.tokens})
 			from = to
 		}
 	} else {
@@ -117,9 +112,7 @@ func (t *Timeline) requestEvents(e *events, lane int32, r *row) {
 	at := first
 	for k := r.gaps; k < r.gaps+r.gapCount; k++ {
 		to := min(max(at+t.gaps[k], at), last)
-		e.span(pidRequests, int(lane), "output", "decode", at, to)
-		e.args(number{"tokens", int64(t.sizes[k])})
-		e.end()
+		e.span(pidRequests, int(lane), "output", "decode", at, to, args{"tokens": t.sizes[k]})
 		at = to
 	}
 }
@@ -138,8 +131,8 @@ func (t *Timeline) flows(e *events, lanes []int32) {
 		parent := t.all.at(r.parent)
 		_, end := parent.shown()
 		// An arrow begins inside the span that it belongs to, so one nanosecond before its end.
-		e.flow('s', int(lane[r.parent]), i, max(end-1e-6, parent.arrival))
-		e.flow('f', int(lane[i]), i, r.arrival)
+		e.flow("s", "", int(lane[r.parent]), i, max(end-1e-6, parent.arrival))
+		e.flow("f", "e", int(lane[i]), i, r.arrival)
 	}
 }
 
@@ -202,9 +195,7 @@ func (t *Timeline) inferredSteps(e *events) {
 			continue
 		}
 		decodes, prompts := int64(s.decodes[step]), int64(s.prompts[step])
-		e.span(pidEngine, 1, stepName(decodes, prompts), "step", begin, end)
-		e.args(number{"decode_tokens", decodes}, number{"prompt_tokens", prompts})
-		e.end()
+		e.span(pidEngine, 1, stepName(decodes, prompts), "step", begin, end, args{"decode_tokens": decodes, "prompt_tokens": prompts})
 		e.counter("batch", "tokens", begin, decodes+prompts)
 		if step+1 == len(s.ends) || s.begins[step+1] > end {
 			e.counter("batch", "tokens", end, 0)
@@ -238,12 +229,11 @@ func (t *Timeline) recordedSteps(e *events, r *trace.StepReader) error {
 			e.part("prefix cache hits", now.TsMs, float64(hits)/float64(queries))
 		}
 		if before != nil && isBusy(before) {
-			e.span(pidEngine, 1, stepName(int64(s.Running), int64(prompts)), "step", max(before.TsMs, t.from), now.TsMs)
-			e.args(number{"running", int64(s.Running)}, number{"waiting", int64(s.Waiting)}, number{"prompt_tokens", int64(prompts)}, number{"cached_tokens", int64(hits)})
-			e.end()
+			e.span(pidEngine, 1, stepName(int64(s.Running), int64(prompts)), "step", max(before.TsMs, t.from), now.TsMs,
+				args{"running": s.Running, "waiting": s.Waiting, "prompt_tokens": prompts, "cached_tokens": hits})
 		}
-		e.counter("running", "requests", now.TsMs, int64(s.Running))
-		e.counter("waiting", "requests", now.TsMs, int64(s.Waiting))
+		e.counter("running", "requests", now.TsMs, s.Running)
+		e.counter("waiting", "requests", now.TsMs, s.Waiting)
 		if spec := s.Spec; spec != nil && spec.DraftTokens > 0 {
 			e.part("accepted drafts", now.TsMs, float64(spec.AcceptedTokens)/float64(spec.DraftTokens))
 		}
@@ -265,123 +255,76 @@ func batchTokens(step *trace.StepStats, prompts int64) int64 {
 	return tokens
 }
 
-// events writes events of the Trace Event Format, one in a line. The writer keeps its first error.
+// traceEvent is an event of the Trace Event Format. Times are in microseconds.
+type traceEvent struct {
+	Phase    string   `json:"ph"`
+	PID      int      `json:"pid"`
+	TID      int      `json:"tid"`
+	Name     string   `json:"name"`
+	Category string   `json:"cat,omitempty"`
+	ID       *int32   `json:"id,omitempty"`
+	At       float64  `json:"ts"`
+	Duration *float64 `json:"dur,omitempty"`
+	Binding  string   `json:"bp,omitempty"`
+	Args     args     `json:"args,omitempty"`
+}
+
+type args map[string]any
+
+// events writes events, one in a line.
 type events struct {
-	out     *bufio.Writer
-	zero    float64
-	buf     []byte
-	some    bool // an event was written
-	hasArgs bool // the event has an argument
+	out  *bufio.Writer
+	json *json.Encoder // to out
+	zero float64
+	some bool  // an event was written
+	err  error // the first one
+}
+
+func (e *events) write(event traceEvent) {
+	if e.some {
+		e.out.WriteByte(',')
+	}
+	e.some = true
+	if err := e.json.Encode(event); err != nil && e.err == nil {
+		e.err = err
+	}
 }
 
 // nanoseconds is a time since the beginning, in whole nanoseconds: spans that touch have the same end.
 func (e *events) nanoseconds(ms float64) int64 { return wholeUnits(ms-e.zero, 1e6) }
 
-// begin begins an event. The name is a text of this program.
-func (e *events) begin(kind byte, pid, tid int, name string) {
-	e.buf = e.buf[:0]
-	if e.some {
-		e.buf = append(e.buf, ',')
-	}
-	e.some, e.hasArgs = true, false
-	e.buf = fmt.Appendf(e.buf, "\n{\"ph\":\"%c\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\"", kind, pid, tid, name)
-}
-
-func (e *events) time(key string, ns int64) {
-	e.buf = fmt.Appendf(e.buf, ",\"%s\":%d", key, ns/1000)
-	if rest := ns % 1000; rest != 0 {
-		e.buf = fmt.Appendf(e.buf, ".%03d", rest)
-	}
-}
-
-func (e *events) arg(name string) {
-	before := ",\"args\":{"
-	if e.hasArgs {
-		before = ","
-	}
-	e.hasArgs = true
-	e.buf = fmt.Appendf(e.buf, "%s\"%s\":", before, name)
-}
-
-type number struct {
-	name  string
-	value int64
-}
-
-func (e *events) args(numbers ...number) {
-	for _, n := range numbers {
-		e.arg(n.name)
-		e.buf = strconv.AppendInt(e.buf, n.value, 10)
-	}
-}
-
-func (e *events) argMs(name string, ms float64) {
-	e.arg(name)
-	e.buf = strconv.AppendFloat(e.buf, math.Round(ms*1000)/1000, 'f', -1, 64)
-}
-
-// argText adds a text, which may be foreign.
-func (e *events) argText(name, text string) {
-	e.arg(name)
-	quoted, err := jsonout.Line(text)
-	if err != nil { // a text always has one
-		quoted = []byte(`""`)
-	}
-	e.buf = append(e.buf, strings.TrimSuffix(string(quoted), "\n")...)
-}
-
-func (e *events) end() {
-	if e.hasArgs {
-		e.buf = append(e.buf, '}')
-	}
-	e.buf = append(e.buf, '}')
-	e.out.Write(e.buf)
-}
+// at is the time in microseconds of an event that does not begin before the others.
+func (e *events) at(ms float64) float64 { return float64(max(e.nanoseconds(ms), 0)) / 1000 }
 
 func (e *events) name(what string, pid, tid int, name string) {
-	e.begin('M', pid, tid, what)
-	e.argText("name", name)
-	e.end()
+	e.write(traceEvent{Phase: "M", PID: pid, TID: tid, Name: what, Args: args{"name": name}})
 }
 
-func (e *events) span(pid, tid int, name, category string, from, to float64) {
-	e.begin('X', pid, tid, name)
-	e.buf = fmt.Appendf(e.buf, ",\"cat\":\"%s\"", category)
-	begin := max(e.nanoseconds(from), 0)
-	e.time("ts", begin)
-	e.time("dur", max(e.nanoseconds(to)-begin, 0))
+func (e *events) span(pid, tid int, name, category string, from, to float64, a args) {
+	duration := float64(max(e.nanoseconds(to)-max(e.nanoseconds(from), 0), 0)) / 1000
+	e.write(traceEvent{Phase: "X", PID: pid, TID: tid, Name: name, Category: category, At: e.at(from), Duration: &duration, Args: a})
 }
 
 // plain is a span of a request without arguments, left out if it takes no time.
 func (e *events) plain(tid int, name string, from, to float64) {
 	if e.nanoseconds(to) > e.nanoseconds(from) {
-		e.span(pidRequests, tid, name, "request", from, to)
-		e.end()
+		e.span(pidRequests, tid, name, "request", from, to, nil)
 	}
 }
 
-func (e *events) flow(kind byte, tid int, id int32, at float64) {
-	e.begin(kind, pidRequests, tid, "next turn")
-	e.buf = fmt.Appendf(e.buf, ",\"cat\":\"conversation\",\"id\":%d", id)
-	e.time("ts", max(e.nanoseconds(at), 0))
-	if kind == 'f' {
-		e.buf = append(e.buf, ",\"bp\":\"e\""...)
-	}
-	e.end()
+func (e *events) flow(phase, binding string, tid int, id int32, at float64) {
+	e.write(traceEvent{
+		Phase: phase, PID: pidRequests, TID: tid, Name: "next turn", Category: "conversation", ID: &id, At: e.at(at), Binding: binding,
+	})
 }
 
 // counter is a value of a counter. Perfetto names it by both its name and its unit.
-func (e *events) counter(name, unit string, at float64, value int64) {
-	e.begin('C', pidEngine, 0, name)
-	e.time("ts", max(e.nanoseconds(at), 0))
-	e.args(number{unit, value})
-	e.end()
+func (e *events) counter(name, unit string, at float64, value any) {
+	e.write(traceEvent{Phase: "C", PID: pidEngine, Name: name, At: e.at(at), Args: args{unit: value}})
 }
 
 // part is a counter in percent.
-func (e *events) part(name string, at, part float64) {
-	e.begin('C', pidEngine, 0, name)
-	e.time("ts", max(e.nanoseconds(at), 0))
-	e.argMs("%", 100*part)
-	e.end()
-}
+func (e *events) part(name string, at, part float64) { e.counter(name, "%", at, micro(100*part)) }
+
+// micro rounds to a thousandth.
+func micro(v float64) float64 { return math.Round(v*1000) / 1000 }

@@ -15,8 +15,8 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// traceEvent is an event as Perfetto reads it; times are in microseconds.
-type traceEvent struct {
+// readEvent is an event as Perfetto reads it; times are in microseconds.
+type readEvent struct {
 	Kind     string         `json:"ph"`
 	Pid      int            `json:"pid"`
 	Tid      int            `json:"tid"`
@@ -29,13 +29,13 @@ type traceEvent struct {
 	Args     map[string]any `json:"args"`
 }
 
-func eventsOf(t *testing.T, line *Timeline, opt PerfettoOptions) []traceEvent {
+func eventsOf(t *testing.T, line *Timeline, opt PerfettoOptions) []readEvent {
 	t.Helper()
 	var b bytes.Buffer
 	require.NoError(t, line.Perfetto(&b, opt))
 	var file struct {
-		Unit   string       `json:"displayTimeUnit"`
-		Events []traceEvent `json:"traceEvents"`
+		Unit   string      `json:"displayTimeUnit"`
+		Events []readEvent `json:"traceEvents"`
 	}
 	dec := json.NewDecoder(&b)
 	dec.DisallowUnknownFields()
@@ -45,17 +45,17 @@ func eventsOf(t *testing.T, line *Timeline, opt PerfettoOptions) []traceEvent {
 }
 
 // nested checks that on each track a span lies within another one or beside it: Perfetto drops what does not.
-func nested(t *testing.T, events []traceEvent) {
+func nested(t *testing.T, events []readEvent) {
 	t.Helper()
-	tracks := map[[2]int][]traceEvent{}
+	tracks := map[[2]int][]readEvent{}
 	for _, e := range events {
 		if e.Kind == "X" {
 			tracks[[2]int{e.Pid, e.Tid}] = append(tracks[[2]int{e.Pid, e.Tid}], e)
 		}
 	}
 	for track, spans := range tracks {
-		slices.SortStableFunc(spans, func(a, b traceEvent) int { return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(b.Lasts, a.Lasts)) })
-		var open []traceEvent
+		slices.SortStableFunc(spans, func(a, b readEvent) int { return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(b.Lasts, a.Lasts)) })
+		var open []readEvent
 		for _, s := range spans {
 			for len(open) > 0 && open[len(open)-1].At+open[len(open)-1].Lasts <= s.At+1e-9 {
 				open = open[:len(open)-1]
@@ -68,7 +68,7 @@ func nested(t *testing.T, events []traceEvent) {
 	}
 }
 
-func lineOf(e traceEvent) string {
+func lineOf(e readEvent) string {
 	args := ""
 	if len(e.Args) > 0 {
 		text, _ := json.Marshal(e.Args) // of numbers and texts

@@ -8,10 +8,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/vllm-vcr/conformance/recorder"
 )
@@ -39,16 +39,14 @@ type Server struct {
 //
 // An address that cannot be listened on is an error at once.
 func Serve(address string, stats func() recorder.Stats, log *slog.Logger) (*Server, error) {
-	families := metrics()
 	ln, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = w.Write(exposition(families, stats()))
-	})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector(stats))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { health(w, stats()) })
 	s := &Server{
 		address: ln.Addr().String(), ended: make(chan struct{}),
@@ -87,73 +85,39 @@ func health(w http.ResponseWriter, s recorder.Stats) {
 	_, _ = io.WriteString(w, text)
 }
 
-// A metric is a family and how its samples are read. Names follow https://prometheus.io/docs/practices/naming: base units,
-// and _total on what only grows.
-type metric struct {
-	name, help, kind string
-	label            string // of the samples; empty if the family has one sample
-	read             func(recorder.Stats) []sample
-}
+// collector reads the counters at each scrape. Names follow https://prometheus.io/docs/practices/naming: base units, and
+// _total on what only grows.
+type collector func() recorder.Stats
 
-// A sample is a value and what its label says.
-type sample struct {
-	label string
-	value uint64
-}
+// Describe sends nothing: which samples there are is checked when they are collected.
+func (collector) Describe(chan<- *prometheus.Desc) {}
 
-// metrics returns the families by name, and the samples of each by label, as scrapers sort them.
-func metrics() []metric {
-	one := func(read func(recorder.Stats) uint64) func(recorder.Stats) []sample {
-		return func(s recorder.Stats) []sample { return []sample{{value: read(s)}} }
+// Collect sends the samples.
+func (c collector) Collect(samples chan<- prometheus.Metric) {
+	s := c()
+	send := func(kind prometheus.ValueType, name, help string, value uint64, labels ...string) {
+		desc := prometheus.NewDesc("vllm_vcr_record_"+name, help, labels[:len(labels)/2], nil)
+		samples <- prometheus.MustNewConstMetric(desc, kind, float64(value), labels[len(labels)/2:]...)
 	}
-	gauge := func(name, help string, read func(recorder.Stats) uint64) metric {
-		return metric{name: name, help: help, kind: "gauge", read: one(read)}
+	gauge := func(name, help string, value uint64) { send(prometheus.GaugeValue, name, help, value) }
+	counter := func(name, help string, value uint64, labels ...string) {
+		send(prometheus.CounterValue, name, help, value, labels...)
 	}
-	counter := func(name, help string, read func(recorder.Stats) uint64) metric {
-		return metric{name: name, help: help, kind: "counter", read: one(read)}
+	gauge("engines", "Engines that sent HELLO.", s.Engines)
+	gauge("requests_in_flight", "Requests without their last output.", uint64(s.InFlight))
+	gauge("queued_bytes", "Bytes that wait to be observed.", uint64(s.Queued))
+	gauge("stopped_files", "Files that could not be written to the end. Forwarding goes on without them.", s.Stopped)
+	counter("records_total", "Records written.", s.Records)
+	counter("steps_total", "Lines of step statistics written.", s.Steps)
+	counter("output_tokens_total", "Tokens that engines generated.", s.Tokens)
+	counter("requests_total", "Requests that ended.", s.Aborted, "outcome", "aborted")
+	counter("requests_total", "Requests that ended.", s.Done, "outcome", "done")
+	counter("requests_total", "Requests that ended.", s.Lost, "outcome", "lost")
+	for from, name := range map[recorder.Direction]string{recorder.FromEngine: "engine", recorder.FromFrontend: "frontend"} {
+		counter("messages_total", "Messages forwarded.", s.Messages[from], "from", name)
+		counter("bytes_total", "Bytes forwarded, of frames.", s.Bytes[from], "from", name)
 	}
-	directions := func(name, help string, read func(recorder.Stats) [2]uint64) metric {
-		return metric{name: name, help: help, kind: "counter", label: "from", read: func(s recorder.Stats) []sample {
-			return []sample{{"engine", read(s)[recorder.FromEngine]}, {"frontend", read(s)[recorder.FromFrontend]}}
-		}}
+	for _, m := range misses(s) {
+		counter(m.name+"_total", "Not in the recording: "+m.why+".", m.count)
 	}
-	all := []metric{
-		gauge("engines", "Engines that sent HELLO.", func(s recorder.Stats) uint64 { return s.Engines }),
-		gauge("requests_in_flight", "Requests without their last output.", func(s recorder.Stats) uint64 { return uint64(s.InFlight) }),
-		gauge("queued_bytes", "Bytes that wait to be observed.", func(s recorder.Stats) uint64 { return uint64(s.Queued) }),
-		gauge("stopped_files", "Files that could not be written to the end. Forwarding goes on without them.",
-			func(s recorder.Stats) uint64 { return s.Stopped }),
-		counter("records_total", "Records written.", func(s recorder.Stats) uint64 { return s.Records }),
-		counter("steps_total", "Lines of step statistics written.", func(s recorder.Stats) uint64 { return s.Steps }),
-		counter("output_tokens_total", "Tokens that engines generated.", func(s recorder.Stats) uint64 { return s.Tokens }),
-		{name: "requests_total", help: "Requests that ended.", kind: "counter", label: "outcome", read: func(s recorder.Stats) []sample {
-			return []sample{{"aborted", s.Aborted}, {"done", s.Done}, {"lost", s.Lost}}
-		}},
-		directions("messages_total", "Messages forwarded.", func(s recorder.Stats) [2]uint64 { return s.Messages }),
-		directions("bytes_total", "Bytes forwarded, of frames.", func(s recorder.Stats) [2]uint64 { return s.Bytes }),
-	}
-	for i, m := range misses(recorder.Stats{}) {
-		all = append(all, counter(m.name+"_total", "Not in the recording: "+m.why+".",
-			func(s recorder.Stats) uint64 { return misses(s)[i].count }))
-	}
-	slices.SortFunc(all, func(a, b metric) int { return strings.Compare(a.name, b.name) })
-	return all
-}
-
-// exposition writes the metrics in Prometheus' text format, version 0.0.4. No help text and no label value has a character
-// that the format would have to escape.
-func exposition(metrics []metric, s recorder.Stats) []byte {
-	var b []byte
-	for _, m := range metrics {
-		name := "vllm_vcr_record_" + m.name
-		b = fmt.Appendf(b, "# HELP %s %s\n# TYPE %s %s\n", name, m.help, name, m.kind)
-		for _, sample := range m.read(s) {
-			b = append(b, name...)
-			if m.label != "" {
-				b = fmt.Appendf(b, "{%s=%q}", m.label, sample.label)
-			}
-			b = append(strconv.AppendFloat(append(b, ' '), float64(sample.value), 'g', -1, 64), '\n')
-		}
-	}
-	return b
 }

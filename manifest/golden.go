@@ -45,38 +45,38 @@ const (
 // Workload and Role are always there; the zero value of any other field means that
 // it was not recorded.
 type Golden struct {
-	Line       string // name of a line of compat.toml, such as "0.33" or "nightly"
-	ID         string // name of the golden, unique in its line; the workload unless given
-	BucketPath string // key below a bucket or directory, or a complete location
-	SHA256     string // of the stored (compressed) bytes, 64 lowercase hex digits
-	ConfigHash string // fingerprint of the engine's configuration, 64 lowercase hex digits
-	Workload   string // what was asked of the engine, such as "multiturn-s7"
-	Role       Role
+	Line       string `json:"line"`                  // name of a line of compat.toml, such as "0.33" or "nightly"
+	ID         string `json:"id"`                    // name of the golden, unique in its line; the workload unless given
+	BucketPath string `json:"path"`                  // key below a bucket or directory, or a complete location
+	SHA256     string `json:"sha256"`                // of the stored (compressed) bytes, 64 lowercase hex digits
+	ConfigHash string `json:"config_hash,omitempty"` // fingerprint of the engine's configuration, 64 lowercase hex digits
+	Workload   string `json:"workload,omitempty"`    // what was asked of the engine, such as "multiturn-s7"
+	Role       Role   `json:"role"`
 
-	Size         int64  // bytes as stored
-	Records      int    // requests in the trace
-	Streams      int    // requests whose output tokens were recorded
-	Tokens       int    // output tokens of all streams
-	TokensSHA256 string // digest of all streams in order of arrival, 64 lowercase hex digits
+	Size         int64  `json:"bytes"`   // bytes as stored
+	Records      int    `json:"records"` // requests in the trace
+	Streams      int    `json:"streams"` // requests whose output tokens were recorded
+	Tokens       int    `json:"tokens"`  // output tokens of all streams
+	TokensSHA256 string `json:"-"`       // digest of all streams in order of arrival, 64 lowercase hex digits
 
-	VLLMVersion     string    // version the engine reported
-	EngineImage     string    // container image with its digest
-	GPU             string    // such as "H200"; "cpu" for the CPU engine
-	Model           string    // such as "Qwen/Qwen3-8B"
-	Scenario        string    // variation of the engine: baseline, nocache, specdecode, multimodal
-	Seed            *int64    // of the load generator
-	EngineConfig    string    // canonical flags of the engine, key=value sorted and joined by ;
-	CapturedAt      time.Time // when the capture ended
-	CaptureRun      string    // URL of the run that captured it
-	RecorderVersion string    // version of the tap
+	VLLMVersion     string    `json:"vllm_version,omitempty"` // version the engine reported
+	EngineImage     string    `json:"-"`                      // container image with its digest
+	GPU             string    `json:"gpu,omitempty"`          // such as "H200"; "cpu" for the CPU engine
+	Model           string    `json:"model,omitempty"`        // such as "Qwen/Qwen3-8B"
+	Scenario        string    `json:"scenario,omitempty"`     // variation of the engine: baseline, nocache, specdecode, multimodal
+	Seed            *int64    `json:"seed,omitempty"`         // of the load generator
+	EngineConfig    string    `json:"-"`                      // canonical flags of the engine, key=value sorted and joined by ;
+	CapturedAt      time.Time `json:"-"`                      // when the capture ended
+	CaptureRun      string    `json:"-"`                      // URL of the run that captured it
+	RecorderVersion string    `json:"-"`                      // version of the tap
 
-	VersionID  string   // version of the object in its bucket
-	Mirrors    []string // complete locations to try, in order, when Location fails
-	Visibility Visibility
-	License    string // SPDX expression
-	Notes      string
+	VersionID  string     `json:"-"` // version of the object in its bucket
+	Mirrors    []string   `json:"-"` // complete locations to try, in order, when Location fails
+	Visibility Visibility `json:"-"`
+	License    string     `json:"-"` // SPDX expression
+	Notes      string     `json:"-"`
 
-	Pos int // 1-based line of the entry in the file
+	Pos int `json:"-"` // 1-based line of the entry in the file
 }
 
 // Location is where the bytes of the golden are. A bucket path with a scheme (s3,

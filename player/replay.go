@@ -149,17 +149,16 @@ func milliseconds(ms float64) time.Duration {
 
 // ReplaySummary counts how requests found their records.
 type ReplaySummary struct {
-	Requests int // all of them
-	Whole    int // matched by their whole prompt, or by an id
-	Partial  int // matched by the beginning of their prompt
-	Again    int // of those matched, by a record that had answered before
-	// Unmatched found no record; Exhausted found those used that may answer once.
-	Unmatched, Exhausted int
+	Requests  int `json:"requests"`       // all of them
+	Whole     int `json:"matched_whole"`  // matched by their whole prompt, or by an id
+	Partial   int `json:"matched_prefix"` // matched by the beginning of their prompt
+	Again     int `json:"matched_again"`  // of those matched, by a record that had answered before
+	Unmatched int `json:"unmatched"`      // found no record
+	Exhausted int `json:"exhausted"`      // found only used records that may answer once
 	// Depths counts the partial matches by the tokens they share with their record.
-	Depths map[int]int
-	// Records can answer; Unused of them have answered nothing since the last
-	// rewind.
-	Records, Unused int
+	Depths  map[int]int `json:"-"`
+	Records int `json:"records"`        // that can answer
+	Unused  int `json:"records_unused"` // records that have answered nothing since the last rewind
 }
 
 // count adds a match by depth of so many tokens of a prompt.

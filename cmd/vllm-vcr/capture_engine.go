@@ -79,7 +79,7 @@ func runCaptureEngine(ctx context.Context, env *environment, opts engineOptions,
 		if err != nil {
 			return err
 		}
-		if result.Engines = append(result.Engines, engineResult(kind, engine)); asJSON {
+		if result.Engines = append(result.Engines, engineJSON{Kind: kind, Engine: engine}); asJSON {
 			continue
 		}
 		state := "installed already"
@@ -117,7 +117,7 @@ func runLock(ctx context.Context, env *environment, opts engineOptions, frontend
 		if err := atomicfile.Write(path, release.Text(), 0o644); err != nil {
 			return infra(err)
 		}
-		if result.Engines = append(result.Engines, engineJSON{Kind: "lock", Release: version, LockFile: path, Wheels: len(release.Wheels)}); asJSON {
+		if result.Engines = append(result.Engines, engineJSON{Kind: "lock", Engine: cpuengine.Engine{Release: version}, LockFile: path, Wheels: len(release.Wheels)}); asJSON {
 			continue
 		}
 		if _, err := fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("release %s: %s: %s", version, path, plural.Count(len(release.Wheels), "wheel")))); err != nil {

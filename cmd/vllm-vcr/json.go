@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"runtime"
-	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -124,46 +123,14 @@ func compareResult(before, after string, d *report.Difference) compareJSON {
 	return result
 }
 
-// goldenJSON is an entry of the manifest.
-type goldenJSON struct {
-	Line        string `json:"line"`
-	ID          string `json:"id"`
-	Role        string `json:"role"`
-	Workload    string `json:"workload,omitempty"`
-	Scenario    string `json:"scenario,omitempty"`
-	Seed        *int64 `json:"seed,omitempty"`
-	Records     int    `json:"records"`
-	Streams     int    `json:"streams"`
-	Tokens      int    `json:"tokens"`
-	Bytes       int64  `json:"bytes"`
-	SHA256      string `json:"sha256"`
-	Path        string `json:"path"`
-	VLLMVersion string `json:"vllm_version,omitempty"`
-	Model       string `json:"model,omitempty"`
-	GPU         string `json:"gpu,omitempty"`
-	ConfigHash  string `json:"config_hash,omitempty"`
-}
-
-func goldenResult(g manifest.Golden) goldenJSON {
-	return goldenJSON{
-		Line: g.Line, ID: g.ID, Role: string(g.Role), Workload: g.Workload, Scenario: g.Scenario, Seed: g.Seed, Records: g.Records,
-		Streams: g.Streams, Tokens: g.Tokens, Bytes: g.Size, SHA256: g.SHA256, Path: g.BucketPath, VLLMVersion: g.VLLMVersion, Model: g.Model,
-		GPU: g.GPU, ConfigHash: g.ConfigHash,
-	}
-}
-
 type goldensJSON struct {
-	Schema   string       `json:"schema"`
-	Manifest string       `json:"manifest"`
-	Goldens  []goldenJSON `json:"goldens"`
+	Schema   string            `json:"schema"`
+	Manifest string            `json:"manifest"`
+	Goldens  []manifest.Golden `json:"goldens"`
 }
 
 func goldensResult(mf *manifest.Manifest) goldensJSON {
-	result := goldensJSON{Schema: schemaOf("golden-list"), Manifest: mf.File, Goldens: []goldenJSON{}}
-	for _, g := range mf.Goldens {
-		result.Goldens = append(result.Goldens, goldenResult(g))
-	}
-	return result
+	return goldensJSON{schemaOf("golden-list"), mf.File, append([]manifest.Golden{}, mf.Goldens...)}
 }
 
 // fetchedJSON are the goldens that golden pull or golden verify read.
@@ -206,22 +173,22 @@ func fetchedResult(command string, run *fetch, pulled []golden.Pulled, code int)
 
 // registeredJSON is what golden add did, or why it refused.
 type registeredJSON struct {
-	Schema          string           `json:"schema"`
-	OK              bool             `json:"ok"`
-	ExitCode        int              `json:"exit_code"`
-	DryRun          bool             `json:"dry_run"`
-	Trace           string           `json:"trace"`
-	Manifest        string           `json:"manifest"`
-	Golden          *goldenJSON      `json:"golden,omitempty"`
-	Messages        int              `json:"messages,omitempty"`
-	Verdict         string           `json:"verdict,omitempty"`
-	Location        string           `json:"location,omitempty"`
-	Stored          bool             `json:"stored"`
-	ManifestChanged bool             `json:"manifest_changed"`
-	Replaced        bool             `json:"replaced"`
-	Removed         string           `json:"removed,omitempty"`
-	Warnings        []diagnosticJSON `json:"warnings"`
-	Problems        []string         `json:"problems"`
+	Schema          string                `json:"schema"`
+	OK              bool                  `json:"ok"`
+	ExitCode        int                   `json:"exit_code"`
+	DryRun          bool                  `json:"dry_run"`
+	Trace           string                `json:"trace"`
+	Manifest        string                `json:"manifest"`
+	Golden          *manifest.Golden      `json:"golden,omitempty"`
+	Messages        int                   `json:"messages,omitempty"`
+	Verdict         string                `json:"verdict,omitempty"`
+	Location        string                `json:"location,omitempty"`
+	Stored          bool                  `json:"stored"`
+	ManifestChanged bool                  `json:"manifest_changed"`
+	Replaced        bool                  `json:"replaced"`
+	Removed         string                `json:"removed,omitempty"`
+	Warnings        []tomlfile.Diagnostic `json:"warnings"`
+	Problems        []string              `json:"problems"`
 }
 
 func registeredResult(req conformance.Registration, done conformance.Registered, refusal *conformance.RegistrationError) registeredJSON {
@@ -231,8 +198,7 @@ func registeredResult(req conformance.Registration, done conformance.Registered,
 		Warnings: diagnosticsResult(done.Warnings), Problems: []string{},
 	}
 	if done.Golden.ID != "" {
-		g := goldenResult(done.Golden)
-		result.Golden = &g
+		result.Golden = &done.Golden
 	}
 	if done.Report != nil {
 		result.Verdict = report.Verdict(report.New(done.Report, report.Meta{}))
@@ -246,46 +212,32 @@ func registeredResult(req conformance.Registration, done conformance.Registered,
 	return result
 }
 
-// diagnosticJSON is a defect of a configuration file.
-type diagnosticJSON struct {
-	File     string `json:"file"`
-	Line     int    `json:"line,omitempty"`
-	Column   int    `json:"column,omitempty"`
-	Code     string `json:"code"`
-	Severity string `json:"severity"`
-	Message  string `json:"message"`
-	Hint     string `json:"hint,omitempty"`
-}
-
-func diagnosticsResult(diagnostics []tomlfile.Diagnostic) []diagnosticJSON {
-	all := make([]diagnosticJSON, len(diagnostics))
-	for i, d := range diagnostics {
-		all[i] = diagnosticJSON{d.File, d.Line, d.Column, d.Code, string(d.Severity), d.Message, d.Hint}
-	}
-	return all
+// diagnosticsResult is a list also where there are none.
+func diagnosticsResult(all []tomlfile.Diagnostic) []tomlfile.Diagnostic {
+	return append([]tomlfile.Diagnostic{}, all...)
 }
 
 // checkedJSON is the result of compat check.
 type checkedJSON struct {
-	Schema      string           `json:"schema"`
-	OK          bool             `json:"ok"`
-	ExitCode    int              `json:"exit_code"`
-	Compat      string           `json:"compat"`
-	Lines       int              `json:"lines"`
-	Manifest    string           `json:"manifest"`
-	Goldens     int              `json:"goldens"`
-	TargetsFile string           `json:"targets_file,omitempty"`
-	Targets     int              `json:"targets,omitempty"`
-	Diagnostics []diagnosticJSON `json:"diagnostics"`
+	Schema      string                `json:"schema"`
+	OK          bool                  `json:"ok"`
+	ExitCode    int                   `json:"exit_code"`
+	Compat      string                `json:"compat"`
+	Lines       int                   `json:"lines"`
+	Manifest    string                `json:"manifest"`
+	Goldens     int                   `json:"goldens"`
+	TargetsFile string                `json:"targets_file,omitempty"`
+	Targets     int                   `json:"targets,omitempty"`
+	Diagnostics []tomlfile.Diagnostic `json:"diagnostics"`
 }
 
 // changedJSON is the result of compat set.
 type changedJSON struct {
-	Schema      string           `json:"schema"`
-	File        string           `json:"file"`
-	Changed     bool             `json:"changed"`
-	Changes     []lineChangeJSON `json:"changes"`
-	Diagnostics []diagnosticJSON `json:"diagnostics"`
+	Schema      string                `json:"schema"`
+	File        string                `json:"file"`
+	Changed     bool                  `json:"changed"`
+	Changes     []lineChangeJSON      `json:"changes"`
+	Diagnostics []tomlfile.Diagnostic `json:"diagnostics"`
 }
 
 type lineChangeJSON struct {
@@ -311,19 +263,10 @@ type enginesJSON struct {
 }
 
 type engineJSON struct {
-	Kind      string `json:"kind"`
-	Release   string `json:"release"`
-	Installed bool   `json:"installed"`
-	Home      string `json:"home,omitempty"`
-	Python    string `json:"python,omitempty"`
-	VLLMRS    string `json:"vllm_rs,omitempty"`
-	Origin    string `json:"origin,omitempty"`
-	LockFile  string `json:"lock_file,omitempty"`
-	Wheels    int    `json:"wheels,omitempty"`
-}
-
-func engineResult(kind string, e cpuengine.Engine) engineJSON {
-	return engineJSON{Kind: kind, Release: e.Release, Installed: e.Installed, Home: e.Home, Python: e.Python, VLLMRS: e.VLLMRS, Origin: e.Origin}
+	Kind string `json:"kind"`
+	cpuengine.Engine
+	LockFile string `json:"lock_file,omitempty"`
+	Wheels   int    `json:"wheels,omitempty"`
 }
 
 // issuesJSON are the issues that drift issues keeps.
@@ -334,52 +277,22 @@ type issuesJSON struct {
 }
 
 type issueJSON struct {
-	Key    string   `json:"key"`
-	Action string   `json:"action,omitempty"`
-	Number int      `json:"number,omitempty"`
-	URL    string   `json:"url,omitempty"`
-	Notes  []string `json:"notes"`
-	Error  string   `json:"error,omitempty"`
+	Key string `json:"key"`
+	github.Outcome
+	Error string `json:"error,omitempty"`
 }
 
 func issueResult(key string, done github.Outcome, err error) issueJSON {
-	return issueJSON{key, string(done.Action), done.Number, done.URL, slices.Concat([]string{}, done.Notes), errorText(err)}
+	done.Notes = append([]string{}, done.Notes...)
+	return issueJSON{key, done, errorText(err)}
 }
 
 // playedJSON is how play answered the requests of a session.
 type playedJSON struct {
-	Schema  string           `json:"schema"`
-	Line    string           `json:"line"`
-	Ready   bool             `json:"ready"`
-	Trace   *replayedJSON    `json:"trace,omitempty"`
-	Dataset *datasetPlayJSON `json:"dataset,omitempty"`
-	Error   string           `json:"error,omitempty"`
-}
-
-type replayedJSON struct {
-	Requests  int `json:"requests"`
-	Whole     int `json:"matched_whole"`
-	Partial   int `json:"matched_prefix"`
-	Again     int `json:"matched_again"`
-	Unmatched int `json:"unmatched"`
-	Exhausted int `json:"exhausted"`
-	Records   int `json:"records"`
-	Unused    int `json:"records_unused"`
-}
-
-type datasetPlayJSON struct {
-	Requests  int `json:"requests"`
-	Tokens    int `json:"matched_tokens"`
-	Text      int `json:"matched_text"`
-	Message   int `json:"matched_message"`
-	Prefix    int `json:"matched_prefix"`
-	Unmatched int `json:"unmatched"`
-}
-
-func replayedResult(s player.ReplaySummary) *replayedJSON {
-	return &replayedJSON{s.Requests, s.Whole, s.Partial, s.Again, s.Unmatched, s.Exhausted, s.Records, s.Unused}
-}
-
-func datasetResult(s dataset.Summary) *datasetPlayJSON {
-	return &datasetPlayJSON{s.Requests, s.Hash, s.Text, s.Message, s.Prefix, s.Unmatched}
+	Schema  string                `json:"schema"`
+	Line    string                `json:"line"`
+	Ready   bool                  `json:"ready"`
+	Trace   *player.ReplaySummary `json:"trace,omitempty"`
+	Dataset *dataset.Summary      `json:"dataset,omitempty"`
+	Error   string                `json:"error,omitempty"`
 }

@@ -123,9 +123,9 @@ func (f recordedAnswers) Text() string {
 	return ""
 }
 
-func (f recordedAnswers) Result(r *playedJSON) { r.Trace = replayedResult(f.Summary()) }
+func (f recordedAnswers) Result(r *playedJSON) { s := f.Summary(); r.Trace = &s }
 
-func (f datasetAnswers) Result(r *playedJSON) { r.Dataset = datasetResult(f.Summary()) }
+func (f datasetAnswers) Result(r *playedJSON) { s := f.Summary(); r.Dataset = &s }
 
 type datasetAnswers struct{ *dataset.Source }
 

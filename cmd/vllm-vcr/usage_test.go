@@ -58,8 +58,8 @@ func TestVariablesAreKnown(t *testing.T) {
 // TestEnginesAsJSON: what capture engine prints has the documented keys.
 func TestEnginesAsJSON(t *testing.T) {
 	result := enginesJSON{Schema: schemaOf("capture-engine"), Engines: []engineJSON{
-		engineResult("engine", cpuengine.Engine{Release: "0.33.0", Home: "h", Python: "p", VLLMRS: "v", Origin: "o", Installed: true}),
-		{Kind: "lock", Release: "0.34.0", LockFile: "0.34.0.toml", Wheels: 2},
+		{Kind: "engine", Engine: cpuengine.Engine{Release: "0.33.0", Home: "h", Python: "p", VLLMRS: "v", Origin: "o", Installed: true}},
+		{Kind: "lock", Engine: cpuengine.Engine{Release: "0.34.0"}, LockFile: "0.34.0.toml", Wheels: 2},
 	}}
 	text, err := jsonout.Bytes(result)
 	require.NoError(t, err)

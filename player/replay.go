@@ -157,8 +157,8 @@ type ReplaySummary struct {
 	Exhausted int `json:"exhausted"`      // found only used records that may answer once
 	// Depths counts the partial matches by the tokens they share with their record.
 	Depths  map[int]int `json:"-"`
-	Records int `json:"records"`        // that can answer
-	Unused  int `json:"records_unused"` // records that have answered nothing since the last rewind
+	Records int         `json:"records"`        // that can answer
+	Unused  int         `json:"records_unused"` // records that have answered nothing since the last rewind
 }
 
 // count adds a match by depth of so many tokens of a prompt.

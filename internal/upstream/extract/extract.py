@@ -2008,7 +2008,7 @@ def limit():
 
 
 def send(message):
-    print(json.dumps(message, ensure_ascii=False), flush=True)
+    print(as_json(message), flush=True)
 
 
 def read_files(paths):

@@ -85,7 +85,7 @@ var importRules = map[string][]string{
 	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},
 	"internal/upstream/pinned":   {"internal/frontends/pyclient", "internal/upstream/pypi", toml},
 	"internal/upstream/extract":  {"compat", "internal/wire", "internal/upstream/pypi"},
-	"internal/upstream/wirediff": {"compat", "internal/report/sarif", "internal/wire"},
+	"internal/upstream/wirediff": {"compat", "internal/report/page", "internal/report/sarif", "internal/wire"},
 	"internal/upstream/drift": {
 		"player", "compat", "manifest", "conformance", "internal/check", "internal/frontends", "internal/wire/protocol", "internal/capture",
 		"internal/report", "internal/upstream",
@@ -94,7 +94,6 @@ var importRules = map[string][]string{
 		"conformance", "manifest", "compat", "internal/capture/target", "internal/upstream/pinned", "internal/upstream/wirediff",
 		"internal/wire/protocol",
 	},
-	"internal/upstream/history":    {"compat", "internal/report/page", "internal/upstream/wirediff", "internal/wire/protocol"},
 	"internal/upstream/canary":     {"compat", "internal/forge/github"},
 	"internal/upstream/acceptance": {"compat", "internal/check", "internal/frontends", "internal/wire", toml},
 

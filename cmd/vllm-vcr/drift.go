@@ -19,7 +19,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
-	"github.com/vllm-vcr/conformance/internal/upstream/history"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -325,14 +324,12 @@ func runDriftHistory(ctx context.Context, env *environment, opts driftHistoryOpt
 	if err != nil {
 		return err
 	}
-	h, err := history.New(sources)
+	h, err := wirediff.NewHistory(sources)
 	if err != nil {
 		return err
 	}
-	write := map[string]func(io.Writer, *history.History) error{
-		historyHTML: history.HTML, historyJSON: history.JSON, historyMarkdown: history.Markdown,
-	}[format]
-	if err := writeResult(env, opts.output, func(w io.Writer) error { return write(w, h) }); err != nil {
+	write := map[string]func(io.Writer) error{historyHTML: h.HTML, historyJSON: h.JSON, historyMarkdown: h.Markdown}[format]
+	if err := writeResult(env, opts.output, write); err != nil {
 		return exitError{conformance.ExitInfra, fmt.Errorf("write history: %w", err)}
 	}
 	if n := h.Gaps(); n > 0 {
@@ -343,23 +340,23 @@ func runDriftHistory(ctx context.Context, env *environment, opts driftHistoryOpt
 
 // historySources are the lines of this build and the releases that were named. One that is named takes the place of the same
 // release of the build.
-func historySources(ctx context.Context, env *environment, index string, named []string) ([]history.Source, error) {
-	var sources []history.Source
+func historySources(ctx context.Context, env *environment, index string, named []string) ([]wirediff.Source, error) {
+	var sources []wirediff.Source
 	for _, name := range named {
 		p, gaps, err := diffSide(ctx, env, name, index)
 		if err != nil {
 			return nil, err
 		}
-		sources = append(sources, history.Source{Profile: p, Gaps: gaps})
+		sources = append(sources, wirediff.Source{Profile: p, Gaps: gaps})
 	}
 	for _, line := range protocol.Lines() {
 		p, err := protocol.LoadProfile(line)
 		if err != nil {
 			return nil, err
 		}
-		isNamed := func(s history.Source) bool { return s.Profile.Version == p.Version }
+		isNamed := func(s wirediff.Source) bool { return s.Profile.Version == p.Version }
 		if !slices.ContainsFunc(sources, isNamed) {
-			sources = append(sources, history.Source{Profile: p})
+			sources = append(sources, wirediff.Source{Profile: p})
 		}
 	}
 	return sources, nil

@@ -1,49 +1,51 @@
-package history
+package wirediff
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // A Source is a release, and what of it could not be read.
 type Source struct {
 	Profile *protocol.Profile
-	Gaps    []wirediff.Gap
+	Gaps    []Gap
 }
 
 // History is several releases, the oldest first, and what changed from each to the next.
 type History struct {
-	Releases  []Release `json:"releases"`
-	Steps     []Step    `json:"steps"`     // one less than releases
-	Sizes     []Size    `json:"sizes"`     // by encoding and name
-	Handshake []Key     `json:"handshake"` // by message and position
-	Utilities []Utility `json:"utilities"` // by name
+	Releases  []HistoryRelease `json:"releases"`
+	Steps     []Step           `json:"steps"`     // one less than releases
+	Sizes     []Size           `json:"sizes"`     // by encoding and name
+	Handshake []Key            `json:"handshake"` // by message and position
+	Utilities []Utility        `json:"utilities"` // by name
 }
 
-// A Release is a column of every table.
-type Release struct {
+// A HistoryRelease is a column of every table.
+type HistoryRelease struct {
 	Name string `json:"name"` // its line, or its version if there are two of the line
-	wirediff.Release
-	Codec string         `json:"codec,omitempty"` // why this build cannot speak it, empty if it can
-	Gaps  []wirediff.Gap `json:"gaps"`            // never nil
+	Release
+	Codec string `json:"codec,omitempty"` // why this build cannot speak it, empty if it can
+	Gaps  []Gap  `json:"gaps"`            // never nil
 }
 
 // A Step is what a release changed.
 type Step struct {
-	From    string            `json:"from"` // names of releases
-	To      string            `json:"to"`
-	Verdict wirediff.Verdict  `json:"verdict"`
-	Changes []wirediff.Change `json:"changes"` // the heaviest first
+	From    string   `json:"from"` // names of releases
+	To      string   `json:"to"`
+	Verdict Verdict  `json:"verdict"`
+	Changes []Change `json:"changes"` // the heaviest first
 
-	diff *wirediff.Diff
+	diff *Diff
 }
 
 // A Size is how many fields a struct has in each release.
@@ -75,8 +77,8 @@ type Answer struct {
 // registration are the structs that belong to the handshake.
 var registration = []string{"EngineCoreReadyResponse", "EngineHandshakeMetadata", "EngineZmqAddresses"}
 
-// New puts releases beside each other, the oldest first, whatever their order.
-func New(sources []Source) (*History, error) {
+// NewHistory compares releases with their neighbours, the oldest first, whatever their order.
+func NewHistory(sources []Source) (*History, error) {
 	if len(sources) < 2 {
 		return nil, errors.New("a history needs two releases at least")
 	}
@@ -93,7 +95,7 @@ func New(sources []Source) (*History, error) {
 		}
 	}
 	for i, p := range profiles[1:] {
-		diff := wirediff.Compare(profiles[i], p)
+		diff := Compare(profiles[i], p)
 		diff.Gaps = slices.Concat(h.Releases[i].Gaps, h.Releases[i+1].Gaps)
 		h.Steps = append(h.Steps, Step{
 			From: h.Releases[i].Name, To: h.Releases[i+1].Name, Verdict: diff.Verdict(), Changes: diff.Changes, diff: diff,
@@ -128,21 +130,21 @@ func inOrder(sources []Source) ([]Source, error) {
 	return sorted, nil
 }
 
-func columns(sources []Source) []Release {
+func columns(sources []Source) []HistoryRelease {
 	of := map[string]int{}
 	for _, s := range sources {
 		of[s.Profile.Line]++
 	}
-	releases := make([]Release, len(sources))
+	releases := make([]HistoryRelease, len(sources))
 	for i, s := range sources {
 		p := s.Profile
 		name := p.Line
 		if of[p.Line] > 1 {
 			name = p.Version
 		}
-		releases[i] = Release{
-			Name: name, Release: wirediff.Release{Line: p.Line, Version: p.Version, Commit: p.Commit},
-			Gaps: append([]wirediff.Gap{}, s.Gaps...),
+		releases[i] = HistoryRelease{
+			Name: name, Release: Release{Line: p.Line, Version: p.Version, Commit: p.Commit},
+			Gaps: append([]Gap{}, s.Gaps...),
 		}
 	}
 	return releases
@@ -249,7 +251,7 @@ type matrix struct {
 
 type row struct {
 	group, name string
-	cells       [][]wirediff.Change // one a step, the heaviest change first
+	cells       [][]Change // one a step, the heaviest change first
 }
 
 // Groups of rows.
@@ -279,7 +281,7 @@ func (h *History) matrix() matrix {
 			}
 			key := [2]string{group, name}
 			if rows[key] == nil {
-				rows[key] = &row{group: group, name: name, cells: make([][]wirediff.Change, len(h.Steps))}
+				rows[key] = &row{group: group, name: name, cells: make([][]Change, len(h.Steps))}
 			}
 			rows[key].cells[i] = append(rows[key].cells[i], c)
 		}
@@ -302,4 +304,53 @@ func (h *History) matrix() matrix {
 }
 
 // signs stand for levels where there are no colours.
-var signs = map[wirediff.Level]string{wirediff.Breaking: "✕", wirediff.Compatible: "+", wirediff.Informational: "·"}
+var signs = map[Level]string{Breaking: "✕", Compatible: "+", Informational: "·"}
+
+// HistorySchema is the version of the document that [History.JSON] writes. A key may be added to it; any other change makes it
+// another version.
+const HistorySchema = "vllm-vcr/wire-history/1"
+
+// JSON writes a history whole.
+func (h *History) JSON(w io.Writer) error {
+	return jsonout.Write(w, struct {
+		Schema string `json:"schema"`
+		*History
+	}{HistorySchema, h})
+}
+
+// Markdown writes a history for places where HTML is not shown: the table of changes, then what each release changed, the
+// newest first.
+func (h *History) Markdown(w io.Writer) error {
+	var b strings.Builder
+	first, last := h.Releases[0].Name, h.Releases[len(h.Releases)-1].Name
+	fmt.Fprintf(&b, "# The vLLM wire, %s to %s\n\n", safetext.Markdown(first), safetext.Markdown(last))
+	fmt.Fprintf(&b, "%s breaks a program, %s changes bytes and breaks nothing, %s same bytes.\n\n",
+		signs[Breaking], signs[Compatible], signs[Informational])
+	h.markdownTable(&b)
+	for i, step := range slices.Backward(h.Steps) {
+		fmt.Fprintf(&b, "\n## %s\n\n", safetext.Markdown(h.Releases[i+1].Name))
+		if err := Markdown(&b, step.diff, MarkdownLimit); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (h *History) markdownTable(b *strings.Builder) {
+	b.WriteString("| |")
+	for _, r := range h.Releases[1:] {
+		b.WriteString(" " + safetext.Markdown(r.Name) + " |")
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", len(h.Steps)) + "\n")
+	for _, r := range h.matrix().rows {
+		b.WriteString("| " + safetext.Markdown(r.name) + " |")
+		for _, changes := range r.cells {
+			if len(changes) > 0 {
+				fmt.Fprintf(b, " %s %d", signs[changes[0].Level], len(changes))
+			}
+			b.WriteString(" |")
+		}
+		b.WriteString("\n")
+	}
+}

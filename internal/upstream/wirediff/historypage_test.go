@@ -1,4 +1,4 @@
-package history_test
+package wirediff_test
 
 import (
 	"bytes"
@@ -14,25 +14,23 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/internal/report/page"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/internal/upstream/history"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 )
 
 // breakout leaves every place of a page where it is not escaped.
 const breakout = "\"'><img/src=x><!--&amp;%41\x00\n::error::"
 
-func render(t *testing.T, write func(io.Writer, *history.History) error, h *history.History) string {
+func renderHistory(t *testing.T, write func(*wirediff.History, io.Writer) error, h *wirediff.History) string {
 	t.Helper()
 	var b bytes.Buffer
-	require.NoError(t, write(&b, h))
+	require.NoError(t, write(h, &b))
 	return b.String()
 }
 
 // extended is the fixture with an end to each of its texts, but for those that decide what is shown.
-func extended(t *testing.T, end string) *history.History {
-	h := fixture(t)
+func extended(t *testing.T, end string) *wirediff.History {
+	h := historyFixture(t)
 	extend(reflect.ValueOf(h), end)
 	return h
 }
@@ -83,10 +81,10 @@ var (
 // TestHTMLEscapes: no text of a history changes what the page is made of.
 func TestHTMLEscapes(t *testing.T) {
 	skeleton := func(end string) []string {
-		return tags.FindAllString(values.ReplaceAllString(withoutScript(t, render(t, history.HTML, extended(t, end))), `""`), -1)
+		return tags.FindAllString(values.ReplaceAllString(withoutScript(t, renderHistory(t, (*wirediff.History).HTML, extended(t, end))), `""`), -1)
 	}
 	require.NoDiff(t, cmp.Diff(skeleton("harmless"), skeleton(breakout)), "-with harmless texts +with breakouts")
-	page := render(t, history.HTML, extended(t, breakout))
+	page := renderHistory(t, (*wirediff.History).HTML, extended(t, breakout))
 	if want := "&#34;&#39;&gt;&lt;img/src=x&gt;&lt;!--&amp;amp;%41  ::error::"; !strings.Contains(page, want) {
 		t.Error("no text is shown as it came")
 	}
@@ -102,8 +100,8 @@ func TestHTMLRefers(t *testing.T) {
 	loads := regexp.MustCompile(`(?i)\b(src|action|data|poster|srcset)\s*=\s*"|url\(|@import|<link|<iframe|<img`)
 	reference := regexp.MustCompile(`\bhref="([^"]*)"`)
 	anchors := 0
-	for name, h := range map[string]*history.History{"fixture": fixture(t), "hostile": extended(t, breakout), "build": ofBuild(t)} {
-		text := withoutScript(t, render(t, history.HTML, h))
+	for name, h := range map[string]*wirediff.History{"fixture": historyFixture(t), "hostile": extended(t, breakout), "build": ofBuild(t)} {
+		text := withoutScript(t, renderHistory(t, (*wirediff.History).HTML, h))
 		if found := loads.FindString(text); found != "" {
 			t.Errorf("%s: the page has %s", name, found)
 		}
@@ -120,7 +118,7 @@ func TestHTMLRefers(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s: %s: %v", name, m[0], err)
 			}
-			if n := strings.Count(text, ` id="`+page.Escape(id)+`"`); n != 1 {
+			if n := strings.Count(text, ` id="`+html.EscapeString(id)+`"`); n != 1 {
 				t.Errorf("%s: %s leads to %d elements", name, m[0], n)
 			}
 		}
@@ -133,8 +131,8 @@ func TestHTMLRefers(t *testing.T) {
 // TestHTMLShowsEveryChange: the cells of the table count all changes, of everybody and of each party, and each change is
 // below with its place upstream.
 func TestHTMLShowsEveryChange(t *testing.T) {
-	for name, h := range map[string]*history.History{"fixture": fixture(t), "build": ofBuild(t)} {
-		text := render(t, history.HTML, h)
+	for name, h := range map[string]*wirediff.History{"fixture": historyFixture(t), "build": ofBuild(t)} {
+		text := renderHistory(t, (*wirediff.History).HTML, h)
 		want := map[string]int{}
 		for _, s := range h.Steps {
 			for _, c := range s.Changes {
@@ -142,10 +140,10 @@ func TestHTMLShowsEveryChange(t *testing.T) {
 				for _, p := range c.Breaks {
 					want["one "+string(p)]++
 				}
-				if c.Where.URL != "" && !strings.Contains(text, page.Escape(c.Where.URL)) {
+				if c.Where.URL != "" && !strings.Contains(text, html.EscapeString(c.Where.URL)) {
 					t.Errorf("%s: no link to %s", name, c.Where.URL)
 				}
-				if !strings.Contains(text, "<code>"+page.Escape(c.Subject)+"</code>") {
+				if !strings.Contains(text, "<code>"+html.EscapeString(c.Subject)+"</code>") {
 					t.Errorf("%s: %s is not shown", name, c.Subject)
 				}
 			}
@@ -163,7 +161,7 @@ func TestHTMLShowsEveryChange(t *testing.T) {
 }
 
 func TestHTML(t *testing.T) {
-	page := render(t, history.HTML, fixture(t))
+	page := renderHistory(t, (*wirediff.History).HTML, historyFixture(t))
 	wanted := []string{
 		`id="1.1-EngineCoreOutput"`, `href="#1.1-EngineCoreOutput"`, `<td class="new">3<span class="sr"> changed</span></td>`,
 		`<td class="new">○<span class="sr">optional changed</span></td>`, `<td class="new">bool ●<span class="sr"> called changed</span></td>`,
@@ -179,7 +177,7 @@ func TestHTML(t *testing.T) {
 			t.Errorf("the page has no %s", want)
 		}
 	}
-	build := render(t, history.HTML, ofBuild(t))
+	build := renderHistory(t, (*wirediff.History).HTML, ofBuild(t))
 	if n := len(build); n > 300_000 {
 		t.Errorf("the page of the build has %d bytes: it cannot be attached to anything", n)
 	}
@@ -191,9 +189,9 @@ func TestHTML(t *testing.T) {
 func TestJSON(t *testing.T) {
 	var got struct {
 		Schema string
-		history.History
+		wirediff.History
 	}
-	text := render(t, history.JSON, extended(t, breakout+"##vso["))
+	text := renderHistory(t, (*wirediff.History).JSON, extended(t, breakout+"##vso["))
 	require.NoError(t, json.Unmarshal([]byte(text), &got))
 	if got.Schema != "vllm-vcr/wire-history/1" || len(got.Steps) != 3 || len(got.Releases) != 4 {
 		t.Errorf("schema %s, %d steps, %d releases", got.Schema, len(got.Steps), len(got.Releases))
@@ -209,7 +207,7 @@ func TestJSON(t *testing.T) {
 }
 
 func TestMarkdown(t *testing.T) {
-	text := render(t, history.Markdown, fixture(t))
+	text := renderHistory(t, (*wirediff.History).Markdown, historyFixture(t))
 	for _, want := range []string{
 		"| | 1.0.1 | 1.1 | 1.2 |\n|---|---|---|---|\n", "| EngineCoreOutput | | ✕ 2 | |", "## 1.2\n", "## 1.0.1\n", "Not read (1)",
 	} {
@@ -217,7 +215,7 @@ func TestMarkdown(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	hostile := render(t, history.Markdown, extended(t, breakout))
+	hostile := renderHistory(t, (*wirediff.History).Markdown, extended(t, breakout))
 	for _, bad := range []string{"<img", "\n::", "\x00"} {
 		if strings.Contains(hostile, bad) {
 			t.Errorf("the text has %q:\n%s", bad, hostile)

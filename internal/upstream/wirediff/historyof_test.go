@@ -1,4 +1,4 @@
-package history_test
+package wirediff_test
 
 import (
 	"fmt"
@@ -9,12 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/internal/upstream/history"
+	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 func TestNew(t *testing.T) {
-	h := fixture(t)
+	h := historyFixture(t)
 	var got []string
 	add := func(format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) }
 	for _, r := range h.Releases {
@@ -43,7 +43,7 @@ func TestNew(t *testing.T) {
 		`key READY.lookahead ["" "" "optional" "optional"]`,
 		"method sleep [{none true} {none true} {none true} {bool true}]", "method wake_up [{ false} { false} { false} {none false}]",
 	}
-	for i, step := range []history.Step{h.Steps[1], h.Steps[2]} {
+	for i, step := range []wirediff.Step{h.Steps[1], h.Steps[2]} {
 		if len(step.Changes) == 0 {
 			t.Errorf("step %d has no changes", i+1)
 		}
@@ -59,12 +59,12 @@ func TestNew(t *testing.T) {
 func TestGapsAreNoSilence(t *testing.T) {
 	all := sources(t)
 	gaps := all[1].Gaps
-	h, err := history.New([]history.Source{{Profile: all[3].Profile}, {Profile: all[2].Profile, Gaps: gaps}})
+	h, err := wirediff.NewHistory([]wirediff.Source{{Profile: all[3].Profile}, {Profile: all[2].Profile, Gaps: gaps}})
 	require.NoError(t, err)
 	if got := h.Steps[0].Verdict; got != "unknown" {
 		t.Errorf("verdict %s, want unknown", got)
 	}
-	page := render(t, history.HTML, h)
+	page := renderHistory(t, (*wirediff.History).HTML, h)
 	for _, want := range []string{"No changes in the parts that could be read.", "1.0.1 m.py:7: struct New: it is made by code"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not say %s", want)
@@ -77,16 +77,16 @@ func TestNewRefuses(t *testing.T) {
 	broken := change(t, all[0].Profile, "1.1", "eleven", func(*protocol.Profile) {})
 	tests := []struct {
 		name    string
-		sources []history.Source
+		sources []wirediff.Source
 		want    string
 	}{
 		{"one release", all[:1], "two releases at least"},
-		{"twice", []history.Source{all[0], all[1], all[0]}, "release 1.1.0 is listed twice"},
-		{"no version", []history.Source{all[0], {Profile: broken}}, `profile of line 1.1: "eleven" is not a version`},
+		{"twice", []wirediff.Source{all[0], all[1], all[0]}, "release 1.1.0 is listed twice"},
+		{"no version", []wirediff.Source{all[0], {Profile: broken}}, `profile of line 1.1: "eleven" is not a version`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if _, err := history.New(test.sources); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := wirediff.NewHistory(test.sources); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want it to contain %q", err, test.want)
 			}
 		})
@@ -104,7 +104,7 @@ func TestOfBuild(t *testing.T) {
 			t.Errorf("%s: %s", r.Name, r.Codec)
 		}
 	}
-	at := slices.IndexFunc(h.Sizes, func(s history.Size) bool { return s.Struct == "EngineCoreOutput" })
+	at := slices.IndexFunc(h.Sizes, func(s wirediff.Size) bool { return s.Struct == "EngineCoreOutput" })
 	if at < 0 {
 		t.Fatal("EngineCoreOutput has no size")
 	}

@@ -1,18 +1,17 @@
-package history_test
+package wirediff_test
 
 import (
 	"encoding/json"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/internal/upstream/history"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // sources are four releases of three lines, out of their order: a field, a key, a method and an enum come, a struct goes, and
 // of the last one not all could be read.
-func sources(t *testing.T) []history.Source {
+func sources(t *testing.T) []wirediff.Source {
 	t.Helper()
 	first := parse(t, `{
 		"line": "1.0", "version": "1.0.0", "commit": "aaaaaaaaa",
@@ -51,7 +50,7 @@ func sources(t *testing.T) []history.Source {
 		p.Constants["VERSION"] = c
 	})
 	gap := wirediff.Gap{Release: "1.2.0", Place: protocol.Place{Module: "m.py", At: 7}, What: "struct New", Why: "it is made by code"}
-	return []history.Source{{Profile: second}, {Profile: third, Gaps: []wirediff.Gap{gap}}, {Profile: patch}, {Profile: first}}
+	return []wirediff.Source{{Profile: second}, {Profile: third, Gaps: []wirediff.Gap{gap}}, {Profile: patch}, {Profile: first}}
 }
 
 func parse(t *testing.T, text string) *protocol.Profile {
@@ -72,23 +71,23 @@ func change(t *testing.T, of *protocol.Profile, line, version string, how func(*
 	return p
 }
 
-func fixture(t *testing.T) *history.History {
+func historyFixture(t *testing.T) *wirediff.History {
 	t.Helper()
-	h, err := history.New(sources(t))
+	h, err := wirediff.NewHistory(sources(t))
 	require.NoError(t, err)
 	return h
 }
 
 // ofBuild are the lines that this build has a profile of.
-func ofBuild(t *testing.T) *history.History {
+func ofBuild(t *testing.T) *wirediff.History {
 	t.Helper()
-	var all []history.Source
+	var all []wirediff.Source
 	for _, line := range protocol.Lines() {
 		p, err := protocol.LoadProfile(line)
 		require.NoError(t, err)
-		all = append(all, history.Source{Profile: p})
+		all = append(all, wirediff.Source{Profile: p})
 	}
-	h, err := history.New(all)
+	h, err := wirediff.NewHistory(all)
 	require.NoError(t, err)
 	return h
 }

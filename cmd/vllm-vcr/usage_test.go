@@ -84,7 +84,7 @@ func TestJSONIsDocumented(t *testing.T) {
 			path = "conform --list"
 		}
 		schema := schemaOf(strings.ReplaceAll(strings.ReplaceAll(path, " --", "-"), " ", "-"))
-		if !strings.Contains(string(page), "\n## "+path+"\n") || !strings.Contains(string(page), "| `schema` | string | `"+schema+"` |") {
+		if !strings.Contains(string(page), "\n## "+path+"\n") || !strings.Contains(string(page), "- `schema`: `"+schema+"`\n") {
 			t.Errorf("docs/json.md has no section %q with the schema %s", path, schema)
 		}
 	})

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -15,7 +17,8 @@ import (
 // must be one value. Each of its keys must be in the table, and each key of the table that is not optional must be in each
 // object that it belongs to.
 //
-// A row is "| `goldens[].line` | string | … |"; the type of a key that may be absent ends in ", optional".
+// A row is "- `goldens[].line` number optional: …"; a key without "optional" must be there. "array, as `goldens[]` of
+// [golden list](…)" has the keys of another row, of the same section without "of".
 func CheckJSON(page, command string, text []byte) error {
 	keys, err := jsonKeys(page, command)
 	if err != nil {
@@ -32,6 +35,9 @@ func CheckJSON(page, command string, text []byte) error {
 	return errors.Join(checkKeys(keys, "", value)...)
 }
 
+// keyRow is a key, its type, and the key and the section that it is like.
+var keyRow = regexp.MustCompile("^- `([^`]+)`([^:`]*)(?:`([^`]+)`(?: of \\[([^]]+)])?)?")
+
 // jsonKeys are the documented keys of a command by their paths, and whether each must be there.
 func jsonKeys(page, command string) (map[string]bool, error) {
 	text, err := os.ReadFile(page)
@@ -45,12 +51,32 @@ func jsonKeys(page, command string) (map[string]bool, error) {
 	section, _, _ = strings.Cut(section, "\n## ")
 	keys := map[string]bool{}
 	for line := range strings.Lines(section) {
-		if cells := strings.Split(line, "|"); len(cells) > 3 && strings.HasPrefix(cells[1], " `") {
-			keys[strings.Trim(cells[1], " `")] = !strings.HasSuffix(strings.TrimSpace(cells[2]), "optional")
+		row := keyRow.FindStringSubmatch(line)
+		if row == nil {
+			continue
+		}
+		name, kind, like, of := row[1], row[2], row[3], row[4]
+		keys[name] = !strings.Contains(kind, "optional")
+		if like == "" {
+			continue
+		}
+		below := keys
+		if of != "" {
+			if below, err = jsonKeys(page, of); err != nil {
+				return nil, err
+			}
+		}
+		if strings.Contains(kind, "array") {
+			name += "[]"
+		}
+		for key, required := range maps.Clone(below) {
+			if rest, ok := strings.CutPrefix(key, like); ok {
+				keys[name+rest] = required
+			}
 		}
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s: section %q has no table of keys", page, command)
+		return nil, fmt.Errorf("%s: section %q has no list of keys", page, command)
 	}
 	return keys, nil
 }

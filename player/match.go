@@ -168,28 +168,41 @@ func parseIndex(digits string) (int, bool) {
 type chains struct {
 	blockSize int
 	minDepth  int // tokens that must be shared, at least a block
-	byHash    map[uint64][]int
+	listed    []listed
+	blocks    []int // of each record
 	records   []*trace.Record
 	// The request at hand.
 	hashes []uint64
 	images []string
 }
 
+// listed is a record under one hash. They are sorted by hash, then in the order of the trace: long traces have millions.
+type listed struct {
+	hash   uint64
+	record int
+}
+
 func newChains(t *trace.Trace, records []*trace.Record, blockSize, minDepth int) (*chains, error) {
-	c := &chains{blockSize: trace.Or(t.Meta.BlockSize, blockSize), byHash: map[uint64][]int{}, records: records}
+	c := &chains{blockSize: trace.Or(t.Meta.BlockSize, blockSize), records: records, blocks: make([]int, len(records))}
 	if c.blockSize < 1 {
 		return nil, fmt.Errorf("%s: meta.block_size is %d, and prefix matching needs the number of tokens per block; give --block-size, or --replay-match index", t.Name, c.blockSize)
 	}
 	c.minDepth = max(minDepth, c.blockSize)
+	total := 0
 	for i, rec := range records {
-		if !answers(rec) {
-			continue
-		}
-		for _, h := range rec.BlockHashes {
-			c.byHash[h] = append(c.byHash[h], i)
+		c.blocks[i] = len(rec.BlockHashes)
+		total += c.blocks[i]
+	}
+	c.listed = make([]listed, 0, total)
+	for i, rec := range records {
+		if answers(rec) {
+			for _, h := range rec.BlockHashes {
+				c.listed = append(c.listed, listed{h, i})
+			}
 		}
 	}
-	if len(c.byHash) == 0 {
+	slices.SortFunc(c.listed, func(x, y listed) int { return cmp.Or(cmp.Compare(x.hash, y.hash), cmp.Compare(x.record, y.record)) })
+	if len(c.listed) == 0 {
 		return nil, fmt.Errorf("%s: no record has block_hashes, which prefix matching needs; use --replay-match index, or record again with vllm-vcr record", t.Name)
 	}
 	return c, nil
@@ -203,7 +216,7 @@ func (c *chains) find(r *Request, used []bool) (index, depth int, err error) {
 	c.hashes = trace.AppendBlockHashes(c.hashes[:0], r.PromptTokenIDs, c.blockSize)
 	c.images = imageHashes(r.MMFeatures)
 	for blocks := len(c.hashes); blocks > 0; blocks-- {
-		if candidates := c.byHash[c.hashes[blocks-1]]; len(candidates) > 0 {
+		if candidates := c.of(c.hashes[blocks-1]); len(candidates) > 0 {
 			index = c.choose(candidates, r.PromptTokenIDs, used)
 			if depth = c.depth(c.records[index], blocks, r.PromptTokenIDs); depth >= c.minDepth {
 				return index, depth, nil
@@ -225,24 +238,34 @@ func (c *chains) depth(rec *trace.Record, blocks int, prompt []uint32) int {
 	return n
 }
 
+// of is the records of a hash.
+func (c *chains) of(hash uint64) []listed {
+	from, _ := slices.BinarySearchFunc(c.listed, hash, func(l listed, hash uint64) int { return cmp.Compare(l.hash, hash) })
+	to := from
+	for to < len(c.listed) && c.listed[to].hash == hash {
+		to++
+	}
+	return c.listed[from:to]
+}
+
 // choose ranks the candidates: the same prompt, then the same number of blocks
 // and of tokens, then the same number of blocks; among those the same images, then
 // an unused record before a used one, so that a retry is served its own record
 // again and not a longer one; the earliest arrival decides among equals.
-func (c *chains) choose(candidates []int, prompt []uint32, used []bool) int {
-	best, bestRank := candidates[0], -1
-	for _, i := range candidates {
-		if rank := c.rank(c.records[i], prompt, used[i]); rank > bestRank {
-			best, bestRank = i, rank
+func (c *chains) choose(candidates []listed, prompt []uint32, used []bool) int {
+	best, bestRank := 0, -1
+	for _, l := range candidates {
+		if rank := c.rank(l.record, prompt, used[l.record]); rank > bestRank {
+			best, bestRank = l.record, rank
 		}
 	}
 	return best
 }
 
-func (c *chains) rank(rec *trace.Record, prompt []uint32, used bool) int {
-	rank := 0
+func (c *chains) rank(i int, prompt []uint32, used bool) int {
+	rec, rank := c.records[i], 0
 	switch {
-	case len(rec.BlockHashes) != len(c.hashes):
+	case c.blocks[i] != len(c.hashes):
 	case rec.PromptTokens != len(prompt):
 		rank = 4
 	case rec.PromptTokenIDs == nil || !slices.Equal(rec.PromptTokenIDs, prompt):

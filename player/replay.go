@@ -39,7 +39,7 @@ type ReplayOptions struct {
 type Replay struct {
 	name    string
 	opt     ReplayOptions
-	records []*trace.Record // the replay subset, by index
+	records []*trace.Record // the replay subset, by index, without what only the finder needs
 	finder  finder
 
 	mu      sync.Mutex
@@ -57,8 +57,8 @@ func NewReplay(t *trace.Trace, opt ReplayOptions) (*Replay, error) {
 	}
 	withTokens := 0
 	for _, i := range trace.ReplaySubset(t.Records) {
-		r := &t.Records[i]
-		s.records = append(s.records, r)
+		r := t.Records[i]
+		s.records = append(s.records, &r)
 		if r.OutputTokenIDs != nil {
 			withTokens++
 		}
@@ -72,6 +72,9 @@ func NewReplay(t *trace.Trace, opt ReplayOptions) (*Replay, error) {
 	s.used = make([]bool, len(s.records))
 	var err error
 	s.finder, err = newFinder(t, s.records, opt)
+	for _, r := range s.records {
+		r.ITLCtx, r.BlockHashes, r.Extra = nil, nil, nil
+	}
 	return s, err
 }
 

@@ -243,7 +243,7 @@ func FuzzRecord(f *testing.F) {
 			return // surrogates: encoding/json replaces halves, the parser refuses them
 		}
 		var got Record
-		gotErr := parseRecord(line, &got, false)
+		gotErr := parseRecord(line, &got, false, 0)
 		want, wantErr := reference(line)
 		if (gotErr == nil) != (wantErr == nil) {
 			t.Fatalf("the parser says %v, encoding/json says %v", gotErr, wantErr)
@@ -255,7 +255,7 @@ func FuzzRecord(f *testing.F) {
 			t.Fatalf("(-encoding/json +parser):\n%s", diff)
 		}
 		again := got
-		if err := parseRecord(line, &again, true); err != nil {
+		if err := parseRecord(line, &again, true, 0); err != nil {
 			t.Fatalf("with extra keys kept: %v", err)
 		}
 		again.Extra = nil

@@ -84,14 +84,15 @@ type recordParser struct {
 	old       Record // the storage to reuse
 	seen      field
 	keepExtra bool
+	without   field
 	sawMeta   bool
 	sawFrames bool // a key of frames files
 }
 
 // parseRecord fills rec from line, reusing the storage of its slices and
 // pointers. rec is undefined after an error.
-func parseRecord(line []byte, rec *Record, keepExtra bool) error {
-	p := recordParser{cursor: cursor{b: line}, rec: rec, old: *rec, keepExtra: keepExtra}
+func parseRecord(line []byte, rec *Record, keepExtra bool, without field) error {
+	p := recordParser{cursor: cursor{b: line}, rec: rec, old: *rec, keepExtra: keepExtra, without: without}
 	*rec = Record{Concurrency: 1, FinishReason: FinishAbsent}
 	if err := p.object(p.member); err != nil {
 		return err
@@ -125,8 +126,11 @@ func (p *recordParser) member(key []byte) error {
 		return inKey(p.fail("the key occurs twice"), key)
 	}
 	p.seen |= f
-	if f&plain == 0 && p.null() {
+	switch {
+	case f&plain == 0 && p.null():
 		return nil
+	case f&p.without != 0:
+		return inKey(p.skip(2), key)
 	}
 	return inKey(p.field(f), key)
 }

@@ -17,6 +17,9 @@ type Options struct {
 	Strict bool
 	// KeepExtra keeps a record's unknown keys in Record.Extra.
 	KeepExtra bool
+	// Without has keys of records whose values are not kept, for less memory: ITLCtx and BlockHashes
+	// of a Record are nil without "itl_ctx" and "block_hashes".
+	Without []string
 	// MaxBytes bounds the inflated size; reading more is an error. 0 bounds a
 	// gzipped file by [InflatedLimit], and nothing else: then memory is bounded
 	// by the longest line, and for Read by the whole trace.
@@ -32,6 +35,7 @@ type Options struct {
 type Reader struct {
 	in      stream
 	opt     Options
+	without field
 	meta    Meta
 	hasMeta bool
 }
@@ -113,6 +117,9 @@ func Open(path string, opt Options) (*Reader, error) { return openAs(path, opt, 
 // messages; gzip reports whether r is gzipped.
 func NewReader(r io.Reader, name string, gzip bool, opt Options) (*Reader, error) {
 	tr := &Reader{in: stream{lines: newLineReader(r, name, gzip, opt)}, opt: opt}
+	for _, key := range opt.Without {
+		tr.without |= fieldOf([]byte(key)) &^ plain
+	}
 	err := tr.in.head(func(line []byte) (isMeta bool, err error) {
 		tr.meta, tr.hasMeta, err = parseHead(line)
 		return tr.hasMeta, err
@@ -138,7 +145,7 @@ func (r *Reader) HasMeta() bool { return r.hasMeta }
 // After an error rec is undefined, and further calls return the same error.
 func (r *Reader) Next(rec *Record) (err error) {
 	rec.Line, err = r.in.next(func(line []byte) error {
-		if err := parseRecord(line, rec, r.opt.KeepExtra); err != nil || !r.opt.Strict {
+		if err := parseRecord(line, rec, r.opt.KeepExtra, r.without); err != nil || !r.opt.Strict {
 			return err
 		}
 		return rec.complete(r.meta.BlockSize)

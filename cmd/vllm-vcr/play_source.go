@@ -220,10 +220,9 @@ func (s *guessedVocabulary) Script(r *player.Request) (player.Script, error) {
 	return s.Source.Script(r)
 }
 
-// readTrace reads a recording; its extra keys hold the request ids. Unless configHash
-// is empty, it must have been made with that configuration.
-func readTrace(env *environment, path, configHash string) (*trace.Trace, error) {
-	t, err := readTraceAt(env, path, trace.Options{KeepExtra: true})
+// readTrace reads a trace without some of its keys. Unless configHash is empty, it must have been made with that configuration.
+func readTrace(env *environment, path, configHash string, opt trace.Options) (*trace.Trace, error) {
+	t, err := readTraceAt(env, path, opt)
 	if err != nil || configHash == "" {
 		return t, err
 	}
@@ -239,7 +238,12 @@ func readTrace(env *environment, path, configHash string) (*trace.Trace, error) 
 
 func (opts *sourceOptions) replay(env *environment, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (found, error) {
 	recording := cmp.Or(opts.recording, opts.steps)
-	t, err := readTrace(env, recording, opts.configHash)
+	// Extra keys hold the request ids.
+	read := trace.Options{KeepExtra: true, Without: []string{"itl_ctx"}}
+	if match := player.Match(opts.match); match == player.MatchIndex || match == player.MatchRequestID {
+		read.Without = append(read.Without, "block_hashes")
+	}
+	t, err := readTrace(env, recording, opts.configHash, read)
 	if err != nil {
 		return nil, err
 	}
@@ -251,6 +255,7 @@ func (opts *sourceOptions) replay(env *environment, opt *player.Options, tok *to
 	for _, warning := range t.Warnings {
 		env.log.Warn(warning)
 	}
+	hashed := slices.ContainsFunc(t.Records, func(r trace.Record) bool { return len(r.BlockHashes) > 0 || r.PromptTokenIDs != nil })
 	var replay *player.Replay
 	var warned sync.Once
 	replay, err = player.NewReplay(t, player.ReplayOptions{
@@ -262,14 +267,14 @@ func (opts *sourceOptions) replay(env *environment, opt *player.Options, tok *to
 					answer = "an error, because of --strict"
 				}
 				env.log.Warn("the first request that no record answers; others like it are counted in the summary at the end",
-					"request", r.ID, "reason", reason, "gets", answer, "try", opts.advice(t, replay.Summary().Exhausted > 0))
+					"request", r.ID, "reason", reason, "gets", answer, "try", opts.advice(hashed, replay.Summary().Exhausted > 0))
 			})
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	opt.Trace, opt.Source = t, replay
+	opt.Trace, opt.Source = &trace.Trace{Name: t.Name, Meta: t.Meta}, replay // which keeps what it needs of the records
 	if opts.steps != "" && opt.Vocab == 0 {
 		opt.Source = &guessedVocabulary{Source: replay, log: env.log}
 	}
@@ -311,16 +316,16 @@ func drawTokens(t *trace.Trace, seed uint64, vocab uint32) error {
 	return nil
 }
 
-// advice says what could be done so that a record answers. used tells that records would, had they not answered before.
-func (opts *sourceOptions) advice(t *trace.Trace, used bool) string {
-	hashed := slices.ContainsFunc(t.Records, func(r trace.Record) bool { return len(r.BlockHashes) > 0 || r.PromptTokenIDs != nil })
+// advice is what could be done so that a record answers. hashed is set if records can be found by their prompts, used if records would
+// answer, had they not answered before.
+func (opts *sourceOptions) advice(hashed, used bool) string {
 	switch match := player.Match(opts.match); {
 	case used:
 		return "leave out --replay-once, or send SIGHUP to play, which makes all records unused"
-	case !hashed:
+	case !hashed && match != player.MatchIndex && match != player.MatchRequestID:
 		return "send the request ids replay-0, replay-1, and so on: this trace has no hashes of prompts to find its records by"
 	case match == player.MatchIndex || match == player.MatchRequestID:
-		return "--replay-match prefix, which finds records by their prompts"
+		return "--replay-match prefix, which finds records by their prompts, if the trace has block_hashes"
 	}
 	return "send the recorded prompts, by the model, tokenizer and chat template of the recording"
 }
@@ -440,7 +445,7 @@ func (opts *timingOptions) model(env *environment, opt *player.Options, configHa
 	}
 	traces := make([]*trace.Trace, len(opts.traces))
 	for i, path := range opts.traces {
-		if traces[i], err = readTrace(env, path, configHash); err != nil {
+		if traces[i], err = readTrace(env, path, configHash, trace.Options{Without: []string{"block_hashes"}}); err != nil {
 			return nil, err
 		}
 		for _, warning := range traces[i].Warnings {

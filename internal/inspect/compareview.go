@@ -165,7 +165,7 @@ func (c *Comparison) sizesPlot(names []string) []Plot {
 	return []Plot{{"tokens-of-outputs", f}}
 }
 
-var comparePage = page.NewTemplate(pages, template.FuncMap{"short": short}, "compare.html", "figure.svg")
+var comparePage = page.NewTemplate(pages, template.FuncMap{"short": short}, "page/compare.html", "page/figure.svg")
 
 // compareData is what compare.html shows.
 type compareData struct {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"io/fs"
 	"math"
 	"strconv"
 	"strings"
@@ -15,18 +14,9 @@ import (
 )
 
 //go:embed page
-var embedded embed.FS
+var pages embed.FS
 
-// pages are the templates of the pages and images.
-var pages = func() fs.FS {
-	files, err := fs.Sub(embedded, "page")
-	if err != nil {
-		panic(err)
-	}
-	return files
-}()
-
-var images = page.NewTemplate(pages, template.FuncMap{"short": short}, "figure.svg", "timeline.svg")
+var images = page.NewTemplate(pages, template.FuncMap{"short": short}, "page/figure.svg", "page/timeline.svg")
 
 // Colors of what is drawn: classes of colors.css, which have one color on a light page and another on a dark one.
 const (

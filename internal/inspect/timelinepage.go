@@ -14,7 +14,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-var timelinePage = page.NewTemplate(pages, nil, "timeline.html")
+var timelinePage = page.NewTemplate(pages, nil, "page/timeline.html")
 
 // HTML writes the timeline as a page that needs nothing else: bars on a canvas that can be zoomed and filtered.
 func (t *Timeline) HTML(w io.Writer) error {

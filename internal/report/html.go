@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"io/fs"
 	"strconv"
 	"strings"
 
@@ -25,7 +24,7 @@ const (
 //go:embed assets
 var assets embed.FS
 
-var htmlPage = page.NewTemplate(mustSub(assets, "assets"), template.FuncMap{
+var htmlPage = page.NewTemplate(assets, template.FuncMap{
 	"anchor": func(line string) string { return "line-" + line },
 	"cards":  cards, "cell": cellOf, "chips": chips, "class": classOf, "command": commandLine, "count": plural.Count,
 	"coverageRows": coverageRows, "expectedCases": expectedCases, "grouped": grouped, "lines": linesOf, "orNone": orNone,
@@ -39,15 +38,7 @@ var htmlPage = page.NewTemplate(mustSub(assets, "assets"), template.FuncMap{
 	"took":        took,
 	"upper":       func(v conformance.Verdict) string { return strings.ToUpper(string(v)) },
 	"worst":       worstOf,
-}, "*.html")
-
-func mustSub(files fs.FS, dir string) fs.FS {
-	sub, err := fs.Sub(files, dir)
-	if err != nil {
-		panic(err)
-	}
-	return sub
-}
+}, "assets/*.html")
 
 // HTML writes one page that loads nothing and has a script only for its filters and to copy commands.
 func HTML(w io.Writer, d *Document) error {

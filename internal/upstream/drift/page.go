@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"io/fs"
 	"slices"
 	"strings"
 
@@ -17,13 +16,7 @@ import (
 //go:embed page
 var pages embed.FS
 
-var driftPage = func() *page.Template {
-	files, err := fs.Sub(pages, "page")
-	if err != nil {
-		panic(err)
-	}
-	return page.NewTemplate(files, nil, "*.html")
-}()
+var driftPage = page.NewTemplate(pages, nil, "page/*.html")
 
 // prefaceData is what the template "preface" shows.
 type prefaceData struct {

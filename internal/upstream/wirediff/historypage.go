@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"io/fs"
 	"net/url"
 	"slices"
 	"strconv"
@@ -21,20 +20,14 @@ import (
 //go:embed page
 var pages embed.FS
 
-var historyPage = func() *page.Template {
-	files, err := fs.Sub(pages, "page")
-	if err != nil {
-		panic(err)
-	}
-	return page.NewTemplate(files, template.FuncMap{
-		"add":      func(a, b int) int { return a + b },
-		"count":    plural.Count,
-		"parties":  func() []Party { return Parties },
-		"sentence": sentence,
-		"sign":     func(level Level) string { return signs[level] },
-		"words":    wordsOf,
-	}, "*.html")
-}()
+var historyPage = page.NewTemplate(pages, template.FuncMap{
+	"add":      func(a, b int) int { return a + b },
+	"count":    plural.Count,
+	"parties":  func() []Party { return Parties },
+	"sentence": sentence,
+	"sign":     func(level Level) string { return signs[level] },
+	"words":    wordsOf,
+}, "page/*.html")
 
 // HTML writes one page that needs nothing else. Its anchors are RELEASE and RELEASE-STRUCT, such as 0.28-EngineCoreOutput,
 // and RELEASE-utilities, RELEASE-constants.

@@ -112,15 +112,14 @@ func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) *apiError
 		Path    *string `json:"lora_path"`
 		InPlace bool    `json:"load_inplace"`
 	}
-	end, err := readJSON(r, &q)
-	if err != nil {
+	if err := readJSON(r, &q); err != nil {
 		return err
 	}
 	switch {
 	case q.Name == nil:
-		return missingField(end, "lora_name")
+		return missing("lora_name")
 	case q.Path == nil:
-		return missingField(end, "lora_path")
+		return missing("lora_path")
 	case *q.Name == "":
 		return badRequest("", "lora_name must not be empty")
 	case *q.Path == "":
@@ -158,13 +157,12 @@ func (s *Server) serveUnloadLoRA(w http.ResponseWriter, r *http.Request) *apiErr
 		Name *string `json:"lora_name"`
 		ID   *int64  `json:"lora_int_id"`
 	}
-	end, err := readJSON(r, &q)
-	if err != nil {
+	if err := readJSON(r, &q); err != nil {
 		return err
 	}
 	switch {
 	case q.Name == nil:
-		return missingField(end, "lora_name")
+		return missing("lora_name")
 	case *q.Name == "":
 		return badRequest("lora_name", "'lora_name' needs to be provided to unload a LoRA adapter.")
 	}

@@ -3,8 +3,6 @@ package builtin
 import (
 	"context"
 	"net/http"
-	"strconv"
-	"sync"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -14,42 +12,26 @@ import (
 // An answer writes the JSON of one HTTP answer, in one piece or as events.
 type answer struct {
 	w http.ResponseWriter
-	*buffer
-	id, object, model string
-	created           int
-	head              []byte // what each event begins with, up to the choices
-	flusher           *http.ResponseController
-	named             bool // events have names and there is no [DONE], as in the API of Anthropic
-	sent              bool // something was written
-	failed            func(*apiError)
+	*jsonBuffer
+	flusher *http.ResponseController
+	named   bool // events have names and there is no [DONE], as in the API of Anthropic
+	sent    bool // something was written
+	failed  func(*apiError)
 }
 
-// A buffer is what an answer is written into.
-type buffer struct{ b []byte }
-
-var buffers = sync.Pool{New: func() any { return &buffer{make([]byte, 0, 4<<10)} }}
-
-func (s *Server) newAnswer(w http.ResponseWriter, id, object, model string, created int) *answer {
-	a := &answer{w: w, buffer: buffers.Get().(*buffer), id: id, object: object, model: model, created: created}
-	a.b = a.b[:0]
-	return a
+// An envelope is what most answers and events begin with.
+type envelope struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int    `json:"created"`
+	Model   string `json:"model"`
 }
 
-// release gives the buffer back.
-func (a *answer) release() {
-	if cap(a.b) <= mostKept {
-		buffers.Put(a.buffer)
-	}
-	a.buffer = nil
+func (s *Server) newEnvelope(id, object, model string) envelope {
+	return envelope{id, object, int(time.Now().Unix()), s.answeredBy(model)}
 }
 
-// envelope is what all answers and events begin with.
-func (a *answer) envelope(b []byte) []byte {
-	b = appendString(append(b, `{"id":`...), a.id)
-	b = appendString(append(b, `,"object":`...), a.object)
-	b = appendInt(append(b, `,"created":`...), a.created)
-	return appendString(append(b, `,"model":`...), a.model)
-}
+func newAnswer(w http.ResponseWriter) *answer { return &answer{w: w, jsonBuffer: newJSONBuffer()} }
 
 var (
 	typeEvents      = []string{"text/event-stream"}
@@ -57,7 +39,7 @@ var (
 	noCache         = []string{"no-cache"}
 )
 
-// stream sends the head of a stream.
+// stream sets the headers of a stream.
 func (a *answer) stream() {
 	h := a.w.Header()
 	if a.named { // an endpoint of the Python frontend alone
@@ -66,111 +48,115 @@ func (a *answer) stream() {
 		h["Content-Type"], h["Cache-Control"] = typeEvents, noCache
 	}
 	a.flusher = http.NewResponseController(a.w)
-	a.head = append(a.envelope(append(a.head[:0], "data: "...)), `,"choices":[`...)
 }
 
-// event begins an event of one choice: what follows is the rest of the choice.
-func (a *answer) event(index int) {
-	a.b = append(append(a.b, a.head...), `{"index":`...)
-	a.b = appendInt(a.b, index)
-}
-
-// close ends an event. usage is nil without one.
-func (a *answer) close(u *usage) {
-	a.b = append(a.b, "}]"...)
-	a.end(u)
-}
-
-func (a *answer) end(u *usage) {
-	if u != nil {
-		a.b = u.append(append(a.b, `,"usage":`...))
+// event writes an event. Its name is "" where events have none.
+func (a *answer) event(name string, v any) {
+	if name != "" {
+		a.WriteString("event: ")
+		a.WriteString(name)
+		a.WriteByte('\n')
 	}
-	a.b = append(a.b, "}\n\n"...)
-}
-
-// lastUsage is the event that has only the usage.
-func (a *answer) lastUsage(u usage) {
-	a.b = append(append(a.b, a.head...), ']')
-	a.end(&u)
-}
-
-func (a *answer) done() {
-	if !a.named {
-		a.b = append(a.b, "data: [DONE]\n\n"...)
-	}
+	a.WriteString("data: ")
+	a.value(v)
+	a.WriteByte('\n')
 }
 
 // fail ends a stream with an error.
 func (a *answer) fail(err *apiError) {
-	if a.failed != nil {
+	switch {
+	case a.failed != nil:
 		a.failed(err)
-		return
+	case a.named:
+		a.event("error", err.inNames().body())
+	default:
+		a.event("", err.body())
 	}
-	if a.named {
-		a.b = append(err.appendNamed(append(a.b, "event: error\ndata: "...)), "\n\n"...)
-		return
-	}
-	a.b = append(err.append(append(a.b, "data: "...)), "\n\n"...)
 }
 
 // flush writes all events that there are.
 func (a *answer) flush() error {
-	if len(a.b) == 0 {
+	if a.Len() == 0 {
 		return nil
 	}
 	a.sent = true
-	if _, err := a.w.Write(a.b); err != nil {
+	if _, err := a.WriteTo(a.w); err != nil {
 		return err
 	}
-	a.b = a.b[:0]
 	return a.flusher.Flush()
 }
 
-// usage counts tokens. cached is -1 where it is not said.
-type usage struct{ prompt, completion, cached, reasoning, images int }
-
-func (u *usage) append(b []byte) []byte {
-	b = appendInt(append(b, `{"prompt_tokens":`...), u.prompt)
-	b = appendInt(append(b, `,"total_tokens":`...), u.prompt+u.completion)
-	b = appendInt(append(b, `,"completion_tokens":`...), u.completion)
-	if u.cached < 0 {
-		b = append(b, `,"prompt_tokens_details":null`...)
-	} else {
-		b = appendInt(append(b, `,"prompt_tokens_details":{"cached_tokens":`...), u.cached)
-		if u.images > 0 {
-			b = append(appendInt(append(b, `,"multimodal_tokens":{"image":`...), u.images), '}')
-		}
-		b = append(b, '}')
-	}
-	b = append(b, `,"completion_tokens_details":{"reasoning_tokens":`...)
-	return append(appendInt(b, u.reasoning), "}}"...)
+// usage counts tokens.
+type usage struct {
+	Prompt     int               `json:"prompt_tokens"`
+	Total      int               `json:"total_tokens"`
+	Completion int               `json:"completion_tokens"`
+	OfPrompt   *promptDetails    `json:"prompt_tokens_details"`
+	OfAnswer   completionDetails `json:"completion_tokens_details"`
 }
 
-func (g *generation) usage() usage {
-	prompt, completion, cached := g.counts()
-	if !g.server.opt.Flags.PromptDetails {
-		cached = -1
+type promptDetails struct {
+	Cached int    `json:"cached_tokens"`
+	Media  *media `json:"multimodal_tokens,omitempty"`
+}
+
+type media struct {
+	Image int `json:"image"`
+}
+
+type completionDetails struct {
+	Reasoning int `json:"reasoning_tokens"`
+}
+
+// usage counts the tokens of all answers. A prompt counts once, whatever n is.
+func (g *generation) usage() *usage {
+	u, cached := &usage{}, 0
+	for i, q := range g.all {
+		if i%g.params.answers == 0 {
+			u.Prompt += len(q.prompt)
+			cached += q.cached
+		}
+		u.Completion += q.count
 	}
-	u := usage{prompt: prompt, completion: completion, cached: cached}
-	for _, item := range g.params.media {
-		u.images += item.length
+	u.Total = u.Prompt + u.Completion
+	if g.server.opt.Flags.PromptDetails {
+		u.OfPrompt = &promptDetails{Cached: cached}
+		images := 0
+		for _, item := range g.params.media {
+			images += item.length
+		}
+		if images > 0 {
+			u.OfPrompt.Media = &media{images}
+		}
 	}
 	return u
 }
 
-// soFar is the usage of one answer up to now.
-func (q *sequence) soFar() usage {
-	return usage{prompt: len(q.prompt), completion: q.count, cached: -1}
+// soFar is the usage of one answer up to now, nil unless it is wanted.
+func (q *sequence) soFar() *usage {
+	if !q.gen.params.continuous {
+		return nil
+	}
+	return &usage{Prompt: len(q.prompt), Completion: q.count, Total: len(q.prompt) + q.count}
 }
 
-func (r stopReason) append(b []byte) []byte {
+// atBegin is [sequence.soFar] before the first token.
+func (q *sequence) atBegin() *usage {
+	if !q.gen.params.continuous {
+		return nil
+	}
+	return &usage{Prompt: len(q.prompt), Total: len(q.prompt)}
+}
+
+// value is the stop string or the stop token, nil for none.
+func (r stopReason) value() any {
 	switch r.kind {
 	case 1:
-		return appendString(b, r.text)
+		return r.text
 	case 2:
-		return strconv.AppendInt(b, r.token, 10)
+		return r.token
 	}
-	return append(b, "null"...)
+	return nil
 }
 
 // finishReason is how an answer ended, as OpenAI names it.
@@ -181,48 +167,44 @@ func finishReason(f protocol.FinishReason) string {
 	return finishReasons[f]
 }
 
-// appendTransfer writes msgpack as JSON.
-func appendTransfer(b, raw []byte) []byte {
+// unpacked is a value of msgpack, as JSON with its members in their order.
+func unpacked(raw []byte) any {
 	if raw == nil {
-		return append(b, "null"...)
+		return nil
 	}
 	cur := pack.NewCursor(raw)
-	return appendPacked(b, &cur)
+	return unpack(&cur)
 }
 
-func appendPacked(b []byte, cur *pack.Cursor) []byte {
-	switch kind := cur.Kind(); kind {
+func unpack(cur *pack.Cursor) (value any) {
+	switch cur.Kind() {
 	case pack.Bool:
-		v, _ := cur.Bool()
-		return strconv.AppendBool(b, v)
+		value, _ = cur.Bool()
 	case pack.Int:
-		v, _ := cur.Int()
-		return strconv.AppendInt(b, v, 10)
+		value, _ = cur.Int()
 	case pack.Float:
-		v, _ := cur.Float()
-		return strconv.AppendFloat(b, v, 'g', -1, 64)
+		value, _ = cur.Float()
 	case pack.String:
-		v, _ := cur.StrString()
-		return appendString(b, v)
-	case pack.Array, pack.Map:
-		brackets, size := "[]", cur.ArrayLen
-		if kind == pack.Map {
-			brackets, size = "{}", cur.MapLen
+		value, _ = cur.StrString()
+	case pack.Array:
+		n, _ := cur.ArrayLen()
+		list := []any{}
+		for range n {
+			list = append(list, unpack(cur))
 		}
-		n, _ := size()
-		b = append(b, brackets[0])
-		for i := range n {
-			b = comma(b, i)
-			if kind == pack.Map {
-				key, _ := cur.StrString()
-				b = append(appendString(b, key), ':')
-			}
-			b = appendPacked(b, cur)
+		value = list
+	case pack.Map:
+		n, _ := cur.MapLen()
+		o := object{}
+		for range n {
+			key, _ := cur.StrString()
+			o = append(o, member{key, unpack(cur)})
 		}
-		return append(b, brackets[1])
+		value = o
+	default:
+		_ = cur.Skip()
 	}
-	_ = cur.Skip()
-	return append(b, "null"...)
+	return value
 }
 
 // headDelay is how long the head of a stream waits for its first event. Most streams then need one write less.
@@ -274,6 +256,8 @@ func (g *generation) streamed(ctx context.Context, a *answer, write func(q *sequ
 		}
 		break
 	}
-	a.done()
-	_, _ = a.w.Write(a.b) // with the end of the answer; the client may be gone
+	if !a.named {
+		a.WriteString("data: [DONE]\n\n")
+	}
+	_, _ = a.WriteTo(a.w) // with the end of the answer; the client may be gone
 }

@@ -15,6 +15,7 @@ type apiError struct {
 	status  int
 	message string
 	param   string // "" is null
+	place   string // in a body that could not be read: a member, or the number of a character
 	kind    string // default that of the status
 	named   bool   // it is in the form of Anthropic's errors
 }
@@ -26,14 +27,18 @@ func badRequest(param, format string, args ...any) *apiError {
 	return &apiError{status: http.StatusBadRequest, message: fmt.Sprintf(format, args...), param: param}
 }
 
-// badJSON is an error for a body that is no request.
-func badJSON(format string, args ...any) *apiError {
+// badBody is an error for a body that is not a request. vLLM finds such errors while it reads the body, and gives them this type.
+func badBody(format string, args ...any) *apiError {
 	return &apiError{status: http.StatusBadRequest, message: fmt.Sprintf(format, args...), kind: "Bad Request"}
 }
 
-// badType is one for a body that is JSON.
-func badType(format string, args ...any) *apiError {
-	return badJSON("Failed to deserialize the JSON body into the target type: "+format, args...)
+// ofPython is an error of reading a body as the Python frontend has it: it names the member.
+func (e *apiError) ofPython(member string) *apiError {
+	e.param = "body"
+	if member != "" {
+		e.param += "." + member
+	}
+	return e
 }
 
 func modelNotFound(name string) *apiError {
@@ -49,7 +54,7 @@ func (s *Server) noModel(name string, ofPython bool) *apiError {
 	return err
 }
 
-// errInternal is what a client is told of an engine's error that is not its fault.
+// errInternal is the answer to a request that failed in the engine without a fault of the client.
 var errInternal = &apiError{status: http.StatusInternalServerError, message: "Internal server error"}
 
 // nobody is the error of a request whose client has left: its connection ends without an answer, as one that only closed its side for
@@ -68,44 +73,46 @@ func ofEngine(reason *protocol.RequestError) *apiError {
 	return errInternal
 }
 
-// kind is the type of an error with this status.
-func kind(status int) string {
-	switch status {
-	case http.StatusBadRequest:
-		return "BadRequestError"
-	case http.StatusNotFound:
-		return "NotFoundError"
-	case http.StatusServiceUnavailable:
-		return "ServiceUnavailableError"
-	case http.StatusNotImplemented:
-		return "NotImplementedError"
-	}
-	return "InternalServerError"
+// errorKinds are the types of errors by their status, of OpenAI's and of Anthropic's.
+var errorKinds = map[int]struct{ open, named string }{
+	http.StatusBadRequest:            {"BadRequestError", "invalid_request_error"},
+	http.StatusNotFound:              {"NotFoundError", "not_found_error"},
+	http.StatusRequestEntityTooLarge: {"", "request_too_large"},
+	http.StatusServiceUnavailable:    {"ServiceUnavailableError", "overloaded_error"},
+	http.StatusNotImplemented:        {"NotImplementedError", ""},
 }
 
-func (e *apiError) append(b []byte) []byte {
-	b = appendString(append(b, `{"error":{"message":`...), e.message)
-	b = appendString(append(b, `,"type":`...), cmp.Or(e.kind, kind(e.status)))
-	b = appendNullable(append(b, `,"param":`...), e.param)
-	b = appendInt(append(b, `,"code":`...), e.status)
-	return append(b, "}}"...)
-}
-
-// appendNamed writes the error as the API of Anthropic has it.
-func (e *apiError) appendNamed(b []byte) []byte {
-	kind := "api_error"
-	switch e.status {
-	case http.StatusBadRequest:
-		kind = "invalid_request_error"
-	case http.StatusNotFound:
-		kind = "not_found_error"
-	case http.StatusRequestEntityTooLarge:
-		kind = "request_too_large"
-	case http.StatusServiceUnavailable:
-		kind = "overloaded_error"
+// openError and namedError are the forms of OpenAI's and of Anthropic's errors.
+type (
+	openError struct {
+		Error struct {
+			Message string  `json:"message"`
+			Type    string  `json:"type"`
+			Param   *string `json:"param"`
+			Code    int     `json:"code"`
+		} `json:"error"`
 	}
-	b = appendString(append(b, `{"type":"error","error":{"type":`...), kind)
-	return append(appendString(append(b, `,"message":`...), e.message), "}}"...)
+	namedError struct {
+		Type  string `json:"type"`
+		Error struct {
+			Type    string `json:"type"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+)
+
+// body is the error as JSON has it.
+func (e *apiError) body() any {
+	kinds := errorKinds[e.status]
+	if e.named {
+		named := namedError{Type: "error"}
+		named.Error.Type, named.Error.Message = cmp.Or(kinds.named, "api_error"), e.message
+		return named
+	}
+	var open openError
+	open.Error.Message, open.Error.Type = e.message, cmp.Or(e.kind, kinds.open, "InternalServerError")
+	open.Error.Param, open.Error.Code = orNull(e.param), e.status
+	return open
 }
 
 // inNames is the error in the form of the API of Anthropic.
@@ -118,28 +125,23 @@ func (e *apiError) inNames() *apiError {
 	return &named
 }
 
-// write answers with the error.
-func (e *apiError) write(w http.ResponseWriter) {
-	if e.named {
-		writeJSON(w, e.status, e.appendNamed(nil))
-	} else {
-		writeJSON(w, e.status, e.append(nil))
-	}
-}
-
 var typeJSON = []string{"application/json"}
 
 // succeed answers with status 200. It returns nil, as a handler does that has answered.
-func succeed(w http.ResponseWriter, body []byte) *apiError {
-	writeJSON(w, http.StatusOK, body)
+func succeed(w http.ResponseWriter, v any) *apiError {
+	writeJSON(w, http.StatusOK, v)
 	return nil
 }
 
 // writeJSON writes an answer in one piece.
-func writeJSON(w http.ResponseWriter, status int, body []byte) {
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	b := newJSONBuffer()
+	defer b.release()
+	b.value(v)
+	b.Truncate(b.Len() - 1) // the line end
 	h := w.Header()
 	h["Content-Type"] = typeJSON
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	h["Content-Length"] = []string{strconv.Itoa(b.Len())}
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // the client may be gone
+	_, _ = b.WriteTo(w) // the client may be gone
 }

@@ -20,7 +20,7 @@ func BenchmarkDecode(b *testing.B) {
 		if stop := d.push(ids[i%len(ids)]); stop != "" {
 			b.Fatal(stop)
 		}
-		text = appendString(text[:0], d.next(false))
+		text = append(text[:0], d.next(false)...)
 	}
 	_, err := io.Discard.Write(text)
 	require.NoError(b, err)

@@ -5,9 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -37,26 +34,21 @@ type chatRequest struct {
 
 func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) *apiError {
 	var q chatRequest
-	end, err := readJSON(r, &q)
-	if err != nil {
+	if err := readJSON(r, &q); err != nil {
 		return err
 	}
 	q.cacheThreshold, q.image = s.sim.wantsThreshold(r), s.sim.wantsImage(r)
 	id := "chatcmpl-" + requestID(r, q.RequestID)
 	q.rank = wantedRank(r)
-	g, err := s.converse(r.Context(), &q, id, end)
+	g, err := s.converse(r.Context(), &q, id)
 	if err != nil {
 		return err
 	}
 	defer g.close()
-	object := "chat.completion"
 	if q.Stream {
-		object = "chat.completion.chunk"
-	}
-	a := s.newAnswer(w, id, object, s.answeredBy(q.Model), int(time.Now().Unix()))
-	defer a.release()
-	if q.Stream {
-		s.streamChat(r, g, &q, a)
+		a := newAnswer(w)
+		defer a.release()
+		s.streamChat(r, g, &q, a, s.newEnvelope(id, "chat.completion.chunk", q.Model))
 		return nil
 	}
 	if err := g.whole(r.Context()); err != nil {
@@ -65,12 +57,12 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) *apiError {
 	if q.image {
 		s.sim.makeImage(r.Context())
 	}
-	return s.writeChat(g, &q, a)
+	return s.writeChat(w, g, &q, s.newEnvelope(id, "chat.completion", q.Model))
 }
 
 // converse checks a request and begins it.
-func (s *Server) converse(ctx context.Context, q *chatRequest, id, end string) (*generation, *apiError) {
-	ids, err := s.prepareChat(ctx, q, end)
+func (s *Server) converse(ctx context.Context, q *chatRequest, id string) (*generation, *apiError) {
+	ids, err := s.prepareChat(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -78,9 +70,9 @@ func (s *Server) converse(ctx context.Context, q *chatRequest, id, end string) (
 }
 
 // prepareChat checks a request, and returns its prompt.
-func (s *Server) prepareChat(ctx context.Context, q *chatRequest, end string) ([]uint32, *apiError) {
+func (s *Server) prepareChat(ctx context.Context, q *chatRequest) ([]uint32, *apiError) {
 	if q.Messages == nil {
-		return nil, missingField(end, "messages")
+		return nil, missing("messages")
 	}
 	p := &q.params
 	p.max = intOf(cmp.Or(q.MaxCompletionTokens, q.MaxTokens))
@@ -94,21 +86,19 @@ func (s *Server) prepareChat(ctx context.Context, q *chatRequest, end string) ([
 		return nil, badRequest("mm_processor_kwargs", "mm_processor_kwargs is not supported.")
 	}
 	if p.max != nil && *p.max < 1 {
-		return nil, outOfRange("max_completion_tokens", strconv.Itoa(*p.max), `"min": Number(1)`)
+		return nil, badRequest("", "max_completion_tokens must be at least 1, got %d", *p.max)
 	}
 	p.logprobs = protocol.NoLogprobs
 	if q.Logprobs {
 		p.logprobs = count(or(q.TopLogprobs, 0))
 	} else if q.TopLogprobs != nil {
-		return nil, badRequest("", "__all__: top_logprobs is only allowed when logprobs is enabled")
+		return nil, badRequest("", "top_logprobs is only allowed when logprobs is enabled")
 	}
 	switch {
 	case p.StreamOptions != nil && !p.Stream:
-		return nil, badRequest("", "__all__: stream_options can only be used when stream is true")
-	case p.Temperature != nil && (*p.Temperature < 0 || *p.Temperature > 2):
-		return nil, outOfRange("temperature", rustFloat(*p.Temperature), `"min": Number(0.0), "max": Number(2.0)`)
+		return nil, badRequest("", "stream_options can only be used when stream is true")
 	case len(q.Messages) == 0:
-		return nil, badRequest("", `messages: Validation error: messages cannot be empty [{"value": Array []}]`)
+		return nil, badRequest("", "messages cannot be empty")
 	}
 	if err := p.check(s); err != nil {
 		return nil, err
@@ -147,36 +137,17 @@ func (s *Server) prepareChat(ctx context.Context, q *chatRequest, end string) ([
 			p.promptLogprobs = max(p.logprobs, 0)
 		}
 	}
-	text, err := s.render(&q.chat)
+	text, err := s.render(ctx, &q.chat)
 	if err != nil {
 		return nil, err
-	}
-	if s.tooManyBytes(len(text), s.maxModelLen) {
-		return nil, s.tooLong(len(text) / s.longestToken)
-	}
-	if ctx.Err() != nil {
-		return nil, nobody
 	}
 	if s.reasoning != nil {
 		q.stage = s.reasoning.stage(text)
 		p.keepTokens = true // they are counted at the end
 	}
-	ids, items, err := s.ids(&q.chat, text, isSet(p.AddSpecial))
+	ids, items, err := s.ids(ctx, &q.chat, text, isSet(p.AddSpecial))
 	p.media = items
 	return ids, err
-}
-
-// outOfRange is the error for a number of a chat.
-func outOfRange(name, value, bounds string) *apiError {
-	return badRequest("", "%s: Validation error: range [{\"value\": Number(%s), %s}]", name, value, bounds)
-}
-
-func rustFloat(v float64) string {
-	text := strconv.FormatFloat(v, 'f', -1, 32)
-	if !strings.Contains(text, ".") {
-		text += ".0"
-	}
-	return text
 }
 
 func callID() string { return "call_" + randomHex()[:16] }
@@ -189,239 +160,247 @@ func (q *chatRequest) chatFinish(one *sequence, calls bool) string {
 	return one.finishReason()
 }
 
-func (s *Server) writeChat(g *generation, q *chatRequest, a *answer) *apiError {
-	b := append(a.envelope(a.b), `,"choices":[`...)
+// chatCompletion is the answer to a chat.
+type chatCompletion struct {
+	envelope
+	Choices   []chatChoice `json:"choices"`
+	Tier      none         `json:"service_tier"`
+	Usage     *usage       `json:"usage"`
+	Metrics   none         `json:"metrics"`
+	System    none         `json:"system_fingerprint"`
+	OfPrompt  []object     `json:"prompt_logprobs"`
+	PromptIDs []uint32     `json:"prompt_token_ids"`
+	Prompt    none         `json:"prompt_text"`
+	KV        any          `json:"kv_transfer_params"`
+	EC        any          `json:"ec_transfer_params"`
+}
+
+type chatChoice struct {
+	Index        int           `json:"index"`
+	Message      chatMessage   `json:"message"`
+	Logprobs     *chatLogprobs `json:"logprobs"`
+	FinishReason string        `json:"finish_reason"`
+	StopReason   any           `json:"stop_reason"`
+	TokenIDs     []uint32      `json:"token_ids"`
+	Experts      none          `json:"routed_experts"`
+	Versions     none          `json:"weight_versions"`
+}
+
+type chatMessage struct {
+	Role        string         `json:"role"`
+	Content     any            `json:"content"`
+	Refusal     none           `json:"refusal"`
+	Annotations none           `json:"annotations"`
+	Audio       none           `json:"audio"`
+	Call        none           `json:"function_call"`
+	Calls       []chatToolCall `json:"tool_calls,omitempty"`
+	Reasoning   *string        `json:"reasoning"`
+}
+
+// chatToolCall is a call, or a part of one in an event. Index is nil in an answer in one piece.
+type chatToolCall struct {
+	Index    *int         `json:"index,omitempty"`
+	ID       string       `json:"id,omitempty"`
+	Type     string       `json:"type,omitempty"`
+	Function chatFunction `json:"function"`
+}
+
+type chatFunction struct {
+	Name      string  `json:"name,omitempty"`
+	Arguments *string `json:"arguments,omitempty"`
+}
+
+func (s *Server) writeChat(w http.ResponseWriter, g *generation, q *chatRequest, head envelope) *apiError {
+	first := g.all[0]
+	answer := chatCompletion{
+		envelope: head, Usage: g.usage(), OfPrompt: s.promptLogprobs(&q.params, first), PromptIDs: idsIf(q.ReturnTokenIDs, first.prompt),
+		KV: unpacked(first.transfer), EC: unpacked(s.sim.encoded(q.images())),
+	}
+	answer.Usage.OfAnswer.Reasoning = s.reasoningTokens(q, g.all)
 	for i, one := range g.all {
-		b = comma(b, i)
 		parser := s.parser(q)
 		reasoning, text := parser.whole(one.decoder.whole())
-		b = appendInt(append(b, `{"index":`...), i)
-		b = append(b, `,"message":{"role":"assistant","content":`...)
-		if text == "" && q.echo == "" {
-			b = append(b, "null"...)
-		} else if q.image {
-			b = appendText(b, q.echo+text)
-			b = append(append(append(b[:len(b)-1], ','), onePixel...), ']')
-		} else {
-			b = appendString(b, q.echo+text)
+		text = q.echo + text
+		choice := chatChoice{
+			Index: i, Message: chatMessage{Role: "assistant"}, FinishReason: q.chatFinish(one, len(parser.tools.calls) > 0),
+			StopReason: one.stop.value(), TokenIDs: idsIf(q.ReturnTokenIDs, one.tokens),
 		}
-		b = append(b, `,"refusal":null,"annotations":null,"audio":null,"function_call":null`...)
-		if len(parser.tools.calls) > 0 {
-			b = append(b, `,"tool_calls":[`...)
-			for i, call := range parser.tools.calls {
-				b = comma(b, i)
-				b = appendString(append(b, `{"id":`...), s.sim.callID(chatCallPrefix, callID()))
-				b = appendString(append(b, `,"type":"function","function":{"name":`...), call.name)
-				b = appendString(append(b, `,"arguments":`...), string(call.arguments))
-				b = append(b, "}}"...)
-			}
-			b = append(b, ']')
+		switch m := &choice.Message; {
+		case text == "":
+		case q.image:
+			m.Content = []any{textPart(text), onePixel}
+		default:
+			m.Content = text
 		}
-		if !or(q.IncludeReasoning, true) {
-			reasoning = ""
+		for _, call := range parser.tools.calls {
+			arguments := string(call.arguments)
+			choice.Message.Calls = append(choice.Message.Calls, chatToolCall{
+				ID: s.sim.callID(chatCallPrefix, callID()), Type: "function", Function: chatFunction{call.name, &arguments},
+			})
 		}
-		b = appendNullable(append(b, `,"reasoning":`...), reasoning)
-		b = append(b, `},"logprobs":`...)
+		if or(q.IncludeReasoning, true) {
+			choice.Message.Reasoning = orNull(reasoning)
+		}
 		if q.Logprobs {
-			b = append(b, `{"content":[`...)
-			for _, table := range one.table {
-				b = s.appendChatLogprobs(b, q, table)
-			}
-			b = append(b, "]}"...)
-		} else {
-			b = append(b, "null"...)
+			choice.Logprobs = s.chatLogprobs(q, one.table...)
 		}
-		b = appendString(append(b, `,"finish_reason":`...), q.chatFinish(one, len(parser.tools.calls) > 0))
-		b = one.stop.append(append(b, `,"stop_reason":`...))
-		b = appendIf(append(b, `,"token_ids":`...), q.ReturnTokenIDs, appendIDs, one.tokens)
-		b = append(b, `,"routed_experts":null,"weight_versions":null}`...)
+		answer.Choices = append(answer.Choices, choice)
 	}
-	u := g.usage()
-	u.reasoning = s.reasoningTokens(q, g.all)
-	b = u.append(append(b, `],"service_tier":null,"usage":`...))
-	b = s.appendPromptLogprobs(append(b, `,"metrics":null,"system_fingerprint":null,"prompt_logprobs":`...), &q.params, g.all[0])
-	b = appendIf(append(b, `,"prompt_token_ids":`...), q.ReturnTokenIDs, appendIDs, g.all[0].prompt)
-	b = appendTransfer(append(b, `,"prompt_text":null,"kv_transfer_params":`...), g.all[0].transfer)
-	b = appendTransfer(append(b, `,"ec_transfer_params":`...), s.sim.encoded(q.images()))
-	a.b = append(b, '}')
-	return succeed(a.w, a.b)
+	return succeed(w, &answer)
 }
 
-// appendChatLogprobs writes an object for each row of a table.
-func (s *Server) appendChatLogprobs(b []byte, q *chatRequest, t *protocol.Logprobs) []byte {
-	most := int(or(q.TopLogprobs, 0))
-	if most < 0 {
-		most = t.Width
-	}
-	return s.appendTokenLogprobs(b, &q.params, t, most, true)
+// chatEvent is a part of a stream.
+type chatEvent struct {
+	envelope
+	Choices   []chatDelta `json:"choices"`
+	Modality  string      `json:"modality,omitempty"`
+	PromptIDs []uint32    `json:"prompt_token_ids,omitzero"`
+	Usage     *usage      `json:"usage,omitempty"`
 }
 
-// appendTokenLogprobs writes an object for each row of a table, with so many candidates, and with the bytes of tokens or without.
-func (s *Server) appendTokenLogprobs(b []byte, p *params, t *protocol.Logprobs, most int, withBytes bool) []byte {
-	token := func(at int) {
-		name := s.name(p, t.TokenIDs[at])
-		b = appendString(append(b, `{"token":`...), name)
-		b = appendLogprob(append(b, `,"logprob":`...), t.Values[at])
-		if !withBytes {
-			return
-		}
-		b = append(b, `,"bytes":[`...)
-		for i := range len(name) {
-			b = comma(b, i)
-			b = appendInt(b, int(name[i]))
-		}
-		b = append(b, ']')
-	}
-	for row := range t.Rows() {
-		if b[len(b)-1] != '[' {
-			b = append(b, ',')
-		}
-		token(row * t.Width)
-		b = append(b, `,"top_logprobs":[`...)
-		for i, at := range candidates(t, row, most) {
-			b = comma(b, i)
-			token(at)
-			b = append(b, '}')
-		}
-		b = append(b, "]}"...)
-	}
-	return b
+type chatDelta struct {
+	Index        int           `json:"index"`
+	Delta        messageDelta  `json:"delta"`
+	Logprobs     *chatLogprobs `json:"logprobs,omitempty"`
+	FinishReason string        `json:"finish_reason,omitempty"`
+	StopReason   any           `json:"stop_reason,omitempty"`
+	TokenIDs     []uint32      `json:"token_ids,omitempty"`
 }
 
-// chatStream is the state of one answer in a stream.
+type messageDelta struct {
+	Role      string         `json:"role,omitempty"`
+	Content   any            `json:"content,omitempty"`
+	Reasoning string         `json:"reasoning,omitempty"`
+	Calls     []chatToolCall `json:"tool_calls,omitempty"`
+}
+
+// A chatStream writes a chat as events.
 type chatStream struct {
+	*answer
+	s      *Server
+	q      *chatRequest
+	event  chatEvent
+	states []chatState // by the index of the answer
+}
+
+// chatState is the state of one answer.
+type chatState struct {
 	begun  bool
 	parser answerParser
 	ids    []string // of calls
 }
 
-func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *answer) {
-	a.stream()
-	states := make([]chatStream, len(g.all))
-	end := func(one *sequence) {
-		if !q.continuous {
-			a.close(nil)
-			return
-		}
-		u := one.soFar()
-		a.close(&u)
+func (c *chatStream) send(delta chatDelta, usage *usage) {
+	c.event.Choices[0], c.event.Usage = delta, usage
+	c.answer.event("", &c.event)
+}
+
+func (c *chatStream) begin(one *sequence) {
+	c.states[one.index] = chatState{begun: true, parser: c.s.parser(c.q)}
+	c.event.PromptIDs = idsIf(c.q.ReturnTokenIDs, one.prompt)
+	c.send(chatDelta{Index: one.index, Delta: messageDelta{Role: "assistant"}}, one.atBegin())
+	c.event.PromptIDs = nil
+	if c.q.echo != "" {
+		c.delta(one, &piece{}, messageDelta{Content: c.content(c.q.echo)})
 	}
-	delta := func(one *sequence, p *piece, write func()) {
-		a.event(one.index)
-		a.b = append(a.b, `,"delta":{`...)
-		write()
-		a.b = append(a.b, '}')
-		if q.Logprobs && p.logprobs != nil {
-			a.b = append(a.b, `,"logprobs":{"content":[`...)
-			a.b = append(s.appendChatLogprobs(a.b, q, p.logprobs), "]}"...)
-			p.logprobs = nil
-		}
-		if q.ReturnTokenIDs && len(p.ids) > 0 {
-			a.b = appendIDs(append(a.b, `,"token_ids":`...), p.ids)
-			p.ids = p.ids[:0]
-		}
-		end(one)
+}
+
+func (c *chatStream) content(text string) any {
+	if c.q.image {
+		return []any{textPart(text)}
 	}
-	content := func(one *sequence, p *piece, text string) {
-		delta(one, p, func() {
-			if a.b = append(a.b, `"content":`...); q.image {
-				a.b = appendText(a.b, text)
-			} else {
-				a.b = appendString(a.b, text)
+	return text
+}
+
+// delta sends a part of an answer, with what the piece has beside the text unless it was sent before.
+func (c *chatStream) delta(one *sequence, p *piece, m messageDelta) {
+	d := chatDelta{Index: one.index, Delta: m}
+	if c.q.Logprobs && p.logprobs != nil {
+		d.Logprobs, p.logprobs = c.s.chatLogprobs(c.q, p.logprobs), nil
+	}
+	if c.q.ReturnTokenIDs {
+		d.TokenIDs = p.ids
+	}
+	c.send(d, one.soFar())
+	if c.q.ReturnTokenIDs {
+		p.ids = p.ids[:0]
+	}
+}
+
+func (c *chatStream) write(ctx context.Context, one *sequence, p *piece, text string) {
+	q, state := c.q, &c.states[one.index]
+	if !state.begun {
+		c.begin(one)
+	}
+	if q.calls || c.s.reasoning != nil {
+		state.parser.add(text, one.ended, func(e callEvent) {
+			if e.reasoning == "" || or(q.IncludeReasoning, true) {
+				c.parsed(one, p, e)
 			}
 		})
+	} else if text != "" {
+		c.delta(one, p, messageDelta{Content: c.content(text)})
 	}
-	begin := func(one *sequence) {
-		states[one.index] = chatStream{begun: true, parser: s.parser(q)}
-		a.event(one.index)
-		a.b = append(a.b, `,"delta":{"role":"assistant"}}]`...)
-		if q.ReturnTokenIDs {
-			a.b = appendIDs(append(a.b, `,"prompt_token_ids":`...), one.prompt)
-		}
-		if q.continuous {
-			a.end(&usage{prompt: len(one.prompt), cached: -1})
-		} else {
-			a.end(nil)
-		}
-		if q.echo != "" {
-			content(one, &piece{}, q.echo)
-		}
+	if q.Logprobs && p.logprobs != nil || q.ReturnTokenIDs && len(p.ids) > 0 {
+		c.delta(one, p, messageDelta{}) // tokens that show nothing yet
 	}
-	g.streamed(r.Context(), a, func(one *sequence, p *piece, text string) {
-		state := &states[one.index]
-		if !state.begun {
-			begin(one)
+	if one.ended && one.finish != protocol.FinishError {
+		c.end(ctx, one, state)
+	}
+}
+
+func (c *chatStream) end(ctx context.Context, one *sequence, state *chatState) {
+	if c.q.image {
+		c.s.sim.makeImage(ctx)
+		c.event.Modality = "image"
+		c.send(chatDelta{Index: one.index, Delta: messageDelta{Content: []any{onePixel}}}, nil)
+		c.event.Modality = ""
+	}
+	d := chatDelta{Index: one.index, FinishReason: c.q.chatFinish(one, len(state.parser.tools.calls) > 0), StopReason: one.stop.value()}
+	if c.s.sim != nil && len(state.ids) > 0 {
+		call := c.call(callEvent{index: len(state.ids) - 1}, state)
+		call.Function.Arguments = new("")
+		d.Delta.Calls = []chatToolCall{call}
+	}
+	c.send(d, one.soFar())
+}
+
+// parsed sends a part of an answer with reasoning or calls.
+func (c *chatStream) parsed(one *sequence, p *piece, e callEvent) {
+	switch state := &c.states[one.index]; {
+	case e.reasoning != "":
+		c.delta(one, p, messageDelta{Reasoning: e.reasoning})
+	case e.text != "":
+		c.delta(one, p, messageDelta{Content: e.text})
+	default:
+		call := c.call(e, state)
+		if call.Function.Name = e.name; e.name == "" {
+			call.Function.Arguments = &e.arguments
 		}
-		if q.calls || s.reasoning != nil {
-			state.parser.add(text, one.ended, func(e callEvent) {
-				if e.reasoning == "" || or(q.IncludeReasoning, true) {
-					s.streamCall(one, p, e, delta, a, state)
-				}
-			})
-		} else if text != "" {
-			content(one, p, text)
-		}
-		if q.Logprobs && p.logprobs != nil || q.ReturnTokenIDs && len(p.ids) > 0 {
-			delta(one, p, func() {}) // tokens that show nothing yet
-		}
-		if one.ended && one.finish != protocol.FinishError {
-			if q.image {
-				s.sim.makeImage(r.Context())
-				a.event(one.index)
-				a.b = append(append(append(a.b, `,"delta":{"content":[`...), onePixel...), `]}}],"modality":"image"`...)
-				a.end(nil)
-			}
-			a.event(one.index)
-			a.b = append(a.b, `,"delta":{`...)
-			if s.sim != nil && len(state.ids) > 0 {
-				a.b = s.appendCall(append(a.b, `"tool_calls":[{"index":`...), callEvent{index: len(state.ids) - 1}, state)
-				a.b = append(a.b, `,"function":{"arguments":""}}]`...)
-			}
-			a.b = appendString(append(a.b, `},"finish_reason":`...), q.chatFinish(one, len(state.parser.tools.calls) > 0))
-			if one.stop.kind != 0 {
-				a.b = one.stop.append(append(a.b, `,"stop_reason":`...))
-			}
-			end(one)
-		}
-	}, func() {
+		c.delta(one, p, messageDelta{Calls: []chatToolCall{call}})
+	}
+}
+
+// call is the call that an event belongs to. The simulator repeats its id in each event.
+func (c *chatStream) call(e callEvent, state *chatState) chatToolCall {
+	call := chatToolCall{Index: &e.index}
+	if e.name != "" {
+		state.ids = append(state.ids, c.s.sim.callID(chatCallPrefix, callID()))
+	}
+	if e.name != "" || c.s.sim != nil {
+		call.ID, call.Type = state.ids[e.index], "function"
+	}
+	return call
+}
+
+func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *answer, head envelope) {
+	a.stream()
+	c := &chatStream{answer: a, s: s, q: q, event: chatEvent{envelope: head, Choices: make([]chatDelta, 1)}, states: make([]chatState, len(g.all))}
+	g.streamed(r.Context(), a, func(one *sequence, p *piece, text string) { c.write(r.Context(), one, p, text) }, func() {
 		if q.usage {
 			u := g.usage()
-			u.reasoning = s.reasoningTokens(q, g.all)
-			a.lastUsage(u)
+			u.OfAnswer.Reasoning = s.reasoningTokens(q, g.all)
+			a.event("", &chatEvent{envelope: head, Choices: []chatDelta{}, Usage: u})
 		}
 	})
-}
-
-// streamCall writes a part of an answer with reasoning or calls.
-func (s *Server) streamCall(one *sequence, p *piece, e callEvent, delta func(*sequence, *piece, func()), a *answer, state *chatStream) {
-	delta(one, p, func() {
-		switch {
-		case e.reasoning != "":
-			a.b = appendString(append(a.b, `"reasoning":`...), e.reasoning)
-			return
-		case e.text != "":
-			a.b = appendString(append(a.b, `"content":`...), e.text)
-			return
-		}
-		a.b = s.appendCall(append(a.b, `"tool_calls":[{"index":`...), e, state)
-		if e.name != "" {
-			a.b = appendString(append(a.b, `,"function":{"name":`...), e.name)
-		} else {
-			a.b = appendString(append(a.b, `,"function":{"arguments":`...), e.arguments)
-		}
-		a.b = append(a.b, "}}]"...)
-	})
-}
-
-// appendCall writes which call an event belongs to. The simulator repeats its id in each event.
-func (s *Server) appendCall(b []byte, e callEvent, state *chatStream) []byte {
-	b = appendInt(b, e.index)
-	if e.name != "" {
-		state.ids = append(state.ids, s.sim.callID(chatCallPrefix, callID()))
-	}
-	if e.name != "" || s.sim != nil {
-		b = appendString(append(b, `,"id":`...), state.ids[e.index])
-		b = append(b, `,"type":"function"`...)
-	}
-	return b
 }

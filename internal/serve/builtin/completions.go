@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"iter"
 	"math"
 	"net/http"
-	"strconv"
-	"time"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -34,28 +32,32 @@ const (
 
 func (s *Server) serveCompletions(w http.ResponseWriter, r *http.Request) *apiError {
 	var q completionRequest
-	end, err := readJSON(r, &q)
-	if err != nil {
+	if err := readJSON(r, &q); err != nil {
 		return err
 	}
 	q.cacheThreshold = s.sim.wantsThreshold(r)
 	id := "cmpl-" + requestID(r, q.RequestID)
 	q.rank = wantedRank(r)
-	g, err := s.complete(r.Context(), &q, id, end)
+	prompts, err := s.prepareCompletion(r.Context(), &q, id)
+	if err != nil {
+		return err
+	}
+	g, err := s.generate(r.Context(), &q.params, id, prompts, s.models.adapter.find(q.Model))
 	if err != nil {
 		return err
 	}
 	defer g.close()
-	a := s.newAnswer(w, id, "text_completion", s.answeredBy(q.Model), int(time.Now().Unix()))
-	defer a.release()
+	head := s.newEnvelope(id, "text_completion", q.Model)
 	if q.Stream {
-		s.streamCompletion(r, g, &q, a)
+		a := newAnswer(w)
+		defer a.release()
+		s.streamCompletion(r, g, &q, a, head)
 		return nil
 	}
 	if err := g.whole(r.Context()); err != nil {
 		return err
 	}
-	return s.writeCompletion(g, &q, a)
+	return s.writeCompletion(w, g, &q, head)
 }
 
 // answeredBy is the name of the model in an answer: an adapter has its own.
@@ -66,19 +68,10 @@ func (s *Server) answeredBy(model string) string {
 	return s.models.base[0]
 }
 
-// complete checks a request and begins it.
-func (s *Server) complete(ctx context.Context, q *completionRequest, id, end string) (*generation, *apiError) {
-	prompts, err := s.prepareCompletion(ctx, q, id, end)
-	if err != nil {
-		return nil, err
-	}
-	return s.generate(ctx, &q.params, id, prompts, s.models.adapter.find(q.Model))
-}
-
 // prepareCompletion checks a request, and returns its prompts.
-func (s *Server) prepareCompletion(ctx context.Context, q *completionRequest, id, end string) ([][]uint32, *apiError) {
+func (s *Server) prepareCompletion(ctx context.Context, q *completionRequest, id string) ([][]uint32, *apiError) {
 	if len(q.Prompt) == 0 {
-		return nil, missingField(end, "prompt")
+		return nil, missing("prompt")
 	}
 	p := &q.params
 	p.logprobs = protocol.NoLogprobs
@@ -180,10 +173,15 @@ func (s *Server) tokenize(ctx context.Context, p *params, prompts []prompt, id s
 			if err := inVocabulary("prompt", ids, s.opt.Tokenizer.VocabSize()); err != nil {
 				return nil, err
 			}
-		case p.TruncatePrompt == nil && s.tooManyBytes(len(one.text), s.maxModelLen):
-			return nil, s.tooLong(len(one.text) / s.longestToken)
 		default:
-			ids = s.encode(one.text, or(p.AddSpecial, true))
+			limit := s.counted()
+			if p.TruncatePrompt != nil {
+				limit = math.MaxInt
+			}
+			var err *apiError
+			if ids, err = s.encode(ctx, one.text, or(p.AddSpecial, true), limit); err != nil {
+				return nil, err
+			}
 		}
 		if n := or(p.TruncatePrompt, -1); n >= 0 && len(ids) > int(n) {
 			ids = ids[len(ids)-int(n):]
@@ -213,7 +211,7 @@ func (q *completionRequest) read(s *Server) ([]prompt, *apiError) {
 	case !ok && s.sim != nil:
 		return nil, badRequest("", "prompt must be a string, an array of strings, an array of token ids, or an array of arrays of token ids")
 	case !ok:
-		return nil, badType("prompt: data did not match any variant of untagged enum Prompt")
+		return nil, badBody("prompt: want a text, a list of texts, a list of token ids, or a list of such lists")
 	}
 	for _, one := range prompts {
 		if q.Echo {
@@ -226,8 +224,7 @@ func (q *completionRequest) read(s *Server) ([]prompt, *apiError) {
 		if s.sim != nil && s.sim.Echo {
 			text := one.text
 			if one.tokenized {
-				list := appendIDs(nil, one.ids)
-				text = string(list[1 : len(list)-1])
+				text = strings.Trim(string(toJSON(one.ids)), "[]")
 			}
 			q.plain = append(q.plain, text)
 		}
@@ -284,230 +281,122 @@ func parseIDs(raw []byte) (ids []uint32, ok bool) {
 	}
 }
 
-func (s *Server) writeCompletion(g *generation, q *completionRequest, a *answer) *apiError {
-	b := append(a.envelope(a.b), `,"choices":[`...)
-	for i, one := range g.all {
-		b = comma(b, i)
-		text, echo := "", ""
-		if q.Echo {
-			echo = q.echo[i/q.answers]
-		}
-		if !q.promptOnly {
-			text = one.decoder.whole()
-		}
-		b = appendInt(append(b, `{"index":`...), i)
-		b = appendString(append(b, `,"text":`...), echo+text)
-		b = append(b, `,"logprobs":`...)
-		if q.Logprobs != nil {
-			l := textLogprobs{s: s, q: &q.params}
-			if q.Echo {
-				l.prompt(one)
-			}
-			if !q.promptOnly {
-				l.offset = characters(echo)
-				for _, table := range one.table {
-					l.add(table)
-				}
-			}
-			b = l.append(b)
-		} else {
-			b = append(b, "null"...)
-		}
-		b = appendString(append(b, `,"finish_reason":`...), one.finishReason())
-		b = one.stop.append(append(b, `,"stop_reason":`...))
-		b = s.appendPromptLogprobs(append(b, `,"prompt_logprobs":`...), &q.params, one)
-		b = append(b, `,"token_ids":`...)
-		if q.ReturnTokenIDs {
-			b = appendIDs(b, one.tokens)
-			b = appendIDs(append(b, `,"prompt_token_ids":`...), one.prompt)
-		} else {
-			b = append(b, `null,"prompt_token_ids":null`...)
-		}
-		b = append(b, '}')
-	}
-	u := g.usage()
-	b = u.append(append(b, `],"usage":`...))
-	b = appendTransfer(append(b, `,"metrics":null,"system_fingerprint":null,"kv_transfer_params":`...), g.all[0].transfer)
-	a.b = append(b, `,"ec_transfer_params":null}`...)
-	return succeed(a.w, a.b)
+// completion is the answer to a completion, and an event of its stream.
+type completion struct {
+	envelope
+	Choices []completionChoice `json:"choices"`
+	Usage   *usage             `json:"usage"`
+	Metrics none               `json:"metrics"`
+	System  none               `json:"system_fingerprint"`
+	KV      any                `json:"kv_transfer_params"`
+	EC      none               `json:"ec_transfer_params"`
 }
 
-func (s *Server) streamCompletion(r *http.Request, g *generation, q *completionRequest, a *answer) {
+type completionChoice struct {
+	Index        int           `json:"index"`
+	Text         string        `json:"text"`
+	Logprobs     *textLogprobs `json:"logprobs"`
+	FinishReason string        `json:"finish_reason"`
+	StopReason   any           `json:"stop_reason"`
+	OfPrompt     []object      `json:"prompt_logprobs"`
+	TokenIDs     []uint32      `json:"token_ids"`
+	PromptIDs    []uint32      `json:"prompt_token_ids"`
+}
+
+func (s *Server) writeCompletion(w http.ResponseWriter, g *generation, q *completionRequest, head envelope) *apiError {
+	answer := completion{envelope: head, Usage: g.usage(), KV: unpacked(g.all[0].transfer)}
+	for i, one := range g.all {
+		choice := completionChoice{
+			Index: i, FinishReason: one.finishReason(), StopReason: one.stop.value(), OfPrompt: s.promptLogprobs(&q.params, one),
+			TokenIDs: idsIf(q.ReturnTokenIDs, one.tokens), PromptIDs: idsIf(q.ReturnTokenIDs, one.prompt),
+		}
+		if q.Echo {
+			choice.Text = q.echo[i/q.answers]
+		}
+		if q.Logprobs != nil {
+			choice.Logprobs = newTextLogprobs(0)
+			if q.Echo {
+				choice.Logprobs.prompt(s, &q.params, one)
+			}
+			choice.Logprobs.offset = characters(choice.Text)
+			for _, table := range one.table {
+				if !q.promptOnly {
+					choice.Logprobs.add(s, &q.params, table)
+				}
+			}
+		}
+		if !q.promptOnly {
+			choice.Text += one.decoder.whole()
+		}
+		answer.Choices = append(answer.Choices, choice)
+	}
+	return succeed(w, &answer)
+}
+
+// completionEvent is a part of a stream.
+type completionEvent struct {
+	envelope
+	Choices []completionDelta `json:"choices"`
+	Usage   *usage            `json:"usage,omitempty"`
+}
+
+type completionDelta struct {
+	Index        int           `json:"index"`
+	Text         string        `json:"text"`
+	Logprobs     *textLogprobs `json:"logprobs,omitempty"`
+	FinishReason string        `json:"finish_reason,omitempty"`
+	StopReason   any           `json:"stop_reason,omitempty"`
+	TokenIDs     []uint32      `json:"token_ids,omitzero"`
+	PromptIDs    []uint32      `json:"prompt_token_ids,omitzero"`
+}
+
+func (s *Server) streamCompletion(r *http.Request, g *generation, q *completionRequest, a *answer, head envelope) {
 	a.stream()
 	offsets := make([]int, len(g.all)) // of the text, in characters
 	begun := make([]bool, len(g.all))
-	soFar := func(one *sequence) *usage {
-		if !q.continuous {
-			return nil
-		}
-		u := one.soFar()
-		return &u
+	event := completionEvent{envelope: head, Choices: make([]completionDelta, 1)}
+	send := func(delta completionDelta, usage *usage) {
+		event.Choices[0], event.Usage = delta, usage
+		a.event("", &event)
 	}
 	begin := func(one *sequence) {
 		if begun[one.index] = true; !q.Echo && !q.ReturnTokenIDs {
 			return
 		}
-		echo := ""
+		delta := completionDelta{Index: one.index, TokenIDs: idsIf(q.ReturnTokenIDs, nil), PromptIDs: idsIf(q.ReturnTokenIDs, one.prompt)}
 		if q.Echo {
-			echo = q.echo[one.index/q.answers]
-			offsets[one.index] = characters(echo)
+			delta.Text = q.echo[one.index/q.answers]
+			offsets[one.index] = characters(delta.Text)
 		}
-		a.event(one.index)
-		a.b = appendString(append(a.b, `,"text":`...), echo)
 		if q.promptOnly && q.Logprobs != nil {
-			l := textLogprobs{s: s, q: &q.params}
-			l.prompt(one)
-			a.b = l.append(append(a.b, `,"logprobs":`...))
+			delta.Logprobs = newTextLogprobs(0)
+			delta.Logprobs.prompt(s, &q.params, one)
 		}
-		if q.ReturnTokenIDs {
-			a.b = appendIDs(append(a.b, `,"token_ids":[],"prompt_token_ids":`...), one.prompt)
-		}
-		if q.continuous {
-			a.close(&usage{prompt: len(one.prompt), cached: -1})
-		} else {
-			a.close(nil)
-		}
+		send(delta, one.atBegin())
 	}
 	g.streamed(r.Context(), a, func(one *sequence, p *piece, text string) {
 		if !begun[one.index] {
 			begin(one)
 		}
 		if !q.promptOnly {
-			a.event(one.index)
-			a.b = appendString(append(a.b, `,"text":`...), text)
+			delta := completionDelta{Index: one.index, Text: text, TokenIDs: idsIf(q.ReturnTokenIDs, p.ids)}
 			if q.Logprobs != nil && p.logprobs != nil {
-				l := textLogprobs{s: s, q: &q.params, offset: offsets[one.index]}
-				l.add(p.logprobs)
-				a.b = l.append(append(a.b, `,"logprobs":`...))
+				delta.Logprobs = newTextLogprobs(offsets[one.index])
+				delta.Logprobs.add(s, &q.params, p.logprobs)
 			}
-			if q.ReturnTokenIDs {
-				a.b = appendIDs(append(a.b, `,"token_ids":`...), p.ids)
-			}
-			a.close(soFar(one))
+			send(delta, one.soFar())
 			if q.Logprobs != nil {
 				offsets[one.index] += characters(text)
 			}
 		}
 		if one.ended && one.finish != protocol.FinishError {
-			a.event(one.index)
-			a.b = appendString(append(a.b, `,"text":"","finish_reason":`...), one.finishReason())
-			if one.stop.kind != 0 {
-				a.b = one.stop.append(append(a.b, `,"stop_reason":`...))
-			}
-			if q.ReturnTokenIDs {
-				a.b = append(a.b, `,"token_ids":[]`...)
-			}
-			a.close(soFar(one))
+			send(completionDelta{
+				Index: one.index, FinishReason: one.finishReason(), StopReason: one.stop.value(), TokenIDs: idsIf(q.ReturnTokenIDs, nil),
+			}, one.soFar())
 		}
 	}, func() {
 		if q.usage {
-			a.lastUsage(g.usage())
+			a.event("", &completionEvent{envelope: head, Choices: []completionDelta{}, Usage: g.usage()})
 		}
 	})
-}
-
-// textLogprobs are the log-probabilities of a completion.
-type textLogprobs struct {
-	s      *Server
-	q      *params
-	offset int // of the next token in the text, in characters
-
-	tokens, values, top, offsets []byte
-}
-
-// name is how a token is named.
-func (s *Server) name(q *params, id uint32) string {
-	if q.TokensAsIDs {
-		return tokenName(id)
-	}
-	return s.shown(id, q.SkipSpecial != nil && !*q.SkipSpecial)
-}
-
-// prompt adds the tokens of the prompt. The first one has no log-probability.
-func (l *textLogprobs) prompt(q *sequence) {
-	l.token(q.prompt[0], nil)
-	if q.prompts != nil {
-		l.add(q.prompts)
-	}
-}
-
-// add adds the rows of a table.
-func (l *textLogprobs) add(t *protocol.Logprobs) {
-	for row := range t.Rows() {
-		l.token(t.TokenIDs[row*t.Width], &protocol.Logprobs{
-			Width: t.Width, TokenIDs: t.TokenIDs[row*t.Width : (row+1)*t.Width], Values: t.Values[row*t.Width : (row+1)*t.Width],
-		})
-	}
-}
-
-func (l *textLogprobs) token(id uint32, row *protocol.Logprobs) {
-	name := l.s.name(l.q, id)
-	l.tokens = appendString(comma(l.tokens, len(l.tokens)), name)
-	l.offsets = appendInt(comma(l.offsets, len(l.offsets)), l.offset)
-	l.offset += characters(name)
-	l.values, l.top = comma(l.values, len(l.values)), comma(l.top, len(l.top))
-	if row == nil {
-		l.values, l.top = append(l.values, "null"...), append(l.top, "null"...)
-		return
-	}
-	l.values = appendLogprob(l.values, row.Values[0])
-	l.top = append(l.top, '{')
-	for i, at := range candidates(row, 0, row.Width) {
-		l.top = comma(l.top, i)
-		l.top = appendLogprob(append(appendString(l.top, l.s.name(l.q, row.TokenIDs[at])), ':'), row.Values[at])
-	}
-	l.top = append(l.top, '}')
-}
-
-// candidates are the most likely tokens of a row of a table, at most so many: the token itself, and those that the engine lists behind it,
-// among which it is not a second time. i is the place in the row, and at that in the table.
-func candidates(t *protocol.Logprobs, row, most int) iter.Seq2[int, int] {
-	return func(yield func(i, at int) bool) {
-		first := row * t.Width
-		for i := 0; i < t.Width && most > 0; i++ {
-			if i > 0 && t.TokenIDs[first+i] == t.TokenIDs[first] {
-				continue
-			}
-			if !yield(i, first+i) {
-				return
-			}
-			most--
-		}
-	}
-}
-
-func (l *textLogprobs) append(b []byte) []byte {
-	b = append(append(b, `{"tokens":[`...), l.tokens...)
-	b = append(append(b, `],"token_logprobs":[`...), l.values...)
-	b = append(append(b, `],"top_logprobs":[`...), l.top...)
-	b = append(append(b, `],"text_offset":[`...), l.offsets...)
-	return append(b, "]}"...)
-}
-
-// appendPromptLogprobs writes prompt_logprobs: for each token of the prompt but the first one, what was likely there.
-func (s *Server) appendPromptLogprobs(b []byte, p *params, q *sequence) []byte {
-	if p.promptLogprobs == protocol.NoLogprobs {
-		return append(b, "null"...)
-	}
-	b = append(b, "[null"...)
-	if t := q.prompts; t != nil {
-		for row := range t.Rows() {
-			b = append(b, ",{"...)
-			rank := t.Ranks[row]
-			for i, at := range candidates(t, row, t.Width) {
-				id := t.TokenIDs[at]
-				if i > 0 {
-					b = append(b, ',')
-					rank = int64(i)
-				}
-				b = append(strconv.AppendUint(append(b, '"'), uint64(id), 10), `":{"logprob":`...)
-				b = appendLogprob(b, t.Values[at])
-				b = strconv.AppendInt(append(b, `,"rank":`...), rank, 10)
-				b = appendString(append(b, `,"decoded_token":`...), s.name(p, id))
-				b = append(b, '}')
-			}
-			b = append(b, '}')
-		}
-	}
-	return append(b, ']')
 }

@@ -2,13 +2,10 @@ package builtin
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"math"
 	"net/http"
-	"strconv"
-	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -29,12 +26,11 @@ type embeddingRequest struct {
 
 func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) *apiError {
 	var q embeddingRequest
-	end, err := readBody(r, &q, pythonError)
-	if err != nil {
+	if err := readPython(r, &q); err != nil {
 		return err
 	}
 	id := "embd-" + requestID(r, q.RequestID)
-	g, err := s.embed(r.Context(), &q, id, end)
+	g, err := s.embed(r.Context(), &q, id)
 	if err != nil {
 		return err
 	}
@@ -45,42 +41,49 @@ func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) *apiErr
 	return s.writeEmbeddings(w, g, id, &q)
 }
 
+// embeddings is the answer.
+type embeddings struct {
+	envelope
+	Data  []embedding    `json:"data"`
+	Usage embeddingUsage `json:"usage"`
+}
+
+type embedding struct {
+	Index     int    `json:"index"`
+	Object    string `json:"object"`
+	Embedding any    `json:"embedding"`
+}
+
+type embeddingUsage struct {
+	Prompt     int  `json:"prompt_tokens"`
+	Total      int  `json:"total_tokens"`
+	Completion int  `json:"completion_tokens"`
+	OfPrompt   none `json:"prompt_tokens_details"`
+	OfAnswer   none `json:"completion_tokens_details"`
+}
+
 func (s *Server) writeEmbeddings(w http.ResponseWriter, g *generation, id string, q *embeddingRequest) *apiError {
-	a := s.newAnswer(w, id, "list", s.answeredBy(q.Model), int(time.Now().Unix()))
-	defer a.release()
-	b := append(a.envelope(a.b), `,"data":[`...)
-	tokens := 0
+	answer := embeddings{envelope: s.newEnvelope(id, "list", q.Model), Data: []embedding{}}
 	for i, one := range g.all {
-		b = comma(b, i)
-		b = appendInt(append(b, `{"index":`...), i)
-		b = append(b, `,"object":"embedding","embedding":`...)
+		var value any = one.pooled
 		if q.Format == "base64" {
 			raw := make([]byte, 0, 4*len(one.pooled))
 			for _, v := range one.pooled {
 				raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
 			}
-			b = append(base64.StdEncoding.AppendEncode(append(b, '"'), raw), '"')
-		} else {
-			b = append(b, '[')
-			for i, v := range one.pooled {
-				b = comma(b, i)
-				b = strconv.AppendFloat(b, float64(v), 'g', -1, 32)
-			}
-			b = append(b, ']')
+			value = raw // which package json writes as base64
 		}
-		b = append(b, '}')
-		tokens += len(one.prompt)
+		answer.Data = append(answer.Data, embedding{i, "embedding", value})
+		answer.Usage.Prompt += len(one.prompt)
 	}
-	b = appendInt(append(b, `],"usage":{"prompt_tokens":`...), tokens)
-	b = appendInt(append(b, `,"total_tokens":`...), tokens)
-	a.b = append(b, `,"completion_tokens":0,"prompt_tokens_details":null,"completion_tokens_details":null}}`...)
-	return succeed(w, a.b)
+	answer.Usage.Total = answer.Usage.Prompt
+	return succeed(w, &answer)
 }
 
-func (s *Server) embed(ctx context.Context, q *embeddingRequest, id, end string) (*generation, *apiError) {
+func (s *Server) embed(ctx context.Context, q *embeddingRequest, id string) (*generation, *apiError) {
 	switch {
 	case absent(q.Input) && q.Messages == nil:
-		return nil, missingField(end, "input")
+		return nil, missing("input")
 	case q.Format != "" && q.Format != "float" && q.Format != "base64":
 		return nil, badRequest("encoding_format", "encoding_format must be float or base64, got %q.", q.Format)
 	case q.Dimensions != nil && *q.Dimensions < 1:
@@ -112,11 +115,11 @@ func (s *Server) embedded(ctx context.Context, q *embeddingRequest, c *completio
 	switch text := string(q.Input); {
 	case q.Messages != nil && (text == "" || text == "null"):
 		q.AddGenerationPrompt = new(or(q.AddGenerationPrompt, false))
-		text, err := s.render(&q.chat)
+		text, err := s.render(ctx, &q.chat)
 		if err != nil {
 			return nil, err
 		}
-		ids, items, err := s.ids(&q.chat, text, isSet(q.AddSpecial))
+		ids, items, err := s.ids(ctx, &q.chat, text, isSet(q.AddSpecial))
 		if err != nil {
 			return nil, err
 		}

@@ -259,7 +259,7 @@ func (n candidatesOf) complete(one *sequence, ids []uint32, tables []*protocol.L
 		m.MatchedStop = &enginepb.GenerateComplete_MatchedTokenId{MatchedTokenId: uint32(one.stop.token)}
 	}
 	if one.transfer != nil {
-		text := string(appendTransfer(nil, one.transfer))
+		text := string(toJSON(unpacked(one.transfer)))
 		m.KvTransferParamsJson = &text
 	}
 	return &enginepb.GenerateResponse{Response: &enginepb.GenerateResponse_Complete{Complete: m}}

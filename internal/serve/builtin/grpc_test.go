@@ -120,7 +120,11 @@ func TestGRPCGenerates(t *testing.T) {
 	source.set("One, two, three and four.")
 	c := enginepb.NewVllmEngineClient(dialed(t, s))
 	tok := s.opt.Tokenizer
-	prompt := uint32(len(s.encode("Say.", true)))
+	asked, wrong := s.encode(t.Context(), "Say.", true, 100)
+	if wrong != nil {
+		t.Fatal(wrong)
+	}
+	prompt := uint32(len(asked))
 	whole := append(tok.Encode("One, two, three and four."), 2)
 	upTo := func(text string) int { // tokens until it is complete
 		n := 1

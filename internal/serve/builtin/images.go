@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
@@ -19,7 +20,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -131,7 +131,7 @@ func contentText(raw json.RawMessage, at int) (string, *apiError) {
 
 // noContent is the error for a content that is none.
 func noContent(at int) *apiError {
-	return badType("messages[%d]: data did not match any variant of untagged enum MessageContent", at)
+	return badBody("messages[%d]: content: want a text, or a list of parts", at)
 }
 
 // tree is a file of a model.
@@ -485,16 +485,17 @@ func (s *seenImages) clear() {
 }
 
 // ids are the tokens of a rendered chat, in which each image has as many as the model gives it.
-func (s *Server) ids(c *chat, text string, special bool) (ids []uint32, items []mediaItem, wrong *apiError) {
+func (s *Server) ids(ctx context.Context, c *chat, text string, special bool) (ids []uint32, items []mediaItem, wrong *apiError) {
 	if len(c.media) == 0 {
-		return s.encode(text, special), nil, nil
+		ids, wrong = s.encode(ctx, text, special, s.counted())
+		return ids, nil, wrong
 	}
 	if limit, ok := s.opt.Flags.limits["image"]; ok && len(c.media) > limit {
 		return nil, nil, badRequest("", "At most %d image(s) may be provided in one prompt.", limit)
 	}
 	v := s.model.vision
 	if v == nil { // the text has the images by their names
-		return s.namedImages(c, text)
+		return s.namedImages(ctx, c, text)
 	}
 	failed := func(err error) (_ []uint32, _ []mediaItem, _ *apiError) {
 		return nil, nil, &apiError{status: http.StatusInternalServerError, message: "failed to submit chat request: multimodal preprocessing error: " + err.Error()}
@@ -523,7 +524,10 @@ func (s *Server) ids(c *chat, text string, special bool) (ids []uint32, items []
 	if mark := v.before + v.padText + v.after; mark != v.marker {
 		text = strings.Replace(text, v.marker, mark, len(items))
 	}
-	plain := s.encode(text, special)
+	plain, wrong := s.encode(ctx, text, special, s.counted())
+	if wrong != nil {
+		return nil, nil, wrong
+	}
 	before, after := 0, 0
 	if v.before != "" {
 		before, after = len(s.opt.Tokenizer.Encode(v.before)), len(s.opt.Tokenizer.Encode(v.after))
@@ -550,7 +554,7 @@ func (s *Server) ids(c *chat, text string, special bool) (ids []uint32, items []
 }
 
 // namedImages is a prompt whose images are texts: each counts as the tokens of its name.
-func (s *Server) namedImages(c *chat, text string) (ids []uint32, items []mediaItem, _ *apiError) {
+func (s *Server) namedImages(ctx context.Context, c *chat, text string) (ids []uint32, items []mediaItem, wrong *apiError) {
 	tokens, at := 0, 0
 	count := func(end int) int { // up to this byte
 		tokens += len(s.opt.Tokenizer.Encode(text[at:end]))
@@ -563,7 +567,8 @@ func (s *Server) namedImages(c *chat, text string) (ids []uint32, items []mediaI
 		item.id, item.length = item.hash, count(p.end)-item.offset
 		items = append(items, item)
 	}
-	return s.encode(text, false), items, nil
+	ids, wrong = s.encode(ctx, text, false, s.counted())
+	return ids, items, wrong
 }
 
 // appendFeatures writes images as the engine gets them (vllm/multimodal/inputs.py MultiModalFeatureSpec), without their pixels.
@@ -583,31 +588,4 @@ func appendFeatures(b []byte, items []mediaItem) []byte {
 		b = pack.AppendString(pack.AppendString(b, "mm_hash"), item.hash)
 	}
 	return b
-}
-
-// appendRenderedFeatures writes the images of a prompt as /render tells them.
-func appendRenderedFeatures(b []byte, p *params) []byte {
-	items := p.media
-	if len(items) == 0 {
-		return append(b, "null"...)
-	}
-	list := func(name string, write func(item mediaItem)) {
-		b = append(append(append(b, '"'), name...), `":{"image":[`...)
-		for i, item := range items {
-			b = comma(b, i)
-			write(item)
-		}
-		b = append(b, "]},"...)
-	}
-	b = append(b, '{')
-	list("mm_hashes", func(item mediaItem) { b = appendString(b, item.hash) })
-	list("mm_placeholders", func(item mediaItem) {
-		b = append(b, `{"offset":`+strconv.Itoa(item.offset)+`,"length":`+strconv.Itoa(item.length)+`}`...)
-	})
-	if p.noPayload {
-		b = append(b, `"kwargs_data":null,`...)
-	} else {
-		list("kwargs_data", func(mediaItem) { b = append(b, "null"...) })
-	}
-	return append(b, `"mm_metadata":null}`...)
 }

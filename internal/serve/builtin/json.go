@@ -1,120 +1,162 @@
 package builtin
 
 import (
+	"bytes"
+	"encoding/json"
 	"math"
 	"strconv"
 	"strings"
-	"unicode/utf8"
+	"sync"
 )
 
-// JSON is written by hand: it is most of the work for a token. Package encoding/json would look at the types of each chunk.
+// Answers are structs with tags: the order of the fields is that of vLLM.
 
-const hexDigits = "0123456789abcdef"
-
-// appendString appends a JSON string. What is no UTF-8 becomes U+FFFD.
-func appendString(b []byte, s string) []byte {
-	b = append(b, '"')
-	start := 0
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
-			i++
-			continue
-		}
-		if c >= utf8.RuneSelf {
-			r, n := utf8.DecodeRuneInString(s[i:])
-			if r != utf8.RuneError || n > 1 {
-				i += n
-				continue
-			}
-			b = append(append(b, s[start:i]...), "\ufffd"...)
-			i++
-			start = i
-			continue
-		}
-		b = append(b, s[start:i]...)
-		switch c {
-		case '"', '\\':
-			b = append(b, '\\', c)
-		case '\n':
-			b = append(b, '\\', 'n')
-		case '\r':
-			b = append(b, '\\', 'r')
-		case '\t':
-			b = append(b, '\\', 't')
-		case '\b':
-			b = append(b, '\\', 'b')
-		case '\f':
-			b = append(b, '\\', 'f')
-		default:
-			b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
-		}
-		i++
-		start = i
-	}
-	return append(append(b, s[start:]...), '"')
+// A jsonBuffer is what JSON is written into.
+type jsonBuffer struct {
+	bytes.Buffer
+	encoder *json.Encoder
 }
 
-// comma appends one before each of several things but the first, number 0.
-func comma(b []byte, i int) []byte {
-	if i > 0 {
-		b = append(b, ',')
-	}
+var jsonBuffers = sync.Pool{New: func() any {
+	b := &jsonBuffer{}
+	b.encoder = json.NewEncoder(&b.Buffer)
+	b.encoder.SetEscapeHTML(false)
+	return b
+}}
+
+func newJSONBuffer() *jsonBuffer {
+	b := jsonBuffers.Get().(*jsonBuffer)
+	b.Reset()
 	return b
 }
 
-// appendIf writes a value where there is one, else null.
-func appendIf[T any](b []byte, has bool, write func([]byte, T) []byte, value T) []byte {
-	if !has {
-		return append(b, "null"...)
+// release gives a buffer back.
+func (b *jsonBuffer) release() {
+	if b.Cap() <= maxKept {
+		jsonBuffers.Put(b)
 	}
-	return write(b, value)
 }
 
-// appendOptional writes a value, null for nil.
-func appendOptional[T any](b []byte, write func([]byte, T) []byte, value *T) []byte {
-	if value == nil {
-		return append(b, "null"...)
+// value writes a value, and a line end that does not count.
+func (b *jsonBuffer) value(v any) {
+	if b.encoder.Encode(v) != nil { // JSON of a client that is not valid
+		b.WriteString("null\n")
 	}
-	return write(b, *value)
 }
 
-// appendNullable writes a text, null for "".
-func appendNullable(b []byte, text string) []byte { return appendIf(b, text != "", appendString, text) }
-
-func appendInt(b []byte, n int) []byte { return strconv.AppendInt(b, int64(n), 10) }
-
-func appendIDs(b []byte, ids []uint32) []byte {
-	b = append(b, '[')
-	for i, id := range ids {
-		b = comma(b, i)
-		b = strconv.AppendUint(b, uint64(id), 10)
-	}
-	return append(b, ']')
+// toJSON returns a value as JSON.
+func toJSON(v any) json.RawMessage {
+	b := newJSONBuffer()
+	defer b.release()
+	b.value(v)
+	return bytes.Clone(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 }
 
-// lowestLogprob is the least that an answer says (clamp_logprob of vLLM): JSON has no infinity.
+// none is a member that is always null.
+type none = *struct{}
+
+// orNull is a text, null for "".
+func orNull(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
+// idsIf are ids if they are wanted: nil is null, or a member that is left out.
+func idsIf(wanted bool, ids []uint32) []uint32 {
+	if wanted && ids == nil {
+		return []uint32{}
+	}
+	if !wanted {
+		return nil
+	}
+	return ids
+}
+
+// An object keeps the order of its members.
+type object []member
+
+type member struct {
+	name  string
+	value any
+}
+
+// MarshalJSON implements [json.Marshaler]. A nil object is null.
+func (o object) MarshalJSON() ([]byte, error) {
+	if o == nil {
+		return []byte("null"), nil
+	}
+	b := []byte{'{'}
+	for i, m := range o {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, toJSON(m.name)...), ':'), toJSON(m.value)...)
+	}
+	return append(b, '}'), nil
+}
+
+// lowestLogprob is the least that an answer has (clamp_logprob of vLLM): JSON has no infinity.
 const lowestLogprob = -9999
 
-func appendLogprob(b []byte, v float32) []byte {
+// A logprob is written as vLLM writes a float of 32 bits.
+type logprob float32
+
+// MarshalJSON implements [json.Marshaler].
+func (v logprob) MarshalJSON() ([]byte, error) {
 	if !(v > lowestLogprob) {
 		v = lowestLogprob
 	}
-	if v == float32(math.Trunc(float64(v))) {
-		return strconv.AppendFloat(b, float64(v), 'f', 1, 32)
-	}
-	format := byte('f')
-	if size := math.Abs(float64(v)); size < 1e-5 {
+	format, size := byte('f'), math.Abs(float64(v))
+	switch {
+	case size == math.Trunc(size):
+		return strconv.AppendFloat(nil, float64(v), format, 1, 32), nil
+	case size < 1e-5:
 		format = 'e'
 	}
-	return strconv.AppendFloat(b, float64(v), format, -1, 32)
+	return strconv.AppendFloat(nil, float64(v), format, -1, 32), nil
 }
 
-// pythonFloat is a number as Python prints it.
-func pythonFloat(v float64) string {
-	text := strconv.FormatFloat(v, 'g', -1, 64)
+// A float is written as Python writes it: 1.0 for 1.
+type float float64
+
+// MarshalJSON implements [json.Marshaler].
+func (v float) MarshalJSON() ([]byte, error) {
+	text := strconv.FormatFloat(float64(v), 'g', -1, 64)
 	if !strings.ContainsAny(text, ".e") {
 		text += ".0"
 	}
-	return text
+	return []byte(text), nil
+}
+
+// spacedJSON is JSON as Python writes it, with a space behind each comma and colon. What is not JSON stays as it is.
+func spacedJSON(raw []byte) string {
+	var compact bytes.Buffer
+	if json.Compact(&compact, raw) != nil {
+		return string(raw)
+	}
+	var b []byte
+	quoted := false
+	for i, text := 0, compact.Bytes(); i < len(text); i++ {
+		b = append(b, text[i])
+		switch ch := text[i]; {
+		case quoted && ch == '\\':
+			i++
+			b = append(b, text[i])
+		case ch == '"':
+			quoted = !quoted
+		case !quoted && (ch == ',' || ch == ':'):
+			b = append(b, ' ')
+		}
+	}
+	return string(b)
+}
+
+// textPart is a text as a part of a content.
+func textPart(text string) any {
+	return struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}{"text", text}
 }

@@ -104,26 +104,26 @@ func (q *messagesRequest) chat() (*chatRequest, *apiError) {
 		c.Parallel = &parallel
 		switch t.Type {
 		case "auto", "none":
-			c.ToolChoice = appendString(nil, t.Type)
+			c.ToolChoice = toJSON(t.Type)
 		case "any":
-			c.ToolChoice = appendString(nil, "required")
+			c.ToolChoice = toJSON("required")
 		case "tool":
 			if t.Name == "" {
 				return nil, badRequest("", "tool_choice.name is required when type is 'tool'")
 			}
-			c.ToolChoice = append(appendString([]byte(`{"type":"function","function":{"name":`), t.Name), "}}"...)
+			c.ToolChoice = chosenFunction(t.Name)
 		default:
 			return nil, badRequest("", "tool_choice.type: Input should be 'auto', 'any', 'tool' or 'none'")
 		}
 	}
 	if q.OutputConfig != nil && q.OutputConfig.Format != nil && len(q.OutputConfig.Format.Schema) > 0 {
-		c.ResponseFormat = append(append([]byte(`{"type":"json_schema","json_schema":{"schema":`), q.OutputConfig.Format.Schema...), "}}"...)
+		c.ResponseFormat = schemaFormat(q.OutputConfig.Format.Schema)
 	}
 	return c, nil
 }
 
 func textMessage(role, text string) message {
-	return message{Role: role, Content: appendString(nil, text)}
+	return message{Role: role, Content: toJSON(text)}
 }
 
 // blocks are the parts of a content. A text is one part.
@@ -163,14 +163,14 @@ func (m *blockMessage) add(c *chatRequest) *apiError {
 	}
 	one := message{Role: m.Role}
 	var texts []string
-	var parts []json.RawMessage // of a message with images
+	var parts []any // of a message with images
 	images := false
 	for _, b := range all {
 		switch b.Type {
 		case "text":
 			if b.Text != "" {
 				texts = append(texts, b.Text)
-				parts = append(parts, append(appendString([]byte(`{"type":"text","text":`), b.Text), '}'))
+				parts = append(parts, textPart(b.Text))
 			}
 		case "thinking":
 			one.Reasoning += b.Thinking
@@ -201,16 +201,16 @@ func (m *blockMessage) add(c *chatRequest) *apiError {
 			if b.Source.Type != "url" {
 				where = "data:" + cmp.Or(b.Source.Media, "image/jpeg") + ";base64," + b.Source.Data
 			}
-			parts = append(parts, append(appendString([]byte(`{"type":"image_url","image_url":{"url":`), where), "}}"...))
+			parts = append(parts, map[string]any{"type": "image_url", "image_url": map[string]string{"url": where}})
 		default:
 			return badRequest("messages", "`%s` input is not supported by this model", b.Type)
 		}
 	}
 	switch {
 	case images:
-		one.Content, _ = json.Marshal(parts) // never fails
+		one.Content = toJSON(parts)
 	case texts != nil:
-		one.Content = appendString(nil, strings.Join(texts, "\n"))
+		one.Content = toJSON(strings.Join(texts, "\n"))
 	}
 	if one.Content != nil || one.Reasoning != "" || one.ToolCalls != nil {
 		c.Messages = append(c.Messages, one)
@@ -218,38 +218,74 @@ func (m *blockMessage) add(c *chatRequest) *apiError {
 	return nil
 }
 
+// messageAnswer is the answer, and what the first event of a stream has of it.
+type messageAnswer struct {
+	ID           string       `json:"id"`
+	Type         string       `json:"type"`
+	Role         string       `json:"role"`
+	Content      []any        `json:"content"`
+	Model        string       `json:"model"`
+	StopReason   *string      `json:"stop_reason,omitempty"`
+	StopSequence *string      `json:"stop_sequence,omitempty"`
+	Usage        messageUsage `json:"usage"`
+}
+
+type messageUsage struct {
+	Input  int `json:"input_tokens"`
+	Output int `json:"output_tokens"`
+}
+
+// Blocks of a content. Input is an object, or {} where it begins.
+type (
+	thinkingBlock struct {
+		Type      string  `json:"type"`
+		Thinking  string  `json:"thinking"`
+		Signature *string `json:"signature,omitempty"`
+	}
+	toolBlock struct {
+		Type  string          `json:"type"`
+		ID    string          `json:"id"`
+		Name  string          `json:"name"`
+		Input json.RawMessage `json:"input"`
+	}
+)
+
+func (s *Server) newToolBlock(name string, input []byte) toolBlock {
+	if !json.Valid(input) {
+		input = []byte("{}") // it was cut off, or has not come
+	}
+	return toolBlock{"tool_use", s.sim.callID(messageCallPrefix, "chatcmpl-tool-"+randomHex()), name, input}
+}
+
 func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) *apiError {
 	var q messagesRequest
-	members, err := readCounted(r, &q)
-	if err != nil { // in the form of OpenAI, as in vLLM
+	if err := readPython(r, &q); err != nil { // in the form of OpenAI, as in vLLM
 		return err
 	}
 	id := "chatcmpl-" + requestID(r, "")
 	if s.sim != nil {
 		id = "msg_" + requestID(r, "")
 	}
-	if missing := q.missing(true); missing != nil {
-		return missingMembers(members, missing...)
+	if names := q.missing(true); names != nil {
+		return missing(names...).ofPython(names[0])
 	}
 	c, err := q.chat()
 	if err != nil {
 		return err.inNames()
 	}
 	if *q.MaxTokens < 1 {
-		e := badJSON("1 validation error:\n  {'type': 'value_error', 'loc': 'body.max_tokens', 'msg': 'Value error, max_tokens must be positive', 'input': '%d', "+
-			"'ctx': {'error': ValueError('max_tokens must be positive')}}", *q.MaxTokens)
-		e.param = "body.max_tokens"
-		return e
+		return badBody("max_tokens must be positive, got %d", *q.MaxTokens).ofPython("max_tokens")
 	}
-	g, err := s.converse(r.Context(), c, id, "")
+	g, err := s.converse(r.Context(), c, id)
 	if err != nil {
 		return err.inNames()
 	}
 	defer g.close()
-	a := s.newAnswer(w, id, "", s.answeredBy(q.Model), 0)
-	defer a.release()
+	head := messageAnswer{ID: id, Type: "message", Role: "assistant", Content: []any{}, Model: s.answeredBy(q.Model)}
 	if q.Stream {
-		s.streamMessage(r, g, c, a)
+		a := newAnswer(w)
+		defer a.release()
+		s.streamMessage(r, g, c, a, head)
 		return nil
 	}
 	if err := g.whole(r.Context()); err != nil {
@@ -258,166 +294,171 @@ func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) *apiError
 	one := g.all[0]
 	parser := s.parser(c)
 	reasoning, text := parser.whole(one.decoder.whole())
-	b := appendString(append(a.b, `{"id":`...), a.id)
-	b = append(b, `,"type":"message","role":"assistant","content":[`...)
 	if reasoning != "" {
-		b = appendString(append(b, `{"type":"thinking","thinking":`...), reasoning)
-		b = append(appendString(append(b, `,"signature":`...), randomHex()), '}')
+		head.Content = append(head.Content, thinkingBlock{"thinking", reasoning, new(randomHex())})
 	}
 	if text != "" || reasoning == "" && len(parser.tools.calls) == 0 {
-		if b[len(b)-1] == '}' {
-			b = append(b, ',')
-		}
-		b = append(appendString(append(b, `{"type":"text","text":`...), text), '}')
+		head.Content = append(head.Content, textPart(text))
 	}
 	for _, call := range parser.tools.calls {
-		if b[len(b)-1] == '}' {
-			b = append(b, ',')
-		}
-		b = appendString(append(b, `{"type":"tool_use","id":`...), s.sim.callID(messageCallPrefix, "chatcmpl-tool-"+randomHex()))
-		b = appendString(append(b, `,"name":`...), call.name)
-		arguments := call.arguments
-		if !json.Valid(arguments) {
-			arguments = []byte("{}") // it was cut off
-		}
-		b = append(append(append(b, `,"input":`...), arguments...), '}')
+		head.Content = append(head.Content, s.newToolBlock(call.name, call.arguments))
 	}
-	b = appendString(append(b, `],"model":`...), a.model)
-	reason, sequence := stopOfMessage(one, &parser.tools)
-	if reason != "" {
-		b = appendString(append(b, `,"stop_reason":`...), reason)
-	}
-	if sequence != "" {
-		b = appendString(append(b, `,"stop_sequence":`...), sequence)
-	}
-	a.b = append(appendBlockUsage(append(b, `,"usage":`...), len(one.prompt), one.count), '}')
-	return succeed(w, a.b)
-}
-
-func appendBlockUsage(b []byte, in, out int) []byte {
-	b = appendInt(append(b, `{"input_tokens":`...), in)
-	return append(appendInt(append(b, `,"output_tokens":`...), out), '}')
+	head.StopReason, head.StopSequence = stopOfMessage(one, &parser.tools)
+	head.Usage = messageUsage{len(one.prompt), one.count}
+	return succeed(w, &head)
 }
 
 // stopOfMessage is how an answer ended, and the stop string if one ended it.
-func stopOfMessage(q *sequence, parser *callParser) (reason, sequence string) {
+func stopOfMessage(q *sequence, parser *callParser) (reason, sequence *string) {
 	calls := len(parser.calls)
 	switch {
 	case q.finish == protocol.FinishLength:
-		return "max_tokens", ""
+		return new("max_tokens"), nil
 	case q.finish != protocol.FinishStop:
-		return "", ""
+		return nil, nil
 	case calls > 0 && json.Valid(parser.calls[calls-1].arguments):
-		return "tool_use", ""
+		return new("tool_use"), nil
 	case q.stop.kind == 1:
-		return "stop_sequence", q.stop.text
+		return new("stop_sequence"), &q.stop.text
 	case calls > 0:
-		return "tool_use", ""
+		return new("tool_use"), nil
 	}
-	return "end_turn", ""
+	return new("end_turn"), nil
 }
 
-// streamMessage writes events with names. Each text and each call is a block.
-func (s *Server) streamMessage(r *http.Request, g *generation, c *chatRequest, a *answer) {
+// messageEvent is a part of a stream.
+type messageEvent struct {
+	Type    string        `json:"type"`
+	Message *firstMessage `json:"message,omitempty"`
+	Block   any           `json:"content_block,omitempty"`
+	Delta   any           `json:"delta,omitempty"`
+	Index   *int          `json:"index,omitempty"`
+	Usage   *messageUsage `json:"usage,omitempty"`
+}
+
+// firstMessage is a [messageAnswer] that has not ended.
+type firstMessage struct {
+	ID           string       `json:"id"`
+	Type         string       `json:"type"`
+	Role         string       `json:"role"`
+	Content      []any        `json:"content"`
+	Model        string       `json:"model"`
+	StopReason   none         `json:"stop_reason"`
+	StopSequence none         `json:"stop_sequence"`
+	Usage        messageUsage `json:"usage"`
+}
+
+// Parts of blocks, and of the end.
+type (
+	thinkingDelta struct {
+		Type     string `json:"type"`
+		Thinking string `json:"thinking"`
+	}
+	signatureDelta struct {
+		Type      string `json:"type"`
+		Signature string `json:"signature"`
+	}
+	inputDelta struct {
+		Type string `json:"type"`
+		JSON string `json:"partial_json"`
+	}
+	textDelta struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
+	stopDelta struct {
+		Reason   *string `json:"stop_reason"`
+		Sequence *string `json:"stop_sequence"`
+	}
+)
+
+// A messageStream writes events with names. Each text, each call and each reasoning is a block.
+type messageStream struct {
+	*answer
+	s     *Server
+	block string // type of the open one, "" for none
+	index int    // of the block
+}
+
+// send writes an event of the open block.
+func (m *messageStream) send(e messageEvent) {
+	e.Index = &m.index
+	m.event(e.Type, e)
+}
+
+// open begins a block unless one of this type is open. Each call is a block of its own.
+func (m *messageStream) open(kind string, block any) {
+	if m.block == kind && kind != "tool_use" {
+		return
+	}
+	m.stop()
+	m.block = kind
+	m.send(messageEvent{Type: "content_block_start", Block: block})
+	if kind == "text" && m.s.sim != nil && m.index == 0 {
+		m.event("ping", messageEvent{Type: "ping"})
+	}
+}
+
+func (m *messageStream) stop() {
+	if m.block == "" {
+		return
+	}
+	if m.block == "thinking" {
+		m.send(messageEvent{Type: "content_block_delta", Delta: signatureDelta{"signature_delta", randomHex()}})
+	}
+	m.send(messageEvent{Type: "content_block_stop"})
+	m.block = ""
+	m.index++
+}
+
+func (m *messageStream) show(e callEvent) {
+	var delta any
+	switch {
+	case e.reasoning != "":
+		m.open("thinking", thinkingBlock{Type: "thinking"})
+		delta = thinkingDelta{"thinking_delta", e.reasoning}
+	case e.name != "":
+		m.open("tool_use", m.s.newToolBlock(e.name, nil))
+		return
+	case e.text != "":
+		m.open("text", textPart(""))
+		delta = textDelta{"text_delta", e.text}
+	default:
+		delta = inputDelta{"input_json_delta", e.arguments}
+	}
+	m.send(messageEvent{Type: "content_block_delta", Delta: delta})
+}
+
+func (s *Server) streamMessage(r *http.Request, g *generation, c *chatRequest, a *answer, head messageAnswer) {
 	a.named = true
 	a.stream()
-	const noBlock, textBlock, callBlock, thinkingBlock = 0, 1, 2, 3
-	block, index, begun := noBlock, 0, false
-	parser := s.parser(c)
-	event := func(name string) {
-		a.b = append(append(append(a.b, "event: "...), name...), "\ndata: {\"type\":\""...)
-		a.b = append(append(a.b, name...), '"')
-	}
-	end := func() { a.b = append(a.b, "}\n\n"...) }
-	at := func() {
-		a.b = appendInt(append(a.b, `,"index":`...), index)
-		end()
-	}
-	stop := func() {
-		if block == thinkingBlock {
-			event("content_block_delta")
-			a.b = append(appendString(append(a.b, `,"delta":{"type":"signature_delta","signature":`...), randomHex()), '}')
-			at()
-		}
-		if block != noBlock {
-			event("content_block_stop")
-			at()
-			block = noBlock
-			index++
-		}
-	}
-	show := func(e callEvent) {
-		switch {
-		case e.reasoning != "":
-			if block != thinkingBlock {
-				stop()
-				block = thinkingBlock
-				event("content_block_start")
-				a.b = append(a.b, `,"content_block":{"type":"thinking","thinking":""}`...)
-				at()
-			}
-			event("content_block_delta")
-			a.b = append(appendString(append(a.b, `,"delta":{"type":"thinking_delta","thinking":`...), e.reasoning), '}')
-		case e.name != "":
-			stop()
-			block = callBlock
-			event("content_block_start")
-			a.b = appendString(append(a.b, `,"content_block":{"type":"tool_use","id":`...), s.sim.callID(messageCallPrefix, "chatcmpl-tool-"+randomHex()))
-			a.b = append(appendString(append(a.b, `,"name":`...), e.name), `,"input":{}}`...)
-		case e.text != "":
-			if block != textBlock {
-				stop()
-				block = textBlock
-				event("content_block_start")
-				a.b = append(a.b, `,"content_block":{"type":"text","text":""}`...)
-				at()
-				if s.sim != nil && index == 0 {
-					event("ping")
-					end()
-				}
-			}
-			event("content_block_delta")
-			a.b = append(appendString(append(a.b, `,"delta":{"type":"text_delta","text":`...), e.text), '}')
-		default:
-			event("content_block_delta")
-			a.b = append(appendString(append(a.b, `,"delta":{"type":"input_json_delta","partial_json":`...), e.arguments), '}')
-		}
-		at()
-	}
+	m, begun, parser := &messageStream{answer: a, s: s}, false, s.parser(c)
 	g.streamed(r.Context(), a, func(one *sequence, _ *piece, text string) {
 		if !begun {
 			begun = true
-			event("message_start")
-			a.b = appendString(append(a.b, `,"message":{"id":`...), a.id)
-			a.b = appendString(append(a.b, `,"type":"message","role":"assistant","content":[],"model":`...), a.model)
-			a.b = append(a.b, `,"stop_reason":null,"stop_sequence":null,"usage":`...)
-			a.b = append(appendBlockUsage(a.b, len(one.prompt), 0), '}')
-			end()
+			a.event("message_start", messageEvent{Type: "message_start", Message: &firstMessage{
+				ID: head.ID, Type: head.Type, Role: head.Role, Content: head.Content, Model: head.Model, Usage: messageUsage{Input: len(one.prompt)},
+			}})
 		}
-		parser.add(text, one.ended, show)
+		parser.add(text, one.ended, m.show)
 	}, func() {
-		stop()
+		m.stop()
 		one := g.all[0]
 		reason, sequence := stopOfMessage(one, &parser.tools)
-		event("message_delta")
-		a.b = append(a.b, `,"delta":{"stop_reason":`...)
-		a.b = appendNullable(a.b, reason)
-		a.b = appendNullable(append(a.b, `,"stop_sequence":`...), sequence)
-		a.b = appendBlockUsage(append(a.b, `},"usage":`...), len(one.prompt), one.count)
-		end()
-		event("message_stop")
-		end()
+		a.event("message_delta", messageEvent{
+			Type: "message_delta", Delta: stopDelta{reason, sequence}, Usage: &messageUsage{len(one.prompt), one.count},
+		})
+		a.event("message_stop", messageEvent{Type: "message_stop"})
 	})
 }
 
 func (s *Server) serveCountTokens(w http.ResponseWriter, r *http.Request) *apiError {
 	var q messagesRequest
-	members, err := readCounted(r, &q)
-	if err != nil { // in the form of OpenAI, as in vLLM
+	if err := readPython(r, &q); err != nil { // in the form of OpenAI, as in vLLM
 		return err
 	}
-	if missing := q.missing(false); missing != nil {
-		return missingMembers(members, missing...)
+	if names := q.missing(false); names != nil {
+		return missing(names...).ofPython(names[0])
 	}
 	c, err := q.chat()
 	if err != nil {
@@ -426,16 +467,19 @@ func (s *Server) serveCountTokens(w http.ResponseWriter, r *http.Request) *apiEr
 	if !s.models.has(q.Model) {
 		return s.noModel(q.Model, true).inNames()
 	}
-	text, err := s.render(&c.chat)
+	text, err := s.render(r.Context(), &c.chat)
 	if err != nil {
 		return err.inNames()
 	}
-	ids, _, err := s.ids(&c.chat, text, false)
+	ids, _, err := s.ids(r.Context(), &c.chat, text, false)
 	if err != nil {
 		return err.inNames()
 	}
-	n := len(ids)
-	b := appendInt([]byte(`{"input_tokens":`), n)
-	b = appendInt(append(b, `,"context_management":{"original_input_tokens":`...), n)
-	return succeed(w, append(b, "}}"...))
+	type management struct {
+		Original int `json:"original_input_tokens"`
+	}
+	return succeed(w, struct {
+		Input      int        `json:"input_tokens"`
+		Management management `json:"context_management"`
+	}{len(ids), management{len(ids)}})
 }

@@ -329,7 +329,7 @@ var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 func (t *metricsText) sample(name string, engine int, value float64, more ...string) {
 	t.b = append(append(t.b, name...), `{model_name="`...)
 	t.b = append(append(t.b, t.model...), `",engine="`...)
-	t.b = append(appendInt(t.b, engine), '"')
+	t.b = append(strconv.AppendInt(t.b, int64(engine), 10), '"')
 	t.rest(value, more)
 }
 

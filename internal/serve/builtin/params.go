@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,11 +10,14 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
+	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -111,35 +115,93 @@ func (s *stringOrList) UnmarshalJSON(data []byte) error {
 // bodies are buffers for what clients send.
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// mostKept is how many bytes of a buffer are kept for the next request.
-const mostKept = 64 << 10
+// maxKept is how many bytes of a buffer are kept for the next request.
+const maxKept = 64 << 10
 
-// readJSON reads the body of a request, and returns where it ends. The error is of the client.
-func readJSON(r *http.Request, to any) (end string, err *apiError) { return readBody(r, to, jsonError) }
-
-// readBody is readJSON with the words in which to say what is wrong with a body.
-func readBody(r *http.Request, to any, wrong func(text []byte, err error) *apiError) (end string, err *apiError) {
+// readJSON reads the body of a request.
+func readJSON(r *http.Request, to any) *apiError {
 	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	if kind = strings.TrimSpace(kind); kind != "application/json" && !strings.HasSuffix(kind, "+json") {
-		return "", badJSON("Expected request with `Content-Type: application/json`")
+		return badBody("want a request with the header Content-Type: application/json")
 	}
 	b := bodies.Get().(*bytes.Buffer)
 	defer func() {
-		if b.Cap() <= mostKept {
+		if b.Cap() <= maxKept {
 			bodies.Put(b)
 		}
 	}()
 	b.Reset()
 	if _, err := b.ReadFrom(r.Body); err != nil {
 		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-			return "", &apiError{status: http.StatusRequestEntityTooLarge, message: fmt.Sprintf("the body of the request has more than %d bytes", tooLarge.Limit)}
+			return &apiError{status: http.StatusRequestEntityTooLarge, message: fmt.Sprintf("the body of the request has more than %d bytes", tooLarge.Limit)}
 		}
-		return "", badJSON("Failed to buffer the request body: %v", err)
+		return badBody("read the body of the request: %v", err)
 	}
-	if err := json.Unmarshal(b.Bytes(), to); err != nil {
-		return "", wrong(b.Bytes(), err)
+	var syntax *json.SyntaxError
+	var own *apiError
+	switch err := json.Unmarshal(b.Bytes(), to); {
+	case err == nil:
+		return nil
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &syntax):
+		before := b.Bytes()[:min(max(syntax.Offset-1, 0), int64(b.Len()))]
+		wrong := badBody("the body is not JSON: %v at line %d column %d", syntax, 1+bytes.Count(before, []byte("\n")), len(before)-bytes.LastIndexByte(before, '\n'))
+		wrong.place = strconv.Itoa(utf8.RuneCount(before))
+		return wrong
+	default:
+		return badMember("", err)
 	}
-	return place(b.Bytes(), int64(b.Len())), nil
+}
+
+// readPython is readJSON with errors that name a member, as those of the Python frontend do.
+func readPython(r *http.Request, to any) *apiError {
+	err := readJSON(r, to)
+	if err != nil && err.kind != "" {
+		return err.ofPython(err.place)
+	}
+	return err
+}
+
+// badMember is the error for a member of another type. within is the member that was decoded, "" for the whole body.
+func badMember(within string, err error) *apiError {
+	var typ *json.UnmarshalTypeError
+	if !errors.As(err, &typ) {
+		return badBody("%s: %v", cmp.Or(within, "the body"), err)
+	}
+	path := strings.TrimPrefix(strings.TrimPrefix(typ.Field, "params."), "chat.") // of Go, not of the request
+	if within != "" {
+		path = strings.TrimSuffix(within+"."+path, ".")
+	}
+	wrong := badBody("%s: got the JSON %s, want %s", cmp.Or(path, "the body"), typ.Value, wanted(typ.Type.Kind()))
+	wrong.place = path
+	return wrong
+}
+
+// wanted names the values of JSON that a type takes.
+func wanted(kind reflect.Kind) string {
+	switch kind {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int32:
+		return "a whole number of 32 bits"
+	case reflect.Uint32:
+		return "a whole number from 0 to 4294967295"
+	case reflect.Int64:
+		return "a whole number of 64 bits"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Slice:
+		return "a list"
+	}
+	return "an object"
+}
+
+// missing is the error for members that have to be there.
+func missing(names ...string) *apiError {
+	return badBody("missing in the request: %s", strings.Join(names, ", "))
 }
 
 // wantedRank is what X-Data-Parallel-Rank says, from 1; 0 is any engine.
@@ -150,84 +212,6 @@ func wantedRank(r *http.Request) int {
 		}
 	}
 	return 0
-}
-
-// place is where a text goes on after so many bytes.
-func place(text []byte, offset int64) string {
-	before := text[:min(max(int(offset), 0), len(text))]
-	return "at line " + strconv.Itoa(1+bytes.Count(before, []byte("\n"))) + " column " + strconv.Itoa(len(before)-1-bytes.LastIndexByte(before, '\n'))
-}
-
-// jsonError says as vllm-rs does what is wrong with a body.
-func jsonError(text []byte, err error) *apiError {
-	var syntax *json.SyntaxError
-	var typ *json.UnmarshalTypeError
-	var own *apiError
-	switch {
-	case errors.As(err, &own):
-		return own
-	case errors.As(err, &syntax) && syntax.Offset >= int64(len(text)):
-		return badJSON("Failed to parse the request body as JSON: EOF while parsing a value %s", place(text, int64(len(text))))
-	case errors.As(err, &syntax) && strings.Contains(syntax.Error(), "after top-level value"):
-		return badJSON("Failed to parse the request body as JSON: trailing characters %s", place(text, syntax.Offset))
-	case errors.As(err, &syntax):
-		return badJSON("Failed to parse the request body as JSON: %s %s", strings.TrimPrefix(syntax.Error(), "json: "), place(text, syntax.Offset))
-	case errors.As(err, &typ):
-		field := strings.TrimPrefix(strings.TrimPrefix(typ.Field, "params."), "chat.") // of Go, not of the request
-		if field != "" {
-			field += ": "
-		}
-		return badType("%s%s, expected %s %s", field, rustValue(text, typ), rustType(typ.Type.String()), place(text, typ.Offset))
-	}
-	return badType("%v", err)
-}
-
-// missingField is the error for a member that has to be there. end is where the body ends.
-func missingField(end, name string) *apiError { return badType("missing field `%s` %s", name, end) }
-
-// rustValue and rustType name values and types of JSON as the errors of vllm-rs do.
-func rustValue(text []byte, typ *json.UnmarshalTypeError) string {
-	kind, number, _ := strings.Cut(typ.Value, " ")
-	switch kind {
-	case "array":
-		return "invalid type: sequence"
-	case "object":
-		return "invalid type: map"
-	case "bool":
-		return "invalid type: boolean"
-	case "number":
-		if strings.ContainsAny(number, ".eE") {
-			return "invalid type: floating point `" + number + "`"
-		}
-		return "invalid value: integer `" + number + "`"
-	case "string":
-		value := text[:min(max(int(typ.Offset), 0), len(text))]
-		if n := len(value); n > 1 && value[n-1] == '"' {
-			if at := bytes.LastIndexByte(value[:n-1], '"'); at >= 0 {
-				return "invalid type: string " + string(value[at:])
-			}
-		}
-	}
-	return "invalid type: " + kind
-}
-
-func rustType(name string) string {
-	switch name {
-	case "string":
-		return "a string"
-	case "bool":
-		return "a boolean"
-	case "int", "uint32":
-		return "u32"
-	case "int64":
-		return "i64"
-	case "float64":
-		return "f32"
-	}
-	if strings.HasPrefix(name, "[]") || strings.HasPrefix(name, "builtin.stringOrList") {
-		return "a sequence"
-	}
-	return "a map"
 }
 
 // check refuses what vLLM refuses, in its words, and resolves what follows from several members.
@@ -257,9 +241,9 @@ func (p *params) check(s *Server) *apiError {
 	case p.Echo && p.TruncatePrompt != nil:
 		return badRequest("echo", "`echo=true` is not supported with `truncate_prompt_tokens`.")
 	case p.TopK != nil && *p.TopK < -1:
-		return badType("top_k: top_k must be -1, 0, or a positive integer, got %d", *p.TopK)
+		return badBody("top_k must be at least -1, got %d", *p.TopK)
 	case slices.Contains(p.Stop, ""):
-		return badRequest("", "stop: Validation error: stop strings cannot be empty [{\"value\": Array [%s]}]", quotedStops(p.Stop))
+		return badRequest("", "stop strings cannot be empty")
 	case p.ThinkingBudget != nil && *p.ThinkingBudget < -1:
 		return badRequest("", "`thinking_token_budget` must be a non-negative integer or -1 for unlimited.")
 	}
@@ -267,15 +251,6 @@ func (p *params) check(s *Server) *apiError {
 		return err
 	}
 	return p.checkSampling(s)
-}
-
-// quotedStops is a list of texts as the errors of vllm-rs show it.
-func quotedStops(stops []string) string {
-	all := make([]string, len(stops))
-	for i, s := range stops {
-		all[i] = "String(" + strconv.Quote(s) + ")"
-	}
-	return strings.Join(all, ", ")
 }
 
 func (p *params) checkPromptLogprobs() *apiError {
@@ -370,8 +345,8 @@ func (p *params) checkSampling(s *Server) *apiError {
 		if n == protocol.AllLogprobs {
 			n = vocabulary
 		}
-		if n > mostLogprobs {
-			return badRequest("", "requested %s of %d, which is greater than max allowed: %d", wanted.name, n, mostLogprobs)
+		if n > maxLogprobs {
+			return badRequest("", "requested %s of %d, which is greater than max allowed: %d", wanted.name, n, maxLogprobs)
 		}
 	}
 	return nil
@@ -418,17 +393,11 @@ func (p *params) checkLists(s *Server) *apiError {
 	if n := len(p.BadWords); n > maxBadWords {
 		return badRequest("bad_words", "bad_words has %d words: at most %d are allowed", n, maxBadWords)
 	}
-	bytes := 0
-	for _, word := range p.BadWords {
-		if bytes += len(word); s.tooManyBytes(bytes, maxBadTokens) {
-			return badRequest("bad_words", "bad_words has more than %d tokens", maxBadTokens)
-		}
-	}
 	return nil
 }
 
-// mostLogprobs is max_logprobs of vLLM's ModelConfig.
-const mostLogprobs = 20
+// maxLogprobs is max_logprobs of vLLM's ModelConfig.
+const maxLogprobs = 20
 
 func inVocabulary(name string, ids []uint32, size int) *apiError {
 	const maxNamed = 10
@@ -458,17 +427,28 @@ type shared struct {
 
 // share makes what the requests of all answers have in common.
 func (p *params) share(ctx context.Context, s *Server) (c shared, err *apiError) {
-	tokens := 0
+	left := maxBadTokens
 	for _, word := range p.BadWords {
-		if ctx.Err() != nil {
+		// As it is, and behind a space where that has as many tokens (SamplingParams.update_from_tokenizer).
+		plain, err := s.opt.Tokenizer.EncodeWithin(ctx, word, left)
+		var spaced []uint32
+		if err == nil {
+			spaced, err = s.opt.Tokenizer.EncodeWithin(ctx, " "+strings.TrimLeft(word, " \t\n"), left+1)
+		}
+		switch {
+		case errors.Is(err, tokenizer.ErrTooLong):
+			return c, badRequest("bad_words", "bad_words has more than %d tokens", maxBadTokens)
+		case err != nil:
 			return c, nobody
 		}
-		for _, ids := range s.badWord(word) {
-			if tokens += len(ids); tokens > maxBadTokens {
-				return c, badRequest("bad_words", "bad_words has more than %d tokens", maxBadTokens)
-			}
-			c.badWords = append(c.badWords, ids)
+		if len(plain) > 0 {
+			c.badWords = append(c.badWords, plain)
 		}
+		if len(spaced) > 0 && len(spaced) == len(plain) && spaced[0] != plain[0] {
+			c.badWords = append(c.badWords, spaced)
+			left -= len(spaced)
+		}
+		left = max(left-len(plain), 0)
 	}
 	c.media = appendFeatures(nil, p.media)
 	c.extra, err = p.extraArgs()
@@ -534,27 +514,29 @@ func (p *params) fill(s *Server, c *shared, r *player.EngineRequest, prompt []ui
 	return nil
 }
 
-// tooManyBytes reports whether a text of so many bytes has more than so many tokens, whatever it says. The Python server makes the
-// same estimate from characters (vllm/renderers/params.py).
-func (s *Server) tooManyBytes(bytes, tokens int) bool {
-	return s.longestToken > 0 && bytes/s.longestToken > tokens
+// counted is how many tokens of a prompt that is too long are counted for the error.
+func (s *Server) counted() int { return 2 * s.maxModelLen }
+
+// encode returns the ids of a text, with the special tokens around it or without. The work ends when its client has left, and where the
+// text has more tokens than the limit.
+func (s *Server) encode(ctx context.Context, text string, special bool, limit int) ([]uint32, *apiError) {
+	ids, err := s.opt.Tokenizer.EncodeWithin(ctx, text, limit)
+	switch {
+	case errors.Is(err, tokenizer.ErrTooLong):
+		return nil, badRequest("input_tokens", "This model's maximum context length is %d tokens. However, your prompt contains more than %d input tokens. "+
+			"Please reduce the length of the input prompt.", s.maxModelLen, limit)
+	case err != nil:
+		return nil, nobody
+	case !special:
+		return ids, nil
+	}
+	before, after := s.opt.Tokenizer.Template()
+	return slices.Concat(before, ids, after), nil
 }
 
 func (s *Server) tooLong(tokens int) *apiError {
 	return badRequest("input_tokens", "This model's maximum context length is %d tokens. However, your prompt contains %d input tokens, which exceeds this limit even "+
 		"without any output tokens. Please reduce the length of the input prompt.", s.maxModelLen, tokens)
-}
-
-// badWord returns the ids of a word as it is, and behind a space where that has as many of them (SamplingParams.update_from_tokenizer).
-func (s *Server) badWord(word string) (all [][]uint32) {
-	plain, spaced := s.opt.Tokenizer.Encode(word), s.opt.Tokenizer.Encode(" "+strings.TrimLeft(word, " \t\n"))
-	if len(plain) > 0 {
-		all = append(all, plain)
-	}
-	if len(spaced) > 0 && len(spaced) == len(plain) && spaced[0] != plain[0] {
-		all = append(all, spaced)
-	}
-	return all
 }
 
 // extraArgs are vllm_xargs and the parameters of connectors as the engine gets them.
@@ -565,7 +547,7 @@ func (p *params) extraArgs() ([]byte, *apiError) {
 	var own map[string]any
 	if len(p.XArgs) > 0 {
 		if err := json.Unmarshal(p.XArgs, &own); err != nil {
-			return nil, badType("vllm_xargs: expected a map")
+			return nil, badMember("vllm_xargs", err)
 		}
 	}
 	for _, transfer := range [...]struct {
@@ -577,7 +559,7 @@ func (p *params) extraArgs() ([]byte, *apiError) {
 		}
 		var value map[string]any
 		if err := json.Unmarshal(transfer.raw, &value); err != nil {
-			return nil, badType("%s: expected a map", transfer.name)
+			return nil, badMember(transfer.name, err)
 		}
 		if own == nil {
 			own = map[string]any{}

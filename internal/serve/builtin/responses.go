@@ -1,15 +1,12 @@
 package builtin
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -45,9 +42,8 @@ type responsesRequest struct {
 	CacheOptions     json.RawMessage `json:"prompt_cache_options"`
 	CacheRetention   *string         `json:"prompt_cache_retention"`
 
-	named   string // the tool that tool_choice names
-	members int    // of the body
-	nested  bool   // tools may have the form of a chat
+	named  string // the tool that tool_choice names
+	nested bool   // tools may have the form of a chat
 }
 
 // responseTool is a tool. With llm-d-inference-sim its function may also be an object of its own, as in a chat.
@@ -61,14 +57,16 @@ type responseTool struct {
 }
 
 type responseText struct {
-	Format *struct {
-		Type        string          `json:"type"`
-		Name        string          `json:"name"`
-		Schema      json.RawMessage `json:"schema"`
-		Description *string         `json:"description"`
-		Strict      *bool           `json:"strict"`
-	} `json:"format"`
-	Verbosity *string `json:"verbosity"`
+	Format    *responseFormat `json:"format"`
+	Verbosity *string         `json:"verbosity"`
+}
+
+type responseFormat struct {
+	Name        string          `json:"name"`
+	Schema      json.RawMessage `json:"schema"`
+	Type        string          `json:"type"`
+	Description *string         `json:"description"`
+	Strict      *bool           `json:"strict"`
 }
 
 type responseEffort struct {
@@ -104,34 +102,26 @@ func (q *responsesRequest) chat() (*chatRequest, *apiError) {
 	}
 	switch {
 	case absent(q.Input):
-		members := q.members
-		if len(q.Tools) == 0 && len(q.ToolChoice) == 0 {
-			members++ // vLLM adds tool_choice
-		}
-		return nil, missingMembers(members, "input")
+		return nil, missing("input").ofPython("input")
 	case q.Background && q.Store != nil && !*q.Store:
-		return nil, badMember("background", "background can only be used when `store` is true")
+		return nil, badRequest("background", "background can only be used when `store` is true")
 	case q.Background:
 		return nil, refused("background", "This vLLM engine does not support `store=True` and therefore does not support the background mode. "+
 			"To enable these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server.")
 	case !absent(q.Prompt):
-		return nil, badMember("prompt", "prompt template is not supported")
+		return nil, badRequest("prompt", "prompt template is not supported")
 	case !absent(q.PreviousMessages) && q.Previous != nil:
 		return nil, refused("previous_response_id", "Only one of `previous_input_messages` and `previous_response_id` can be set.")
 	case q.Previous != nil: // nothing is stored, as by default
 		return nil, notFoundResponse(*q.Previous)
 	case q.MaxOutput != nil && *q.MaxOutput < 1:
-		return nil, badRequest("max_tokens", "max_tokens must be at least 1, got %d. (parameter=max_tokens, value=%[1]d)", *q.MaxOutput)
+		return nil, badRequest("max_tokens", "max_tokens must be at least 1, got %d", *q.MaxOutput)
 	case q.Temperature != nil && *q.Temperature < 0:
-		t := string(appendFloat(nil, *q.Temperature))
-		return nil, badRequest("temperature", "temperature must be non-negative, got %s. (parameter=temperature, value=%[1]s)", t)
+		return nil, badRequest("temperature", "temperature must be non-negative, got %v", *q.Temperature)
 	}
 	for i, name := range q.Include {
 		if !slices.Contains(includes, name) {
-			all := "'" + strings.Join(includes[:len(includes)-1], "', '") + "' or '" + includes[len(includes)-1] + "'"
-			e := badJSON("1 validation error:\n  {'type': 'literal_error', 'loc': 'body.include.%d', 'msg': \"Input should be %s\", 'input': '%s', 'ctx': {'expected': \"%[2]s\"}}", i, all, name)
-			e.param = "body.include." + strconv.Itoa(i)
-			return nil, e
+			return nil, badBody("include: %q is not one of %s", name, strings.Join(includes, ", ")).ofPython("include." + strconv.Itoa(i))
 		}
 	}
 	p := q.params
@@ -171,9 +161,9 @@ func (q *responsesRequest) chat() (*chatRequest, *apiError) {
 		switch f.Type {
 		case "json_schema":
 			if len(f.Schema) == 0 {
-				return nil, missingMembers(3, "text.format.json_schema.schema")
+				return nil, missing("text.format.schema").ofPython("text.format.json_schema.schema")
 			}
-			c.ResponseFormat = append(append([]byte(`{"type":"json_schema","json_schema":{"schema":`), f.Schema...), "}}"...)
+			c.ResponseFormat = schemaFormat(f.Schema)
 		case "json_object":
 			c.ResponseFormat = []byte(`{"type":"json_object"}`)
 		}
@@ -192,25 +182,6 @@ func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
 // absent reports whether a member is not there, or null.
 func absent(raw json.RawMessage) bool { return len(raw) == 0 || isNull(raw) }
 
-// missingMembers are members that have to be there, of a body with so many members.
-func missingMembers(members int, names ...string) *apiError {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d validation error", len(names))
-	if len(names) > 1 {
-		b.WriteByte('s')
-	}
-	b.WriteByte(':')
-	for _, name := range names {
-		fmt.Fprintf(&b, "\n  {'type': 'missing', 'loc': 'body.%s', 'msg': 'Field required', 'input': '<dict of %d items>'}", name, members)
-	}
-	e := badJSON("%s", b.String())
-	e.param = "body." + names[0]
-	return e
-}
-
-// badMember is an error of the Python frontend that names the parameter.
-func badMember(name, text string) *apiError { return badRequest(name, "%s (parameter=%s)", text, name) }
-
 // addInput makes messages of the input. What an assistant said in several items is one message.
 func (q *responsesRequest) addInput(c *chatRequest) *apiError {
 	var text string
@@ -220,14 +191,7 @@ func (q *responsesRequest) addInput(c *chatRequest) *apiError {
 	}
 	var items []responseItem
 	if err := json.Unmarshal(q.Input, &items); err != nil {
-		shown := string(q.Input)
-		if shown[0] == '{' || shown[0] == '[' {
-			shown = "<a value>"
-		}
-		e := badJSON("2 validation errors:\n  {'type': 'string_type', 'loc': 'body.input', 'msg': 'Input should be a valid string', 'input': '%s'}\n"+
-			"  {'type': 'list_type', 'loc': 'body.input', 'msg': 'Input should be a valid list', 'input': '%[1]s'}", shown)
-		e.param = "body.input"
-		return e
+		return badBody("input: want a text or a list of items: %v", err).ofPython("input")
 	}
 	// said is the last message if the assistant said it, and begins one otherwise.
 	said := func(free func(*message) bool) *message {
@@ -253,13 +217,11 @@ func (q *responsesRequest) addInput(c *chatRequest) *apiError {
 			}
 			said(func(m *message) bool { return m.Reasoning == "" }).Reasoning = cmp.Or(firstText(item.Content), firstText(item.Summary))
 		case item.Type != "" && item.Type != "message" || item.Role == "":
-			e := badJSON("Unsupported input item type: %s", item.Type) // vLLM lists what each kind of item lacks
-			e.param = "body.input"
-			return e
+			return badBody("input: items of type %q are not supported", item.Type).ofPython("input")
 		case item.Role == "assistant":
 			content := item.Content
 			if len(content) > 0 && content[0] == '[' {
-				content = appendString(nil, firstText(content))
+				content = toJSON(firstText(content))
 			}
 			said(func(m *message) bool { return m.Content == nil }).Content = content
 		default:
@@ -294,7 +256,8 @@ func (q *responsesRequest) addTools(c *chatRequest) *apiError {
 			continue
 		}
 		if t.Name == "" {
-			return missingMembers(2, "tools."+strconv.Itoa(i)+".FunctionTool.name") // vLLM lists what each kind of tool lacks
+			name := "tools." + strconv.Itoa(i) + ".FunctionTool.name"
+			return missing(name).ofPython(name)
 		}
 		c.Tools = append(c.Tools, tool{t.Type, function{t.Name, t.Description, t.Parameters, t.Strict}})
 	}
@@ -310,7 +273,7 @@ func (q *responsesRequest) addTools(c *chatRequest) *apiError {
 	case absent(q.ToolChoice):
 	case json.Unmarshal(q.ToolChoice, &word) == nil:
 		if word == "required" && len(q.Tools) == 0 {
-			return badMember("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter.")
+			return badRequest("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter.")
 		}
 		c.ToolChoice = q.ToolChoice
 	case json.Unmarshal(q.ToolChoice, &named) == nil:
@@ -319,9 +282,9 @@ func (q *responsesRequest) addTools(c *chatRequest) *apiError {
 			break // of another kind of tool
 		}
 		if !slices.ContainsFunc(c.Tools, func(t tool) bool { return t.Function.Name == q.named && q.named != "" }) {
-			return badMember("tool_choice", "Tool choice 'function' not found in 'tools' parameter.")
+			return badRequest("tool_choice", "Tool choice 'function' not found in 'tools' parameter.")
 		}
-		c.ToolChoice = append(appendString([]byte(`{"type":"function","function":{"name":`), q.named), "}}"...)
+		c.ToolChoice = chosenFunction(q.named)
 	}
 	if len(c.Tools) == 0 {
 		c.ToolChoice = nil
@@ -329,71 +292,53 @@ func (q *responsesRequest) addTools(c *chatRequest) *apiError {
 	return nil
 }
 
-// readCounted reads a body, and counts its members: the errors of the Python frontend tell how many there are.
-func readCounted(r *http.Request, to any) (members int, err *apiError) {
-	var raw json.RawMessage
-	if _, err := readBody(r, &raw, pythonError); err != nil {
-		return 0, err
-	}
-	if err := json.Unmarshal(raw, to); err != nil {
-		return 0, jsonError(raw, err)
-	}
-	var all map[string]json.RawMessage
-	_ = json.Unmarshal(raw, &all) // it is an object
-	return len(all), nil
-}
-
 func (s *Server) serveResponses(w http.ResponseWriter, r *http.Request) *apiError {
 	q := &responsesRequest{nested: s.sim != nil}
-	members, err := readCounted(r, q)
-	if err != nil {
+	if err := readPython(r, q); err != nil {
 		return err
 	}
-	q.members = members
 	c, err := q.chat()
 	if err != nil {
 		return err
 	}
 	id := cmp.Or(q.RequestID, "resp_"+requestID(r, ""))
-	g, err := s.converse(r.Context(), c, id, "")
+	g, err := s.converse(r.Context(), c, id)
 	if err != nil {
 		return err
 	}
 	defer g.close()
-	a := s.newAnswer(w, id, "response", s.answeredBy(q.Model), int(time.Now().Unix()))
-	defer a.release()
-	o := &responseOutput{answer: a, s: s, q: q, c: c, one: g.all[0], parser: s.parser(c)}
+	o := &responseOutput{s: s, q: q, c: c, one: g.all[0], parser: s.parser(c), head: s.newEnvelope(id, "response", q.Model)}
 	o.parser.of = ofResponses
 	if q.Stream {
+		o.answer = newAnswer(w)
+		defer o.answer.release()
 		o.stream(r, g)
 		return nil
 	}
 	if err := g.whole(r.Context()); err != nil {
 		return err
 	}
-	o.whole()
-	return succeed(w, a.b)
+	return succeed(w, o.whole())
 }
 
-// responseOutput writes the items of an answer: reasoning, a message, calls.
+// responseOutput makes the items of an answer: reasoning, a message, calls.
 type responseOutput struct {
-	*answer
+	*answer // nil of an answer in one piece
 	s       *Server
 	q       *responsesRequest
 	c       *chatRequest
 	one     *sequence
 	parser  answerParser
-	streams bool
+	head    envelope
 
-	items    []byte // that have ended, as JSON
-	index    int    // of the item
-	number   int    // of the next event
+	items    []any // that have ended
+	number   int   // of the next event
 	kind     itemKind
 	item     string // id of the open item
 	callID   string
 	name     string
 	text     []byte             // of the open item
-	logprobs []byte             // likewise
+	logprobs []tokenLogprob     // likewise
 	table    *protocol.Logprobs // that belongs to the next text
 }
 
@@ -406,65 +351,107 @@ const (
 	callItem
 )
 
-// begin begins an event, and end ends it. more are members behind all others.
-func (o *responseOutput) begin(name string) {
-	o.b = append(append(append(o.b, "event: response."...), name...), "\ndata: {"...)
+// responseEvent is a part of a stream.
+type responseEvent struct {
+	Response     any            `json:"response,omitempty"`
+	Item         any            `json:"item,omitempty"`
+	Arguments    *string        `json:"arguments,omitempty"`
+	ContentIndex *int           `json:"content_index,omitempty"`
+	Delta        string         `json:"delta,omitempty"`
+	ItemID       string         `json:"item_id,omitempty"`
+	OutputIndex  *int           `json:"output_index,omitempty"`
+	Part         any            `json:"part,omitempty"`
+	Logprobs     []tokenLogprob `json:"logprobs,omitzero"`
+	Text         *string        `json:"text,omitempty"`
+	Number       int            `json:"sequence_number"`
+	Type         string         `json:"type"`
+	Name         string         `json:"name,omitempty"`
 }
 
-func (o *responseOutput) end(name, more string) {
-	o.b = appendInt(append(o.b, `,"sequence_number":`...), o.number)
-	o.b = append(append(append(o.b, `,"type":"response.`...), name...), '"')
-	o.b = append(append(o.b, more...), "}\n\n"...)
+// send writes an event.
+func (o *responseOutput) send(name string, e responseEvent) {
+	e.Type, e.Number = "response."+name, o.number
+	o.event(e.Type, &e)
 	o.number++
 }
 
-// place writes to which item an event belongs.
-func (o *responseOutput) place() {
-	o.b = appendString(append(o.b, `"item_id":`...), o.item)
-	o.b = appendInt(append(o.b, `,"output_index":`...), o.index)
+// inItem makes an event about the open item, or about its only content.
+func (o *responseOutput) inItem(e responseEvent) responseEvent {
+	index := len(o.items)
+	e.ItemID, e.OutputIndex = o.item, &index
+	if o.kind != callItem {
+		e.ContentIndex = new(0)
+	}
+	return e
 }
 
-// part writes the content of the open item.
-func (o *responseOutput) part(b []byte, text string, logprobs []byte) []byte {
+// Items of an answer, and their parts.
+type (
+	reasoningPart struct {
+		Text string `json:"text"`
+		Type string `json:"type"`
+	}
+	outputPart struct {
+		Annotations []any          `json:"annotations"`
+		Text        string         `json:"text"`
+		Type        string         `json:"type"`
+		Logprobs    []tokenLogprob `json:"logprobs"`
+	}
+	reasoningOutput struct {
+		ID        string          `json:"id"`
+		Summary   []any           `json:"summary"`
+		Type      string          `json:"type"`
+		Content   []reasoningPart `json:"content"`
+		Encrypted none            `json:"encrypted_content"`
+		Status    *string         `json:"status"`
+	}
+	messageOutput struct {
+		ID      string       `json:"id"`
+		Content []outputPart `json:"content"`
+		Role    string       `json:"role"`
+		Status  string       `json:"status"`
+		Type    string       `json:"type"`
+		Phase   none         `json:"phase"`
+	}
+	callOutput struct {
+		Arguments string `json:"arguments"`
+		CallID    string `json:"call_id"`
+		Name      string `json:"name"`
+		Type      string `json:"type"`
+		ID        string `json:"id"`
+		Async     none   `json:"async"`
+		Caller    none   `json:"caller"`
+		Namespace none   `json:"namespace"`
+		Status    string `json:"status"`
+	}
+)
+
+// part is the content of the open item.
+func (o *responseOutput) part(text string, logprobs []tokenLogprob) any {
 	if o.kind == reasoningItem {
-		return append(appendString(append(b, `{"text":`...), text), `,"type":"reasoning_text"}`...)
+		return reasoningPart{text, "reasoning_text"}
 	}
-	b = appendString(append(b, `{"annotations":[],"text":`...), text)
-	b = append(b, `,"type":"output_text","logprobs":`...)
-	if logprobs == nil {
-		return append(b, "null}"...)
-	}
-	return append(append(append(b, '['), logprobs...), "]}"...)
+	return outputPart{[]any{}, text, "output_text", logprobs}
 }
 
-// appendItem writes the open item. Its status is "" where it has none.
-func (o *responseOutput) appendItem(b []byte, status string) []byte {
+// output is the open item. Its status is "" where it has none.
+func (o *responseOutput) output(status string) any {
 	text := string(o.text)
 	switch o.kind {
 	case reasoningItem:
-		b = appendString(append(b, `{"id":`...), o.item)
-		b = append(b, `,"summary":[],"type":"reasoning","content":`...)
-		if status == inProgress {
-			b = append(b, "null"...)
-		} else {
-			b = append(o.part(append(b, '['), text, nil), ']')
+		item := reasoningOutput{ID: o.item, Summary: []any{}, Type: "reasoning", Status: orNull(status)}
+		if status != inProgress {
+			item.Content = []reasoningPart{{text, "reasoning_text"}}
 		}
-		b = appendNullable(append(b, `,"encrypted_content":null,"status":`...), status)
+		return item
 	case messageItem:
-		b = append(appendString(append(b, `{"id":`...), o.item), `,"content":[`...)
+		item := messageOutput{ID: o.item, Content: []outputPart{}, Role: "assistant", Status: status, Type: "message"}
 		if text != "" {
-			b = o.part(b, text, o.logprobs)
+			item.Content = append(item.Content, outputPart{[]any{}, text, "output_text", o.logprobs})
 		}
-		b = appendString(append(b, `],"role":"assistant","status":`...), status)
-		b = append(b, `,"type":"message","phase":null`...)
-	default:
-		b = appendString(append(b, `{"arguments":`...), text)
-		b = appendString(append(b, `,"call_id":`...), o.callID)
-		b = appendString(append(b, `,"name":`...), o.name)
-		b = appendString(append(b, `,"type":"function_call","id":`...), o.item)
-		b = appendString(append(b, `,"async":null,"caller":null,"namespace":null,"status":`...), status)
+		return item
 	}
-	return append(b, '}')
+	return callOutput{Arguments: text, CallID: o.callID, Name: o.name, Type: "function_call", ID: o.item, Status: status}
 }
 
 const inProgress = "in_progress"
@@ -480,19 +467,13 @@ func (o *responseOutput) start(kind itemKind, name string) {
 	default:
 		o.item, o.callID = "fc_"+randomHex(), o.s.sim.callID("call_", "chatcmpl-tool-"+randomHex())
 	}
-	if !o.streams {
+	if o.answer == nil {
 		return
 	}
-	o.begin("output_item.added")
-	o.b = o.appendItem(append(o.b, `"item":`...), inProgress)
-	o.b = appendInt(append(o.b, `,"output_index":`...), o.index)
-	o.end("output_item.added", "")
+	index := len(o.items)
+	o.send("output_item.added", responseEvent{Item: o.output(inProgress), OutputIndex: &index})
 	if kind != callItem {
-		o.begin("content_part.added")
-		o.b = append(o.b, `"content_index":0,`...)
-		o.place()
-		o.b = o.part(append(o.b, `,"part":`...), "", []byte{})
-		o.end("content_part.added", "")
+		o.send("content_part.added", o.inItem(responseEvent{Part: o.part("", []tokenLogprob{})}))
 	}
 }
 
@@ -516,37 +497,19 @@ func (o *responseOutput) show(e callEvent) {
 		o.start(kind, e.name)
 	}
 	o.text = append(o.text, text...)
-	table := o.table
-	if kind == messageItem && table != nil {
-		if o.logprobs != nil {
-			o.logprobs = append(o.logprobs, ',')
-		}
-		rows := o.s.appendChatLogprobs([]byte{'['}, o.c, table)
-		o.logprobs = append(o.logprobs, rows[1:]...)
-		o.table = nil
-	}
-	if !o.streams || text == "" {
-		return
-	}
-	name := [...]string{reasoningItem: "reasoning_text.delta", messageItem: "output_text.delta", callItem: "function_call_arguments.delta"}[kind]
-	o.begin(name)
-	if kind != callItem {
-		o.b = append(o.b, `"content_index":0,`...)
-	}
-	o.b = append(appendString(append(o.b, `"delta":`...), text), ',')
-	o.place()
+	delta := responseEvent{Delta: text}
 	if kind == messageItem {
-		o.b = append(o.s.appendDeltaLogprobs(append(o.b, `,"logprobs":[`...), o.c, table), ']')
+		delta.Logprobs = []tokenLogprob{}
+		if o.table != nil {
+			o.logprobs = append(o.logprobs, o.s.chatLogprobs(o.c, o.table).Content...)
+			delta.Logprobs = o.s.tokenLogprobs(&o.c.params, int(*o.c.TopLogprobs), false, o.table) // without bytes here
+			o.table = nil
+		}
 	}
-	o.end(name, "")
-}
-
-// appendDeltaLogprobs writes log-probabilities as they are in the events of texts: without bytes.
-func (s *Server) appendDeltaLogprobs(b []byte, c *chatRequest, t *protocol.Logprobs) []byte {
-	if t == nil {
-		return b
+	if o.answer != nil && text != "" {
+		name := [...]string{reasoningItem: "reasoning_text.delta", messageItem: "output_text.delta", callItem: "function_call_arguments.delta"}[kind]
+		o.send(name, o.inItem(delta))
 	}
-	return s.appendTokenLogprobs(b, &c.params, t, int(*c.TopLogprobs), false)
 }
 
 // stop ends the open item.
@@ -554,56 +517,38 @@ func (o *responseOutput) stop(status string) {
 	if o.kind == noItem {
 		return
 	}
-	if len(o.items) > 0 {
-		o.items = append(o.items, ',')
-	}
 	shown := status
-	if !o.streams && o.kind == reasoningItem {
+	if o.answer == nil && o.kind == reasoningItem {
 		shown = ""
 	}
-	o.items = o.appendItem(o.items, shown)
-	if o.streams {
-		o.stopped(status)
+	item := o.output(shown)
+	if o.answer != nil {
+		o.stopped(item)
 	}
+	o.items = append(o.items, item)
 	o.kind = noItem
-	o.index++
 }
 
 // stopped writes the events at the end of an item.
-func (o *responseOutput) stopped(status string) {
-	switch name := "output_text.done"; o.kind {
+func (o *responseOutput) stopped(item any) {
+	text := string(o.text)
+	switch o.kind {
 	case callItem:
-		name = "function_call_arguments.done"
-		o.begin(name)
-		o.b = append(appendString(append(o.b, `"arguments":`...), string(o.text)), ',')
-		o.place()
-		o.end(name, `,"name":`+string(appendString(nil, o.name)))
+		o.send("function_call_arguments.done", o.inItem(responseEvent{Arguments: &text, Name: o.name}))
 	case reasoningItem:
-		name = "reasoning_text.done"
-		fallthrough
+		o.send("reasoning_text.done", o.inItem(responseEvent{Text: &text}))
 	default:
-		o.begin(name)
-		o.b = append(o.b, `"content_index":0,`...)
-		o.place()
-		if o.kind == messageItem {
-			o.b = append(o.b, `,"logprobs":[]`...)
-		}
-		o.b = appendString(append(o.b, `,"text":`...), string(o.text))
-		o.end(name, "")
-		o.begin("content_part.done")
-		o.b = append(o.b, `"content_index":0,`...)
-		o.place()
-		o.b = o.part(append(o.b, `,"part":`...), string(o.text), o.logprobs)
-		o.end("content_part.done", "")
+		o.send("output_text.done", o.inItem(responseEvent{Text: &text, Logprobs: []tokenLogprob{}}))
 	}
-	o.begin("output_item.done")
-	o.b = o.appendItem(append(o.b, `"item":`...), status)
-	o.b = appendInt(append(o.b, `,"output_index":`...), o.index)
-	o.end("output_item.done", "")
+	if o.kind != callItem {
+		o.send("content_part.done", o.inItem(responseEvent{Part: o.part(text, o.logprobs)}))
+	}
+	index := len(o.items)
+	o.send("output_item.done", responseEvent{Item: item, OutputIndex: &index})
 }
 
-// whole writes an answer that has ended.
-func (o *responseOutput) whole() {
+// whole is an answer that has ended.
+func (o *responseOutput) whole() *response {
 	reasoning, text := o.parser.whole(o.one.decoder.whole())
 	if reasoning != "" {
 		o.show(callEvent{reasoning: reasoning})
@@ -622,7 +567,7 @@ func (o *responseOutput) whole() {
 		o.show(callEvent{name: call.name, arguments: spacedJSON(call.arguments), index: i})
 	}
 	o.stop(o.ended())
-	o.b = o.response(o.b, o.ended(), true)
+	return o.response(o.ended(), true)
 }
 
 // ended is the status of an answer that has ended.
@@ -635,21 +580,19 @@ func (o *responseOutput) ended() string {
 
 // stream writes events.
 func (o *responseOutput) stream(r *http.Request, g *generation) {
-	o.streams, o.answer.named = true, true
+	o.answer.named = true
 	o.answer.failed = func(err *apiError) { // an event of OpenAI; vLLM ends the connection
-		o.b = appendInt(append(o.b, "event: error\ndata: {\"code\":\""...), err.status)
-		o.b = appendString(append(o.b, `","message":`...), err.message)
-		o.b = appendInt(append(o.b, `,"param":null,"sequence_number":`...), o.number)
-		o.b = append(o.b, `,"type":"error"}`+"\n\n"...)
+		o.event("error", struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+			Param   none   `json:"param"`
+			Number  int    `json:"sequence_number"`
+			Type    string `json:"type"`
+		}{strconv.Itoa(err.status), err.message, nil, o.number, "error"})
 	}
 	o.answer.stream()
-	whole := func(name, status string, ended bool) {
-		o.begin(name)
-		o.b = o.response(append(o.b, `"response":`...), status, ended)
-		o.end(name, "")
-	}
-	whole("created", inProgress, false)
-	whole("in_progress", inProgress, false)
+	o.send("created", responseEvent{Response: o.response(inProgress, false)})
+	o.send("in_progress", responseEvent{Response: o.response(inProgress, false)})
 	if o.flush() != nil {
 		return // the client has left
 	}
@@ -660,182 +603,146 @@ func (o *responseOutput) stream(r *http.Request, g *generation) {
 		o.parser.add(text, one.ended, o.show)
 	}, func() {
 		o.stop(o.ended())
-		whole(o.ended(), o.ended(), true)
+		o.send(o.ended(), responseEvent{Response: o.response(o.ended(), true)})
 	})
 }
 
-// response writes the object of the answer. Members that echo the request have the defaults of vLLM.
-func (o *responseOutput) response(b []byte, status string, ended bool) []byte {
+// response is the object of the answer. Members that echo the request have the defaults of vLLM.
+type response struct {
+	ID             string             `json:"id"`
+	Created        int                `json:"created_at"`
+	Incomplete     *incompleteDetails `json:"incomplete_details"`
+	Instructions   *string            `json:"instructions"`
+	Metadata       json.RawMessage    `json:"metadata"`
+	Model          string             `json:"model"`
+	Object         string             `json:"object"`
+	Output         []any              `json:"output"`
+	Parallel       bool               `json:"parallel_tool_calls"`
+	Temperature    float              `json:"temperature"`
+	ToolChoice     any                `json:"tool_choice"`
+	Tools          []toolOutput       `json:"tools"`
+	TopP           float              `json:"top_p"`
+	Background     bool               `json:"background"`
+	MaxOutput      int                `json:"max_output_tokens"`
+	MaxToolCalls   *int32             `json:"max_tool_calls"`
+	Previous       none               `json:"previous_response_id"`
+	Prompt         none               `json:"prompt"`
+	CacheOptions   json.RawMessage    `json:"prompt_cache_options"`
+	CacheKey       *string            `json:"prompt_cache_key"`
+	CacheRetention *string            `json:"prompt_cache_retention"`
+	Reasoning      *responseEffort    `json:"reasoning"`
+	Safety         *string            `json:"safety_identifier"`
+	Tier           string             `json:"service_tier"`
+	Status         string             `json:"status"`
+	Text           *responseText      `json:"text"`
+	TopLogprobs    *int32             `json:"top_logprobs"`
+	Truncation     string             `json:"truncation"`
+	Usage          *responseUsage     `json:"usage"`
+	User           *string            `json:"user"`
+	Presence       float              `json:"presence_penalty"`
+	Frequency      float              `json:"frequency_penalty"`
+	KV             any                `json:"kv_transfer_params"`
+	EC             none               `json:"ec_transfer_params"`
+	InputMessages  none               `json:"input_messages"`
+	OutputMessages none               `json:"output_messages"`
+}
+
+type incompleteDetails struct {
+	Reason string `json:"reason"`
+}
+
+type toolOutput struct {
+	Name        string          `json:"name"`
+	Parameters  json.RawMessage `json:"parameters"`
+	Strict      *bool           `json:"strict"`
+	Type        string          `json:"type"`
+	Callers     none            `json:"allowed_callers"`
+	Async       none            `json:"async"`
+	Defer       none            `json:"defer_loading"`
+	Description *string         `json:"description"`
+	Schema      none            `json:"output_schema"`
+}
+
+type responseUsage struct {
+	Input    int           `json:"input_tokens"`
+	OfInput  inputDetails  `json:"input_tokens_details"`
+	Output   int           `json:"output_tokens"`
+	OfOutput outputDetails `json:"output_tokens_details"`
+	Total    int           `json:"total_tokens"`
+}
+
+type inputDetails struct {
+	Cached        int   `json:"cached_tokens"`
+	Written       int   `json:"cache_write_tokens"`
+	PerTurn       []int `json:"input_tokens_per_turn"`
+	CachedPerTurn []int `json:"cached_tokens_per_turn"`
+}
+
+type outputDetails struct {
+	Reasoning   int   `json:"reasoning_tokens"`
+	Tools       int   `json:"tool_output_tokens"`
+	PerTurn     []int `json:"output_tokens_per_turn"`
+	ToolPerTurn []int `json:"tool_output_tokens_per_turn"`
+}
+
+func (o *responseOutput) response(status string, ended bool) *response {
 	q, p := o.q, &o.c.params
-	raw := func(name string, value json.RawMessage) {
-		b = append(append(append(b, `,"`...), name...), `":`...)
-		b = appendCompact(b, value)
-	}
-	text := func(name string, value *string) {
-		b = append(append(append(b, `,"`...), name...), `":`...)
-		b = appendOptional(b, appendString, value)
-	}
-	number := func(name string, value float64) {
-		b = append(append(append(b, `,"`...), name...), `":`...)
-		b = appendFloat(b, value)
-	}
-	b = appendString(append(b, `{"id":`...), o.answer.id)
-	b = appendInt(append(b, `,"created_at":`...), o.created)
-	if status == "incomplete" {
-		b = append(b, `,"incomplete_details":{"reason":"max_output_tokens"}`...)
-	} else {
-		b = append(b, `,"incomplete_details":null`...)
-	}
-	text("instructions", q.Instructions)
-	raw("metadata", q.Metadata)
-	b = appendString(append(b, `,"model":`...), o.model)
-	b = append(b, `,"object":"response","output":[`...)
-	if ended {
-		b = append(b, o.items...)
-	}
-	b = strconv.AppendBool(append(b, `],"parallel_tool_calls":`...), or(q.Parallel, true))
 	temperature := or(p.Temperature, or(o.s.model.defaults.Temperature, 1))
-	number("temperature", temperature)
-	b = q.appendChoice(append(b, `,"tool_choice":`...))
-	b = q.appendTools(append(b, `,"tools":`...))
+	a := &response{
+		ID: o.head.ID, Created: o.head.Created, Instructions: q.Instructions, Metadata: q.Metadata, Model: o.head.Model, Object: o.head.Object,
+		Output: []any{}, Parallel: or(q.Parallel, true), Temperature: float(temperature), ToolChoice: q.choice(), Tools: []toolOutput{},
+		TopP: float(or(p.TopP, or(o.s.model.defaults.TopP, 1))), MaxOutput: o.one.record.maxTokens, MaxToolCalls: q.MaxToolCalls,
+		CacheOptions: q.CacheOptions, CacheKey: q.CacheKey, CacheRetention: q.CacheRetention, Reasoning: q.Reasoning, Safety: q.Safety,
+		Tier: or(q.ServiceTier, "auto"), Status: status, Text: q.Text, Truncation: or(q.Truncation, "disabled"), User: q.User,
+		Presence: float(or(p.PresencePenalty, 0)), Frequency: float(or(p.FrequencyPenalty, 0)), KV: unpacked(o.one.transfer),
+	}
+	if status == "incomplete" {
+		a.Incomplete = &incompleteDetails{"max_output_tokens"}
+	}
 	if temperature < 1e-5 { // the greatest logit is taken
-		number("top_p", 1)
-	} else {
-		number("top_p", or(p.TopP, or(o.s.model.defaults.TopP, 1)))
+		a.TopP = 1
 	}
-	b = appendInt(append(b, `,"background":false,"max_output_tokens":`...), o.one.record.maxTokens)
-	b = appendOptional(append(b, `,"max_tool_calls":`...), appendInt, intOf(q.MaxToolCalls))
-	b = append(b, `,"previous_response_id":null,"prompt":null`...)
-	raw("prompt_cache_options", q.CacheOptions)
-	text("prompt_cache_key", q.CacheKey)
-	text("prompt_cache_retention", q.CacheRetention)
-	b = append(b, `,"reasoning":`...)
-	if e := q.Reasoning; e == nil {
-		b = append(b, "null"...)
-	} else {
-		b = appendOptional(append(b, `{"context":`...), appendString, e.Context)
-		b = appendOptional(append(b, `,"effort":`...), appendString, e.Effort)
-		raw("generate_summary", e.Summary)
-		text("mode", e.Mode)
-		raw("summary", e.Short)
-		b = append(b, '}')
+	for _, t := range q.Tools {
+		a.Tools = append(a.Tools, toolOutput{Name: t.Name, Parameters: t.Parameters, Strict: t.Strict, Type: t.Type, Description: t.Description})
 	}
-	text("safety_identifier", q.Safety)
-	b = appendString(append(b, `,"service_tier":`...), or(q.ServiceTier, "auto"))
-	b = appendString(append(b, `,"status":`...), status)
-	b = q.Text.append(append(b, `,"text":`...))
-	b = appendIf(append(b, `,"top_logprobs":`...), o.c.Logprobs, appendInt, int(q.TopLogprobs))
-	b = appendString(append(b, `,"truncation":`...), or(q.Truncation, "disabled"))
-	b = append(b, `,"usage":`...)
-	if ended {
-		b = o.appendUsage(b)
-	} else {
-		b = append(b, "null"...)
+	if o.c.Logprobs {
+		a.TopLogprobs = &q.TopLogprobs
 	}
-	text("user", q.User)
-	number("presence_penalty", or(p.PresencePenalty, 0))
-	number("frequency_penalty", or(p.FrequencyPenalty, 0))
-	b = appendTransfer(append(b, `,"kv_transfer_params":`...), o.one.transfer)
-	return append(b, `,"ec_transfer_params":null,"input_messages":null,"output_messages":null}`...)
+	if one := o.one; ended {
+		a.Output = append(a.Output, o.items...)
+		a.Usage = &responseUsage{
+			Input: len(one.prompt), OfInput: inputDetails{one.cached, one.stored, []int{}, []int{}}, Output: one.count,
+			OfOutput: outputDetails{o.s.reasoningTokens(o.c, []*sequence{one}), 0, []int{}, []int{}}, Total: len(one.prompt) + one.count,
+		}
+	}
+	return a
 }
 
-func (o *responseOutput) appendUsage(b []byte) []byte {
-	one := o.one
-	b = appendInt(append(b, `{"input_tokens":`...), len(one.prompt))
-	b = appendInt(append(b, `,"input_tokens_details":{"cached_tokens":`...), one.cached)
-	b = appendInt(append(b, `,"cache_write_tokens":`...), one.stored)
-	b = append(b, `,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]},"output_tokens":`...)
-	b = appendInt(b, one.count)
-	b = appendInt(append(b, `,"output_tokens_details":{"reasoning_tokens":`...), o.s.reasoningTokens(o.c, []*sequence{one}))
-	b = append(b, `,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":`...)
-	return append(appendInt(b, len(one.prompt)+one.count), '}')
-}
-
-// appendChoice writes tool_choice: without tools it is "none".
-func (q *responsesRequest) appendChoice(b []byte) []byte {
+// choice is tool_choice: without tools it is "none".
+func (q *responsesRequest) choice() any {
 	switch {
 	case q.named != "":
-		return append(appendString(append(b, `{"name":`...), q.named), `,"type":"function"}`...)
+		return struct {
+			Name string `json:"name"`
+			Type string `json:"type"`
+		}{q.named, "function"}
 	case len(q.Tools) == 0:
-		return append(b, `"none"`...)
+		return "none"
 	case absent(q.ToolChoice):
-		return append(b, `"auto"`...)
+		return "auto"
 	}
-	return appendCompact(b, q.ToolChoice)
+	return q.ToolChoice
 }
 
-func (q *responsesRequest) appendTools(b []byte) []byte {
-	b = append(b, '[')
-	for i := range q.Tools {
-		t := &q.Tools[i]
-		b = comma(b, i)
-		b = appendString(append(b, `{"name":`...), t.Name)
-		b = appendCompact(append(b, `,"parameters":`...), t.Parameters)
-		b = appendOptional(append(b, `,"strict":`...), strconv.AppendBool, t.Strict)
-		b = appendString(append(b, `,"type":`...), t.Type)
-		b = appendOptional(append(b, `,"allowed_callers":null,"async":null,"defer_loading":null,"description":`...), appendString, t.Description)
-		b = append(b, `,"output_schema":null}`...)
+// MarshalJSON implements [json.Marshaler]: only a schema has all members.
+func (f *responseFormat) MarshalJSON() ([]byte, error) {
+	if f.Type != "json_schema" {
+		return toJSON(struct {
+			Type string `json:"type"`
+		}{f.Type}), nil
 	}
-	return append(b, ']')
-}
-
-func (t *responseText) append(b []byte) []byte {
-	if t == nil {
-		return append(b, "null"...)
-	}
-	b = append(b, `{"format":`...)
-	switch f := t.Format; {
-	case f == nil:
-		b = append(b, "null"...)
-	case f.Type == "json_schema":
-		b = appendString(append(b, `{"name":`...), f.Name)
-		b = appendCompact(append(b, `,"schema":`...), f.Schema)
-		b = appendOptional(append(b, `,"type":"json_schema","description":`...), appendString, f.Description)
-		b = append(appendOptional(append(b, `,"strict":`...), strconv.AppendBool, f.Strict), '}')
-	default:
-		b = append(appendString(append(b, `{"type":`...), f.Type), '}')
-	}
-	return append(appendOptional(append(b, `,"verbosity":`...), appendString, t.Verbosity), '}')
-}
-
-// appendFloat writes a number as Python does.
-func appendFloat(b []byte, v float64) []byte { return append(b, pythonFloat(v)...) }
-
-// appendCompact writes JSON that was read before. What is empty was not there, and is null.
-func appendCompact(b []byte, raw json.RawMessage) []byte {
-	var out bytes.Buffer
-	if json.Compact(&out, raw) != nil {
-		return append(b, "null"...)
-	}
-	return append(b, out.Bytes()...)
-}
-
-// spacedJSON is JSON as Python writes it, with a space behind each comma and colon. What is no JSON stays as it is.
-func spacedJSON(raw []byte) string {
-	if !json.Valid(raw) {
-		return string(raw)
-	}
-	var b []byte
-	quoted := false
-	for i := 0; i < len(raw); i++ {
-		ch := raw[i]
-		switch {
-		case quoted && ch == '\\':
-			b = append(b, ch)
-			i++
-			ch = raw[i]
-		case ch == '"':
-			quoted = !quoted
-		case quoted:
-		case ch == ' ' || ch == '\n' || ch == '\t' || ch == '\r':
-			continue
-		case ch == ',' || ch == ':':
-			b = append(b, ch)
-			ch = ' '
-		}
-		b = append(b, ch)
-	}
-	return string(b)
+	type plain responseFormat
+	return toJSON((*plain)(f)), nil
 }
 
 // Paths of responses by their ids.

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -142,25 +143,24 @@ func (s *Server) simulate(o *Simulator) {
 	for _, a := range o.Adapters {
 		s.models.adapter.put(&protocol.LoRA{Name: a.Name, Path: a.Path, ID: s.models.adapter.next()})
 	}
-	get, post := http.MethodGet, http.MethodPost
-	for path, r := range map[string]route{
-		"/query":         {get, s.serveQuery},
-		"/v1/embeddings": {post, s.serveStubEmbeddings},
-		"/is_sleeping":   {get, s.asks("is_sleeping", "is_sleeping")},
-	} {
-		s.routes[path] = r
+	own := []route{
+		{"/query", http.MethodGet, always, s.serveQuery},
+		{"/v1/embeddings", http.MethodPost, always, s.serveStubEmbeddings},
+		{"/is_sleeping", http.MethodGet, always, s.asks("is_sleeping", "is_sleeping")},
+	}
+	for _, r := range s.allRoutes() {
+		if r.path == "/sleep" || r.path == "/wake_up" {
+			if !o.Sleeps {
+				r.serve = s.serveHealth
+			}
+			own = append(own, r)
+		}
+	}
+	for _, r := range own {
+		s.routes[r.path] = r
 	}
 	if o.EncoderOnly {
 		delete(s.routes, "/v1/embeddings")
-	}
-	for _, path := range []string{"/sleep", "/wake_up"} {
-		s.routes[path] = s.devRoutes()[path]
-		if !o.Sleeps {
-			s.routes[path] = route{post, func(w http.ResponseWriter, _ *http.Request) *apiError {
-				w.WriteHeader(http.StatusOK)
-				return nil
-			}}
-		}
 	}
 }
 
@@ -171,24 +171,22 @@ func newUUID() string {
 
 // serveQuery is what the bootstrap server of Mooncake's connector answers.
 func (s *Server) serveQuery(w http.ResponseWriter, _ *http.Request) *apiError {
-	b := []byte{'{'}
-	for i, e := range s.opt.Group.Engines() {
-		b = comma(b, i)
-		b = appendString(b, fmt.Sprint(e.Index))
-		b = append(appendString(append(b, `:{"engine_id":`...), s.sim.engineID), '}')
+	answer := object{}
+	for _, e := range s.opt.Group.Engines() {
+		answer = append(answer, member{strconv.Itoa(e.Index), object{{"engine_id", s.sim.engineID}}})
 	}
-	return succeed(w, append(b, '}'))
+	return succeed(w, answer)
 }
 
 // serveStubEmbeddings answers with numbers that follow from the ids of a text.
 func (s *Server) serveStubEmbeddings(w http.ResponseWriter, r *http.Request) *apiError {
 	var q embeddingRequest
-	end, err := readJSON(r, &q)
+	err := readJSON(r, &q)
 	var prompts [][]uint32
 	switch {
 	case err != nil:
 	case absent(q.Input):
-		err = missingField(end, "input")
+		err = missing("input")
 	case q.Dimensions != nil && *q.Dimensions < 1:
 		err = badRequest("dimensions", "dimensions must be at least 1")
 	case q.Dimensions != nil && *q.Dimensions > maxDimensions:
@@ -467,7 +465,7 @@ func (m *message) text(strict bool) (string, *apiError) {
 		return contentText(m.Content, 0)
 	}
 	if json.Unmarshal(m.Content, &parts) != nil {
-		return "", badType("messages: data did not match any variant of untagged enum MessageContent")
+		return "", noContent(0)
 	}
 	var texts []string
 	for _, part := range parts {
@@ -577,12 +575,7 @@ func (m *simulator) makeImage(ctx context.Context) {
 }
 
 // onePixel is a picture, as the part of a content.
-const onePixel = `{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="}}`
-
-// appendText writes a text as a content of parts.
-func appendText(b []byte, text string) []byte {
-	return append(appendString(append(b, `[{"type":"text","text":`...), text), "}]"...)
-}
+var onePixel = json.RawMessage(`{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="}}`)
 
 // callID is the id of a new call of a tool, otherwise where the server is no simulator.
 func (m *simulator) callID(prefix, otherwise string) string {

@@ -3,7 +3,6 @@ package builtin
 import (
 	"encoding/json"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -24,7 +23,7 @@ func (p *params) constrain() *apiError {
 		} `json:"json_schema"`
 	}
 	if err := json.Unmarshal(p.ResponseFormat, &format); err != nil {
-		return badType("response_format: %v", err)
+		return badMember("response_format", err)
 	}
 	switch format.Type {
 	case "text", "":
@@ -32,13 +31,13 @@ func (p *params) constrain() *apiError {
 		p.constraint = anyObject()
 	case "json_schema":
 		if format.Schema == nil || len(format.Schema.Schema) == 0 {
-			return badType("response_format: missing field `json_schema`")
+			return missing("response_format.json_schema")
 		}
 		p.constraint = constraint("json", string(format.Schema.Schema))
 	case "structural_tag":
 		p.constraint = constraint("structural_tag", string(p.ResponseFormat))
 	default:
-		return badType("response_format.type: unknown variant `%s`, expected one of `text`, `json_object`, `json_schema`, `structural_tag`", format.Type)
+		return badBody("response_format.type is %q: want text, json_object, json_schema or structural_tag", format.Type)
 	}
 	return nil
 }
@@ -61,8 +60,6 @@ func oneOf(texts []string) []byte {
 	return b
 }
 
-var constraintOrder = []string{"json", "regex", "choice", "grammar", "json_object", "structural_tag"}
-
 func (p *params) constrainBy(raw json.RawMessage) *apiError {
 	var given struct {
 		JSON       json.RawMessage `json:"json"`
@@ -73,7 +70,7 @@ func (p *params) constrainBy(raw json.RawMessage) *apiError {
 		Choice     []string        `json:"choice"`
 	}
 	if err := json.Unmarshal(raw, &given); err != nil {
-		return badType("structured_outputs: %v", err)
+		return badMember("structured_outputs", err)
 	}
 	var all [][]byte
 	var names []string
@@ -97,11 +94,11 @@ func (p *params) constrainBy(raw json.RawMessage) *apiError {
 	}
 	switch len(all) {
 	case 0:
-		return badRequest("structured_outputs", "invalid structured_outputs: invalid structured outputs params: no structured output constraint specified")
+		return badRequest("structured_outputs", "structured_outputs has no constraint")
 	case 1:
 	default:
-		slices.SortFunc(names, func(a, b string) int { return slices.Index(constraintOrder, a) - slices.Index(constraintOrder, b) })
-		return badRequest("structured_outputs", "invalid structured_outputs: invalid structured outputs params: multiple structured output constraints specified: %s", strings.Join(names, ", "))
+		slices.Sort(names)
+		return badRequest("structured_outputs", "structured_outputs has more than one constraint: %s", strings.Join(names, ", "))
 	}
 	p.constraint = all[0]
 	return nil
@@ -128,12 +125,12 @@ func parseChoice(raw json.RawMessage, tools []tool) (c choice, err *apiError) {
 	case json.Unmarshal(raw, &word) == nil:
 		c.none, c.required = word == "none", word == "required"
 		if !c.none && !c.required && word != "auto" {
-			return c, badType("tool_choice: data did not match any variant of untagged enum ToolChoice")
+			return c, badBody("tool_choice: want auto, none, required, or a function")
 		}
 	case json.Unmarshal(raw, &named) == nil && named.Type == "function" && named.Function.Name != "":
 		c.required, c.name = true, named.Function.Name
 	default:
-		return c, badType("tool_choice: data did not match any variant of untagged enum ToolChoice")
+		return c, badBody("tool_choice: want auto, none, required, or a function")
 	}
 	if c.required && len(tools) == 0 {
 		return c, badRequest("", "tool_choice requires at least one available tool")
@@ -155,35 +152,60 @@ const (
 	callEnd   = "</tool_call>"
 )
 
+// A structuralTag constrains an answer with calls of tools.
+type structuralTag struct {
+	Type   string     `json:"type"`
+	Format tagsFormat `json:"format"`
+}
+
+type tagsFormat struct {
+	Type       string      `json:"type"`
+	Triggers   []string    `json:"triggers"`
+	Tags       []tagFormat `json:"tags"`
+	AtLeastOne bool        `json:"at_least_one"`
+	StopFirst  bool        `json:"stop_after_first"`
+}
+
+type tagFormat struct {
+	Type    string        `json:"type"`
+	Begin   string        `json:"begin"`
+	Content schemaContent `json:"content"`
+	End     string        `json:"end"`
+}
+
+type schemaContent struct {
+	Type   string          `json:"type"`
+	Schema json.RawMessage `json:"json_schema"`
+}
+
 // constrainTools lets the engine write calls of tools whose arguments follow their schemas, as a frontend with the parser "hermes"
 // and --tool-strict-level parameter does.
 func (p *params) constrainTools(c choice, tools []tool, parallel bool) {
-	b := []byte(`{"type":"structural_tag","format":{"type":"triggered_tags","triggers":["` + callBegin + `"],"tags":[`)
+	format := tagsFormat{Type: "triggered_tags", Triggers: []string{callBegin}, AtLeastOne: c.required, StopFirst: c.name != "" || !parallel}
 	for i := range tools {
 		f := &tools[i].Function
 		if c.name != "" && f.Name != c.name {
 			continue
 		}
-		name, _ := json.Marshal(f.Name)
-		for _, line := range []string{"\n", ""} { // a call may stand on lines of its own
-			if b[len(b)-1] == '}' {
-				b = append(b, ',')
-			}
-			b = appendString(append(b, `{"type":"tag","begin":`...), callBegin+line+"{\"name\": "+string(name)+", \"arguments\": ")
-			b = append(b, `,"content":{"type":"json_schema","json_schema":`...)
-			if absent(f.Parameters) {
-				b = append(b, "{}"...)
-			} else {
-				b = append(b, f.Parameters...)
-			}
-			b = appendString(append(b, `},"end":`...), "}"+line+callEnd)
-			b = append(b, '}')
+		content := schemaContent{"json_schema", f.Parameters}
+		if absent(f.Parameters) {
+			content.Schema = json.RawMessage("{}")
+		}
+		for _, line := range []string{"\n", ""} { // a call may be on lines of its own
+			begin := callBegin + line + `{"name": ` + string(toJSON(f.Name)) + `, "arguments": `
+			format.Tags = append(format.Tags, tagFormat{"tag", begin, content, "}" + line + callEnd})
 		}
 	}
-	b = append(b, `],"at_least_one":`...)
-	b = strconv.AppendBool(b, c.required)
-	b = strconv.AppendBool(append(b, `,"stop_after_first":`...), c.name != "" || !parallel)
-	p.constraint = constraint("structural_tag", string(append(b, "}}"...)))
+	p.constraint = constraint("structural_tag", string(toJSON(structuralTag{"structural_tag", format})))
+}
+
+// chosenFunction is a tool_choice, and schemaFormat a response_format.
+func chosenFunction(name string) json.RawMessage {
+	return toJSON(object{{"type", "function"}, {"function", object{{"name", name}}}})
+}
+
+func schemaFormat(schema json.RawMessage) json.RawMessage {
+	return toJSON(object{{"type", "json_schema"}, {"json_schema", object{{"schema", schema}}}})
 }
 
 // A callParser finds calls of tools in a text as it comes.

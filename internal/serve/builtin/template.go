@@ -60,7 +60,7 @@ type function struct {
 	Name        string          `json:"name"`
 	Description *string         `json:"description"`
 	Parameters  json.RawMessage `json:"parameters"`
-	Strict      *bool           `json:"strict"`
+	Strict      *bool           `json:"strict,omitempty"`
 }
 
 // chatTemplate is that of a model.
@@ -108,9 +108,9 @@ func readTemplate(dir string, config json.RawMessage, special map[string]string)
 }
 
 // render writes the prompt of a chat.
-func (s *Server) render(c *chat) (string, *apiError) {
+func (s *Server) render(ctx context.Context, c *chat) (string, *apiError) {
 	if len(c.Messages) == 0 {
-		return "", badRequest("", "messages: Validation error: messages cannot be empty [{\"value\": Array []}]")
+		return "", badRequest("", "messages cannot be empty")
 	}
 	if s.sim != nil && s.opt.Tokenizer.IsWords() {
 		return renderSimple(c)
@@ -118,7 +118,7 @@ func (s *Server) render(c *chat) (string, *apiError) {
 	template := s.model.template
 	switch {
 	case c.Effort != nil && !slices.Contains(efforts, *c.Effort):
-		return "", badType("reasoning_effort: unknown variant `%s`, expected one of `%s`", *c.Effort, strings.Join(efforts, "`, `"))
+		return "", badBody("reasoning_effort is %q: want one of %s", *c.Effort, strings.Join(efforts, ", "))
 	case c.Template != nil && !s.opt.Flags.TrustTemplates:
 		return "", badRequest("", "Chat template is passed with request, but --trust-request-chat-template is not set. Refused request with untrusted chat template.")
 	case c.Template != nil:
@@ -148,7 +148,7 @@ func (s *Server) render(c *chat) (string, *apiError) {
 		args, err := jinja.FromJSON(c.TemplateArgs)
 		d, ok := args.(*jinja.Dict)
 		if err != nil || !ok {
-			return "", badType("chat_template_kwargs: expected a map")
+			return "", badBody("chat_template_kwargs: want an object")
 		}
 		for name, value := range d.All() {
 			vars[name] = value
@@ -174,7 +174,7 @@ func (s *Server) render(c *chat) (string, *apiError) {
 		}
 		vars["tools"] = tools
 	}
-	text, err := template.Run(context.TODO(), vars, time.Now())
+	text, err := template.Run(ctx, vars, time.Now())
 	if err != nil {
 		return "", &apiError{status: http.StatusInternalServerError, message: "failed to submit chat request: chat template error: " + err.Error()}
 	}
@@ -224,14 +224,14 @@ func (s *Server) messageValue(c *chat, at int, parts bool) (*jinja.Dict, *apiErr
 		return nil, err
 	case m.Role == "" || m.Role == "assistant" || m.Role == "function":
 	case m.Content == nil:
-		return nil, badType("messages[%d]: missing field `content`", at)
+		return nil, missing(fmt.Sprintf("messages[%d].content", at))
 	case isNull(m.Content):
 		return nil, noContent(at)
 	}
 	switch m.Role {
 	case "user":
 		if text == "" && images == 0 {
-			return nil, badRequest("", "messages: Validation error: message content cannot be empty [{\"value\": Array [Object {\"role\": String(\"user\"), \"content\": String(\"\")}]}]")
+			return nil, badRequest("", "messages[%d]: the content of a user cannot be empty", at)
 		}
 	case "assistant":
 		if text == "" && m.Reasoning == "" && len(m.ToolCalls) == 0 {
@@ -240,7 +240,7 @@ func (s *Server) messageValue(c *chat, at int, parts bool) (*jinja.Dict, *apiErr
 	case "function":
 		return nil, badRequest("", "Function messages are not supported.")
 	case "":
-		return nil, badType("messages[%d]: missing field `role`", at)
+		return nil, missing(fmt.Sprintf("messages[%d].role", at))
 	}
 	d := &jinja.Dict{}
 	d.Set("role", m.Role)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"strconv"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -32,99 +31,94 @@ type idSampling struct {
 	Logprobs  *int32  `json:"logprobs"`
 }
 
-// appendVersions says which weights made an answer: those of its end.
-func (s *Server) appendVersions(b []byte, q *sequence) []byte {
-	version, _ := s.weights.Load().(string)
-	b = appendString(append(b, `,"weight_versions":[{"version":`...), cmp.Or(version, "default"))
-	b = appendInt(append(b, `,"start":0,"end":`...), q.count)
-	return append(b, "}]"...)
+// generated is the answer to ids.
+type generated struct {
+	ID           string     `json:"request_id"`
+	Choices      []idChoice `json:"choices"`
+	OfPrompt     []object   `json:"prompt_logprobs"`
+	OfPromptIDs  none       `json:"prompt_token_id_logprobs"`
+	PromptIDs    []uint32   `json:"prompt_token_ids"`
+	Placeholders none       `json:"mm_placeholders"`
+	KV           any        `json:"kv_transfer_params"`
+	EC           any        `json:"ec_transfer_params"`
+	Metrics      none       `json:"metrics"`
 }
 
-// noScaleOut refuses requests where these endpoints are not enabled.
-func noScaleOut(http.ResponseWriter, *http.Request) *apiError {
-	return &apiError{
-		status: http.StatusForbidden, kind: "PermissionDeniedError",
-		message: "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
-	}
+type idChoice struct {
+	Index        int             `json:"index"`
+	Logprobs     *idLogprobs     `json:"logprobs"`
+	FinishReason string          `json:"finish_reason"`
+	StopReason   any             `json:"stop_reason"`
+	IDs          []uint32        `json:"token_ids"`
+	Experts      none            `json:"routed_experts"`
+	Mask         none            `json:"sampling_mask"`
+	Versions     []weightVersion `json:"weight_versions"`
+}
+
+// generatedEvent is a part of a stream.
+type generatedEvent struct {
+	ID        string    `json:"request_id"`
+	Choices   []idDelta `json:"choices"`
+	Usage     *usage    `json:"usage,omitempty"`
+	PromptIDs []uint32  `json:"prompt_token_ids,omitzero"`
+}
+
+type idDelta struct {
+	Index        int             `json:"index"`
+	Logprobs     *idLogprobs     `json:"logprobs,omitempty"`
+	FinishReason string          `json:"finish_reason,omitempty"`
+	IDs          []uint32        `json:"token_ids"`
+	Versions     []weightVersion `json:"weight_versions,omitempty"`
+}
+
+// weightVersion is which weights made the tokens of an answer.
+type weightVersion struct {
+	Version string `json:"version"`
+	Start   int    `json:"start"`
+	End     int    `json:"end"`
+}
+
+// weightVersions are those of the end of an answer.
+func (s *Server) weightVersions(q *sequence) []weightVersion {
+	version, _ := s.weights.Load().(string)
+	return []weightVersion{{cmp.Or(version, "default"), 0, q.count}}
 }
 
 func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) *apiError {
 	var q generateRequest
-	end, err := readJSON(r, &q)
-	if err != nil {
+	if err := readJSON(r, &q); err != nil {
 		return err
 	}
 	id := requestID(r, q.RequestID)
 	if q.Sampling != nil {
 		q.Sampling.rank, q.Sampling.cacheThreshold = wantedRank(r), s.sim.wantsThreshold(r)
 	}
-	g, err := s.fromIDs(r.Context(), &q, id, end)
+	g, err := s.fromIDs(r.Context(), &q, id)
 	if err != nil {
 		return err
 	}
 	defer g.close()
-	a := s.newAnswer(w, id, "", "", 0)
-	defer a.release()
 	if q.Stream {
-		s.streamIDs(r, g, &q, a)
+		a := newAnswer(w)
+		defer a.release()
+		s.streamIDs(r, g, &q, a, id)
 		return nil
 	}
 	if err := g.whole(r.Context()); err != nil {
 		return err
 	}
 	one := g.all[0]
-	b := appendString(append(a.b, `{"request_id":`...), id)
-	b = append(b, `,"choices":[{"index":0,"logprobs":`...)
+	choice := idChoice{FinishReason: one.finishReason(), StopReason: one.stop.value(), IDs: idsIf(true, one.tokens), Versions: s.weightVersions(one)}
 	if q.Sampling.Logprobs != nil {
-		b = append(b, `{"content":[`...)
-		for _, table := range one.table {
-			b = appendIDLogprobs(b, table)
-		}
-		b = append(b, "]}"...)
-	} else {
-		b = append(b, "null"...)
+		choice.Logprobs = newIDLogprobs(one.table...)
 	}
-	b = appendString(append(b, `,"finish_reason":`...), one.finishReason())
-	b = one.stop.append(append(b, `,"stop_reason":`...))
-	b = appendIDs(append(b, `,"token_ids":`...), one.tokens)
-	b = s.appendVersions(append(b, `,"routed_experts":null,"sampling_mask":null`...), one)
-	b = s.appendPromptLogprobs(append(b, `}],"prompt_logprobs":`...), &q.Sampling.params, one)
-	b = appendIf(append(b, `,"prompt_token_id_logprobs":null,"prompt_token_ids":`...), q.ReturnIDs, appendIDs, one.prompt)
-	b = appendTransfer(append(b, `,"mm_placeholders":null,"kv_transfer_params":`...), one.transfer)
-	b = appendTransfer(append(b, `,"ec_transfer_params":`...), s.sim.encoded(q.hashes()))
-	a.b = append(b, `,"metrics":null}`...)
-	return succeed(w, a.b)
+	return succeed(w, &generated{
+		ID: id, Choices: []idChoice{choice}, OfPrompt: s.promptLogprobs(&q.Sampling.params, one), PromptIDs: idsIf(q.ReturnIDs, one.prompt),
+		KV: unpacked(one.transfer), EC: unpacked(s.sim.encoded(q.hashes())),
+	})
 }
 
-// appendIDLogprobs writes an object for each row of a table. Tokens are named by their ids.
-func appendIDLogprobs(b []byte, t *protocol.Logprobs) []byte {
-	token := func(at int, rank int64) {
-		b = strconv.AppendUint(append(b, `{"token_id":`...), uint64(t.TokenIDs[at]), 10)
-		b = appendLogprob(append(b, `,"logprob":`...), t.Values[at])
-		b = strconv.AppendInt(append(b, `,"rank":`...), rank, 10)
-	}
-	for row := range t.Rows() {
-		if b[len(b)-1] != '[' {
-			b = append(b, ',')
-		}
-		first := row * t.Width
-		token(first, t.Ranks[row])
-		b = append(b, `,"top_logprobs":[`...)
-		for i, at := range candidates(t, row, t.Width) {
-			rank := t.Ranks[row]
-			if i > 0 {
-				rank = int64(i)
-				b = append(b, ',')
-			}
-			token(at, rank)
-			b = append(b, '}')
-		}
-		b = append(b, "]}"...)
-	}
-	return b
-}
-
-func (s *Server) fromIDs(ctx context.Context, q *generateRequest, id, end string) (*generation, *apiError) {
+func (s *Server) fromIDs(ctx context.Context, q *generateRequest, id string) (*generation, *apiError) {
 	if s.sim != nil {
 		if err := s.sim.checkIDs(q); err != nil {
 			return nil, err
@@ -132,9 +126,9 @@ func (s *Server) fromIDs(ctx context.Context, q *generateRequest, id, end string
 	}
 	switch {
 	case q.IDs == nil:
-		return nil, missingField(end, "token_ids")
+		return nil, missing("token_ids")
 	case q.Sampling == nil:
-		return nil, missingField(end, "sampling_params")
+		return nil, missing("sampling_params")
 	case len(q.IDs) == 0:
 		return nil, badRequest("token_ids", "token_ids must contain at least one token ID.")
 	case !absent(q.Features) && s.sim == nil:
@@ -166,43 +160,26 @@ func (s *Server) fromIDs(ctx context.Context, q *generateRequest, id, end string
 	return s.generate(ctx, p, id, [][]uint32{q.IDs}, s.models.adapter.find(p.Model))
 }
 
-func (s *Server) streamIDs(r *http.Request, g *generation, q *generateRequest, a *answer) {
+func (s *Server) streamIDs(r *http.Request, g *generation, q *generateRequest, a *answer, id string) {
 	a.stream()
-	a.head = appendString(append(a.head[:0], `data: {"request_id":`...), a.id)
-	a.head = append(a.head, `,"choices":[`...)
-	first := q.ReturnIDs
+	event := generatedEvent{ID: id, Choices: make([]idDelta, 1), PromptIDs: idsIf(q.ReturnIDs, g.all[0].prompt)}
 	g.streamed(r.Context(), a, func(one *sequence, p *piece, _ string) {
 		if one.finish == protocol.FinishError || len(p.ids) == 0 && !one.ended {
 			return
 		}
-		a.event(0)
+		d := idDelta{IDs: idsIf(true, p.ids)}
 		if q.Sampling.Logprobs != nil && p.logprobs != nil {
-			a.b = append(a.b, `,"logprobs":{"content":[`...)
-			a.b = append(appendIDLogprobs(a.b, p.logprobs), "]}"...)
+			d.Logprobs = newIDLogprobs(p.logprobs)
 		}
 		if one.ended {
-			a.b = appendString(append(a.b, `,"finish_reason":`...), one.finishReason())
+			d.FinishReason, d.Versions = one.finishReason(), s.weightVersions(one)
 		}
-		a.b = appendIDs(append(a.b, `,"token_ids":`...), p.ids)
-		if one.ended {
-			a.b = s.appendVersions(a.b, one)
-		}
-		a.b = append(a.b, "}]"...)
-		if q.Sampling.continuous {
-			u := one.soFar()
-			a.b = u.append(append(a.b, `,"usage":`...))
-		}
-		if first {
-			a.b = appendIDs(append(a.b, `,"prompt_token_ids":`...), one.prompt)
-			first = false
-		}
-		a.end(nil)
+		event.Choices[0], event.Usage = d, one.soFar()
+		a.event("", &event)
+		event.PromptIDs = nil
 	}, func() {
 		if q.Sampling.usage {
-			a.lastUsage(g.usage())
+			a.event("", &generatedEvent{ID: id, Choices: []idDelta{}, Usage: g.usage()})
 		}
 	})
 }
-
-// tokenName is how an id stands for a token where nothing is decoded.
-func tokenName(id uint32) string { return "token_id:" + strconv.FormatUint(uint64(id), 10) }

@@ -87,14 +87,13 @@ var importRules = map[string][]string{
 	"internal/upstream/extract":  {"compat", "internal/wire", "internal/upstream/pypi"},
 	"internal/upstream/wirediff": {"compat", "internal/report/page", "internal/report/sarif", "internal/wire"},
 	"internal/upstream/drift": {
-		"player", "compat", "manifest", "conformance", "internal/check", "internal/frontends", "internal/wire/protocol", "internal/capture",
+		"player", "compat", "manifest", "conformance", "internal/check", "internal/frontends", "internal/wire/protocol", "internal/capture", "internal/forge/github",
 		"internal/report", "internal/upstream",
 	},
 	"internal/upstream/adopt": {
 		"conformance", "manifest", "compat", "internal/capture/target", "internal/upstream/pinned", "internal/upstream/wirediff",
 		"internal/wire/protocol",
 	},
-	"internal/upstream/canary":     {"compat", "internal/forge/github"},
 	"internal/upstream/acceptance": {"compat", "internal/check", "internal/frontends", "internal/wire", toml},
 
 	"internal/capture": {

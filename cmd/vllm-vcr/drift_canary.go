@@ -6,16 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 
-	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
-	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
-	"github.com/vllm-vcr/conformance/internal/forge/github"
-	"github.com/vllm-vcr/conformance/internal/upstream/canary"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -58,97 +54,49 @@ func newDriftIssuesCommand(env *environment) *cobra.Command {
 	return cmd
 }
 
-// rowLine is what a line of a row is called: it is part of a path and of the key of an issue.
-var rowLine = lazyregexp.New(`^([0-9]+\.[0-9]+|[a-z]+)$`)
-
-// readRows reads what drift releases printed.
-func readRows(text string) ([]canary.Release, error) {
-	var rows []canary.Release
-	if err := json.Unmarshal([]byte(text), &rows); err != nil {
-		return nil, fmt.Errorf("--matrix: want the output of drift releases: %w", err)
-	}
-	if len(rows) == 0 {
-		return nil, errors.New("--matrix has no release: want the output of drift releases")
-	}
-	for i, r := range rows {
-		if !rowLine().MatchString(r.Line) {
-			return nil, fmt.Errorf("--matrix: line %q in row %d: want a line such as 0.33, or nightly", r.Line, i)
-		}
-		if slices.ContainsFunc(rows[:i], func(other canary.Release) bool { return other.Line == r.Line }) {
-			return nil, fmt.Errorf("--matrix: line %s is given twice", r.Line)
-		}
-	}
-	return rows, nil
-}
-
-// runDriftIssues brings every issue to its state. One that fails does not keep the others from it.
 func runDriftIssues(ctx context.Context, env *environment, dir string, opts driftIssuesOptions) error {
-	rows, err := readRows(opts.matrix)
+	rows, err := drift.ParseRows(opts.matrix)
 	if err != nil {
-		return err
+		return fmt.Errorf("--matrix: %w", err)
 	}
 	client, err := newGitHubClient(env, opts.dryRun)
 	if err != nil {
 		return err
 	}
-	wanted, err := wantedIssues(ctx, env, client, dir, rows, opts.labels)
+	folder, err := os.OpenRoot(dir) // a link in it leads nowhere else
 	if err != nil {
 		return err
 	}
-	var failed []error
-	result := issuesJSON{Schema: schemaOf("drift-issues"), DryRun: opts.dryRun, Issues: []issueJSON{}}
-	for _, issue := range wanted {
-		done, err := client.EnsureIssue(ctx, issue)
-		result.Issues = append(result.Issues, issueResult(issue.Key, done, err))
-		if err != nil {
-			failed = append(failed, fmt.Errorf("issue %s: %w", issue.Key, githubFailure(ctx, err)))
-			continue
-		}
-		if opts.json {
-			continue
-		}
-		if err := printOutcomeText(env, issue.Key+": issue", done, opts.dryRun); err != nil {
+	defer folder.Close()
+	unread := func(row drift.Row, err error) { env.printErr("vllm-vcr: line " + row.Line + ": " + err.Error()) }
+	results, err := drift.SyncIssues(ctx, client, folder.FS(), rows, opts.labels, unread)
+	if err != nil {
+		return githubFailure(ctx, err)
+	}
+	if opts.json {
+		document := struct {
+			Schema string              `json:"schema"`
+			DryRun bool                `json:"dry_run"`
+			Issues []drift.IssueResult `json:"issues"`
+		}{schemaOf("drift-issues"), opts.dryRun, results}
+		if err := jsonout.Write(env.stdout, document); err != nil {
 			return err
 		}
 	}
-	if opts.json {
-		if err := jsonout.Write(env.stdout, result); err != nil {
-			return err
+	var failed []error
+	for _, r := range results {
+		if r.Err != nil {
+			failed = append(failed, fmt.Errorf("issue %s: %w", r.Key, githubFailure(ctx, r.Err)))
+		} else if !opts.json {
+			if err := printOutcomeText(env, r.Key+": issue", r.Outcome, opts.dryRun); err != nil {
+				return err
+			}
 		}
 	}
 	if err := errors.Join(failed...); err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
 	return nil
-}
-
-// wantedIssues are the issues that there should be, and those that should be no more.
-func wantedIssues(
-	ctx context.Context, env *environment, client *github.Client, dir string, rows []canary.Release, labels []string,
-) ([]github.Issue, error) {
-	folder, err := os.OpenRoot(dir) // a link in it leads nowhere else
-	if err != nil {
-		return nil, err
-	}
-	defer folder.Close()
-	var wanted []github.Issue
-	for _, row := range rows {
-		verdict, err := canary.Read(folder.FS(), row)
-		if err != nil {
-			env.printErr("vllm-vcr: line " + row.Line + ": " + err.Error())
-		}
-		wanted = append(wanted, canary.Issue(row, verdict, labels))
-	}
-	keys, err := client.OpenKeys(ctx, canary.KeyPrefix)
-	if err != nil {
-		return nil, githubFailure(ctx, err)
-	}
-	for _, key := range keys {
-		if !slices.ContainsFunc(wanted, func(i github.Issue) bool { return i.Key == key }) {
-			wanted = append(wanted, canary.Unwatched(key))
-		}
-	}
-	return wanted, nil
 }
 
 // driftReleasesOptions are the flags of drift releases.
@@ -191,25 +139,16 @@ func runDriftReleases(ctx context.Context, env *environment, opts driftReleasesO
 	if err != nil {
 		return err
 	}
-	index := &pypi.Index{URL: opts.index, Log: env.log}
-	published, err := index.Releases(ctx, "vllm")
+	published, _, err := drift.Published(ctx, &pypi.Index{URL: opts.index, Log: env.log})
 	if err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
-	var known []compat.Release
-	for _, r := range published {
-		v, err := compat.ParseVersion(r.Version)
-		if err != nil {
-			return exitError{conformance.ExitInfra, err}
-		}
-		known = append(known, compat.Release{Version: v, Yanked: r.Yanked})
-	}
-	rows, err := canary.Releases(matrix, known, opts.nightly)
+	rows, err := drift.Rows(matrix, published, opts.nightly)
 	if err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
 	if opts.outputs {
-		adopt, err := json.Marshal(canary.ToAdopt(rows))
+		adopt, err := json.Marshal(drift.ToAdopt(rows))
 		if err != nil {
 			return err
 		}

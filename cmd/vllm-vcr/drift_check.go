@@ -7,11 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"os"
-	"path"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -22,20 +19,12 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/base/filedigest"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
-	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
-	"github.com/vllm-vcr/conformance/internal/upstream/extract"
-	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
-	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 	"github.com/vllm-vcr/conformance/manifest"
 )
-
-// nightlyIndex is where the main branch of vLLM is built to.
-const nightlyIndex = "https://wheels.vllm.ai/nightly"
 
 // driftOptions are the flags of drift check.
 type driftOptions struct {
@@ -84,7 +73,7 @@ func newDriftCheckCommand(env *environment) *cobra.Command {
 
 func (opts *driftOptions) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&opts.pre, "pre", false, "let the newest release be a release candidate")
-	flags.BoolVar(&opts.nightly, "nightly", false, "check the newest build of the main branch, or the build VERSION; the index is --index, else "+nightlyIndex)
+	flags.BoolVar(&opts.nightly, "nightly", false, "check the newest build of the main branch, or the build VERSION; the index is --index, else "+drift.NightlyIndex)
 	flags.StringVar(&opts.index, "index", "", indexUsage)
 	flags.StringVar(&opts.frontend, "frontend", "", "check this vllm-rs `FILE` instead of one from the index; before 0.29, give VERSION too")
 	flags.StringSliceVar(&opts.layers, "layers", layerNames(), "layers to check")
@@ -144,17 +133,14 @@ func (opts *driftOptions) check(args []string) error {
 	return nil
 }
 
-// A driftRun is one check: what is looked at, as far as it is known, and what came out.
+// A driftRun is one check: what is checked, as far as it is known, and what came out.
 type driftRun struct {
 	flags   driftOptions
 	matrix  *compat.Matrix
 	mf      *manifest.Manifest
 	cache   string // folder
-	subject driftSubject
-	line    compat.Line // that the release is judged as
-	own     bool        // it is its own
-
-	failed  error // why there is no release to look at
+	subject drift.Subject
+	failed  error // why there is no release to check
 	result  drift.Result
 	started time.Time
 }
@@ -167,7 +153,7 @@ func runDriftCheck(ctx context.Context, env *environment, opts driftOptions, arg
 	if err := run.flags.store.resolve(env, &run.flags.in); err != nil {
 		return err
 	}
-	err := run.name(args)
+	request, err := run.request(args)
 	if err != nil {
 		return err
 	}
@@ -179,12 +165,12 @@ func runDriftCheck(ctx context.Context, env *environment, opts driftOptions, arg
 	if err != nil {
 		return err
 	}
-	if run.failed = chooseSubject(ctx, env, run); run.failed != nil {
-		run.result.Verdict = drift.Unknown
+	if run.subject, run.failed = drift.Choose(ctx, request, run.matrix, run.mf, env.log); run.failed != nil {
+		run.result.Verdict, run.result.Frontend = drift.Unknown, run.subject.Local
 	} else if run.result, err = checkRelease(ctx, env, run, live); err != nil {
 		return err
 	}
-	r, err := newDriftReport(env, run)
+	r, err := newDriftReport(env, run, request)
 	if err != nil {
 		return err
 	}
@@ -205,26 +191,12 @@ func checkRelease(ctx context.Context, env *environment, run *driftRun, live dri
 		wanted = append(wanted, drift.LayerName(name))
 	}
 	check := drift.Check{
-		Build: run.subject.build, Line: run.line, Own: run.own, Layers: wanted, Live: live, VCR: self, BootTimeout: opts.bootTimeout,
-		Source: run.subject.source, Cache: run.cache,
-		Frontend: func(ctx context.Context) (drift.Frontend, error) {
-			return drift.Fetch(ctx, run.subject.source, run.cache, env.log)
-		},
-		Extract: func(ctx context.Context) (extract.Result, error) {
-			request := extract.Request{Name: run.subject.source.Path}
-			if request.Name == "" {
-				request.Wheel, request.Index = &run.subject.source.File, run.subject.source.Index.URL
-			}
-			return extract.Read(ctx, request, env.log)
-		},
+		Subject: run.subject, Layers: wanted, Live: live, VCR: self, BootTimeout: opts.bootTimeout, Cache: run.cache,
 		Step: func(layer drift.LayerName, step string) { steps.show(string(layer), step) },
 		Engines: drift.Engines{Mode: drift.EngineMode(opts.engine), Options: cpuengine.Options{
 			Dir: opts.peers, Index: opts.index, Log: env.log,
-			Progress: func(step string) { steps.show("engine "+run.subject.build.String(), step) },
+			Progress: func(step string) { steps.show("engine "+run.subject.Build.String(), step) },
 		}},
-	}
-	if local := run.subject.frontend; local.Binary != "" { // it has no sources beside it
-		check.Frontend, check.Extract = func(context.Context) (drift.Frontend, error) { return local, nil }, nil
 	}
 	return check.Run(ctx), nil
 }
@@ -259,29 +231,23 @@ func liveLayers(env *environment, run *driftRun) (live drift.Live, err error) {
 	return live, err
 }
 
-func (run *driftRun) chooseLine() (err error) {
-	run.line, run.own, err = drift.LineFor(run.matrix, run.mf, run.subject.build.Version)
-	return err
-}
-
-// A driftSubject is the release that is looked at.
-type driftSubject struct {
-	build    compat.Build
-	wheel    string // path or URL, if it was named so
-	uploaded time.Time
-	source   pinned.Source  // of its wheel; none beside a local frontend
-	frontend drift.Frontend // a local one
-}
-
-// known reports whether the release has a name yet.
-func (s *driftSubject) known() bool { return s.build != (compat.Build{}) }
-
-// String is the name of the release, or "".
-func (s *driftSubject) String() string {
-	if !s.known() {
-		return ""
+// request is what the arguments and flags name.
+func (run *driftRun) request(args []string) (drift.Request, error) {
+	r := drift.Request{
+		Index: run.flags.index, Nightly: run.flags.nightly, Candidates: run.flags.pre, Frontend: run.flags.frontend,
 	}
-	return s.build.String()
+	var err error
+	switch {
+	case len(args) == 0:
+	case isWheel(args[0]):
+		r.Wheel = args[0]
+	case r.Nightly:
+		r.Build, err = compat.ParseBuild(args[0])
+	default:
+		matrix, _ := loadCompat(run.flags.in.compat) // its diagnostics are printed when it is used
+		r.Build.Version, err = compat.ParseVersion(releaseNamed(args[0], matrix))
+	}
+	return r, err
 }
 
 // isWheel reports whether an argument names a wheel, by a URL or a path, rather than a version.
@@ -289,171 +255,15 @@ func isWheel(arg string) bool { return isURL(arg) || strings.HasSuffix(arg, ".wh
 
 func isURL(arg string) bool { return strings.Contains(arg, "://") }
 
-// name takes the argument of the command.
-func (run *driftRun) name(args []string) (err error) {
-	if len(args) == 0 {
-		return nil
-	}
-	if isWheel(args[0]) {
-		run.subject.wheel = args[0]
-		return nil
-	}
-	if run.flags.nightly {
-		run.subject.build, err = compat.ParseBuild(args[0])
-		return err
-	}
-	matrix, _ := loadCompat(run.flags.in.compat) // its diagnostics are printed when it is used
-	version, err := compat.ParseVersion(releaseNamed(args[0], matrix))
-	run.subject.build = compat.Build{Version: version}
-	return err
-}
-
-// chooseSubject finds the release to look at, and the line that it is judged as.
-func chooseSubject(ctx context.Context, env *environment, run *driftRun) error {
-	choose := chooseRelease
-	switch {
-	case run.flags.frontend != "":
-		choose = chooseLocalFrontend
-	case run.subject.wheel != "":
-		choose = chooseWheel
-	}
-	ctx, cancel := extract.Limited(ctx)
-	defer cancel()
-	return choose(ctx, env, run)
-}
-
-// chooseLocalFrontend takes the binary of --frontend.
-func chooseLocalFrontend(ctx context.Context, env *environment, run *driftRun) error {
-	path, err := filepath.Abs(run.flags.frontend)
-	if err != nil {
-		return err
-	}
-	s := &run.subject
-	s.frontend.Binary = path
-	if s.frontend.SHA256, err = filedigest.SHA256(path); err != nil {
-		return fmt.Errorf("--frontend: %w", err)
-	}
-	run.result.Frontend = s.frontend
-	if !s.known() {
-		if s.build, err = releaseOf(ctx, path); err != nil {
-			return err
-		}
-	}
-	return run.chooseLine()
-}
-
-// releaseOf is the release that a binary says it is of.
-func releaseOf(ctx context.Context, binary string) (compat.Build, error) {
-	if err := drift.Runs(ctx, binary); err != nil {
-		return compat.Build{}, err
-	}
-	version, err := vllmrs.Version(ctx, binary)
-	if err != nil {
-		return compat.Build{}, fmt.Errorf("--frontend: the release of the binary is not known: give it, as in drift check VERSION: %w", err)
-	}
-	build, err := compat.ParseBuild(version)
-	if err != nil {
-		return build, fmt.Errorf("--frontend: the binary does not report a release: give it, as in drift check VERSION: %w", err)
-	}
-	return build, nil
-}
-
-// chooseWheel takes a wheel that was named by its path or its URL.
-func chooseWheel(ctx context.Context, env *environment, run *driftRun) error {
-	s := &run.subject
-	s.source = pinned.Source{Path: s.wheel}
-	if isURL(s.wheel) {
-		u, err := url.Parse(s.wheel)
-		if err != nil {
-			return fmt.Errorf("the URL of the wheel is of no use: want https")
-		}
-		file := pypi.File{Name: path.Base(u.Path), URL: s.wheel}
-		if digest, ok := strings.CutPrefix(u.Fragment, "sha256="); ok { // as pip has it
-			file.SHA256 = strings.ToLower(digest)
-		}
-		s.source = pinned.Source{Index: &pypi.Index{Log: env.log}, File: file}
-	}
-	wheel, err := s.source.Open(ctx)
-	if err != nil {
-		return err
-	}
-	defer wheel.Close()
-	version, err := wheel.Version()
-	if err != nil {
-		return err
-	}
-	if s.build, err = compat.ParseBuild(version); err != nil {
-		return fmt.Errorf("wheel %s: %w", wheel.File.Name, err)
-	}
-	return run.chooseLine()
-}
-
-// chooseRelease takes a release of the index.
-func chooseRelease(ctx context.Context, env *environment, run *driftRun) error {
-	index := &pypi.Index{URL: run.flags.index, Log: env.log}
-	if run.flags.nightly {
-		index.URL = cmp.Or(index.URL, nightlyIndex)
-	}
-	release, err := run.release(ctx, index)
-	if err != nil {
-		return err
-	}
-	s := &run.subject
-	s.uploaded = release.Uploaded
-	if s.build, err = compat.ParseBuild(release.Version); err != nil {
-		return err
-	}
-	if err := run.chooseLine(); err != nil {
-		return err
-	}
-	// Elsewhere too its sources can be read; that its programs do not run there, their layers say.
-	wheel, err := release.Wheel("linux", runtime.GOARCH)
-	if err != nil {
-		return fmt.Errorf("package index %s: %w", index.Where(), err)
-	}
-	s.source = pinned.Source{Index: index, File: wheel}
-	return nil
-}
-
-// release is the one that was named, else the newest.
-func (run *driftRun) release(ctx context.Context, index *pypi.Index) (release pypi.Release, err error) {
-	list := index.Releases
-	if run.flags.nightly {
-		list = index.ReleasesAndBuilds
-	}
-	releases, err := list(ctx, "vllm")
-	if err != nil {
-		return release, err
-	}
-	switch {
-	case run.subject.known():
-		release, err = drift.Find(releases, run.subject.build)
-	case run.flags.nightly:
-		release, err = drift.NewestBuild(releases)
-	default:
-		release, err = drift.Newest(releases, run.flags.pre)
-	}
-	if err != nil {
-		err = fmt.Errorf("package index %s: %w", index.Where(), err)
-	}
-	return release, err
-}
-
 // bodyLimit is how long the text of an issue may be, in bytes: GitHub refuses more than 65,536 characters.
 const bodyLimit = 60_000
 
 // newDriftReport is the report on a check, with those of all cases that ran.
-func newDriftReport(env *environment, run *driftRun) (*drift.Report, error) {
-	opts, s := &run.flags, &run.subject
+func newDriftReport(env *environment, run *driftRun, request drift.Request) (*drift.Report, error) {
+	opts := &run.flags
 	r := &drift.Report{
-		Build: s.build, Uploaded: s.uploaded, Wheel: cmp.Or(s.source.File.Name, filepath.Base(s.wheel)),
-		Compat: run.matrix.File, Line: run.line, Own: run.own, Failed: run.failed, Result: run.result, Took: time.Since(run.started),
-	}
-	if s.known() && opts.frontend == "" && s.wheel == "" {
-		r.Repeat = s.String()
-		if opts.nightly {
-			r.Repeat += " --nightly"
-		}
+		Subject: run.subject, Repeat: request.Repeat(run.subject.Build), Compat: run.matrix.File, Failed: run.failed,
+		Result: run.result, Took: time.Since(run.started),
 	}
 	in := conformOptions{in: opts.in, store: opts.store, enforce: string(conformance.EnforceAll)}
 	in.plan.expectations = opts.expectations

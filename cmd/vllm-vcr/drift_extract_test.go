@@ -65,7 +65,7 @@ func TestDriftExtract(t *testing.T) {
 		{"a folder without the module of the wire", []string{nothing}, conformance.ExitInfra, nil, []string{
 			"not read: class EngineCoreRequest: there is no module vllm.v1.engine: ", "release 0.33.0 could not be read completely: 18 parts",
 		}},
-		{"a version that the sources contradict", []string{"--version", "0.34.0", tinyRelease}, conformance.ExitInfra, nil, []string{
+		{"a version that the sources contradict", []string{"--vllm-version", "0.34.0", tinyRelease}, conformance.ExitInfra, nil, []string{
 			"it is of release 0.34.0, and its vllm/_version.py of 9.9.0+cpu: one of them is wrong",
 		}},
 		{"a yanked release", []string{"--index", index, "0.32.0"}, conformance.ExitInfra, nil, []string{"release 0.32.0: it was yanked (no reason is given): ", "pass --yanked"}},
@@ -73,7 +73,7 @@ func TestDriftExtract(t *testing.T) {
 		{"no release", []string{"--index", index, "0.99.0"}, conformance.ExitInfra, nil, []string{"has no release 0.99.0"}},
 		{"another format", []string{"--format", "yaml", tinyRelease}, conformance.ExitUsage, nil, []string{`--format "yaml": want json or text`}},
 		{"no name", []string{"newest"}, conformance.ExitUsage, nil, []string{`"newest" is not a version, and there is no such file`}},
-		{"no argument", nil, conformance.ExitUsage, nil, []string{"the argument WHEEL|VERSION|DIR|URL is missing"}},
+		{"no argument", nil, conformance.ExitUsage, nil, []string{"accepts 1 arg(s), received 0"}},
 		{"an output that cannot be written", []string{tinyRelease, "-o", t.TempDir()}, conformance.ExitInfra, nil, []string{"is a directory"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -46,7 +46,10 @@ func TestDriftReleases(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			outputs := filepath.Join(t.TempDir(), "outputs")
 			env := func(name string) (string, bool) {
-				return outputs, name == "GITHUB_OUTPUT"
+				if name == "GITHUB_OUTPUT" {
+					return outputs, true
+				}
+				return "", false
 			}
 			var stdout, stderr bytes.Buffer
 			args := append([]string{"drift", "releases", "--index=" + index + "/simple", "--compat", matrix, "--manifest", manifest, "--github-output"}, test.args...)

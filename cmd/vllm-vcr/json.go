@@ -13,7 +13,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
-	"github.com/vllm-vcr/conformance/internal/forge/github"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -267,24 +266,6 @@ type engineJSON struct {
 	cpuengine.Engine
 	LockFile string `json:"lock_file,omitempty"`
 	Wheels   int    `json:"wheels,omitempty"`
-}
-
-// issuesJSON are the issues that drift issues keeps.
-type issuesJSON struct {
-	Schema string      `json:"schema"`
-	DryRun bool        `json:"dry_run"`
-	Issues []issueJSON `json:"issues"`
-}
-
-type issueJSON struct {
-	Key string `json:"key"`
-	github.Outcome
-	Error string `json:"error,omitempty"`
-}
-
-func issueResult(key string, done github.Outcome, err error) issueJSON {
-	done.Notes = append([]string{}, done.Notes...)
-	return issueJSON{key, done, errorText(err)}
 }
 
 // playedJSON is how play answered the requests of a session.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/upstream/canary"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
 
 // TestActCanary runs the first two jobs of the workflow canary as they are written, for one line of the package index. What
@@ -27,7 +27,7 @@ func TestActCanary(t *testing.T) {
 	if o.jobs["canary/releases"] != "success" || o.jobs["canary/check 0.33"] != "success" {
 		t.Errorf("jobs %v:\n%s", o.jobs, o.log)
 	}
-	verdict, err := canary.Read(os.DirFS(filepath.Join(c.standins, "artifacts")), canary.Release{Line: "0.33"})
+	verdict, err := drift.ReadOutputs(os.DirFS(filepath.Join(c.standins, "artifacts")), drift.Row{Line: "0.33"})
 	if err != nil {
 		t.Fatal(err)
 	}

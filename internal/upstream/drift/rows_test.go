@@ -1,4 +1,4 @@
-package canary_test
+package drift_test
 
 import (
 	"strings"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/internal/upstream/canary"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
 
 // window is one of the tags, by line.
@@ -66,7 +66,7 @@ func TestReleases(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			rows, err := canary.Releases(matrix(test.matrix...), published(t, test.published), test.nightly)
+			rows, err := drift.Rows(matrix(test.matrix...), published(t, test.published), test.nightly)
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) {
 					t.Fatalf("got %v, want it to contain %q", err, test.err)
@@ -81,7 +81,7 @@ func TestReleases(t *testing.T) {
 					t.Errorf("row %+v is checked as %s", r, r.Check)
 				}
 			}
-			for _, r := range canary.ToAdopt(rows) {
+			for _, r := range drift.ToAdopt(rows) {
 				adopt = append(adopt, r.Line)
 			}
 			require.NoDiff(t, cmp.Diff(test.want, strings.Join(got, " ")), "rows (-want +got)")

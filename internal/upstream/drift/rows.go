@@ -1,12 +1,16 @@
-package canary
+package drift
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
 // A Kind says why a release is looked at.
@@ -21,19 +25,19 @@ const (
 	Nightly   Kind = "nightly"   // a build of the main branch
 )
 
-// A Release is one that is looked at: a row of a job matrix.
-type Release struct {
+// A Row is a release that is checked every night: a row of a job matrix.
+type Row struct {
 	Line    string `json:"line"`    // or the name of a tracker: there is one row of each
 	Version string `json:"version"` // "0.33.1"; "" of the tracker nightly
 	Kind    Kind   `json:"kind"`
 	Check   string `json:"check"` // argument of drift check
 }
 
-// Releases returns what is to be looked at: of each line of the compat matrix, and of each newer one, the newest release that
+// Rows returns what is to be looked at: of each line of the compat matrix, and of each newer one, the newest release that
 // was not yanked; the newest candidate if no release is newer; and the nightly build, if it is wanted. The newest come
 // first. A line that nothing is published of is looked at as the release it stands for, so that this is found out. A line
 // goes back to an older release only from one that was yanked: a list may lack what is newer.
-func Releases(matrix *compat.Matrix, published []compat.Release, nightly bool) ([]Release, error) {
+func Rows(matrix *compat.Matrix, published []compat.Release, nightly bool) ([]Row, error) {
 	later := func(a, b compat.Version) compat.Version {
 		if b.Compare(a) > 0 {
 			return b
@@ -56,9 +60,9 @@ func Releases(matrix *compat.Matrix, published []compat.Release, nightly bool) (
 	if len(best) == 0 {
 		return nil, fmt.Errorf("none of %d releases is stable and not yanked", len(published))
 	}
-	chosen := map[compat.Version]Release{}
+	chosen := map[compat.Version]Row{}
 	choose := func(line string, kind Kind, v compat.Version) {
-		chosen[v] = Release{Line: line, Version: v.String(), Kind: kind, Check: v.String()}
+		chosen[v] = Row{Line: line, Version: v.String(), Kind: kind, Check: v.String()}
 	}
 	var top compat.Version // of the matrix
 	for _, l := range matrix.Lines {
@@ -87,9 +91,9 @@ func Releases(matrix *compat.Matrix, published []compat.Release, nightly bool) (
 	if candidate.Compare(newest) > 0 {
 		choose(compat.RC, Candidate, candidate)
 	}
-	rows := []Release{}
+	rows := []Row{}
 	if nightly {
-		rows = append(rows, Release{Line: compat.Nightly, Kind: Nightly, Check: "--nightly"})
+		rows = append(rows, Row{Line: compat.Nightly, Kind: Nightly, Check: "--nightly"})
 	}
 	for _, v := range slices.SortedFunc(maps.Keys(chosen), func(a, b compat.Version) int { return b.Compare(a) }) {
 		rows = append(rows, chosen[v])
@@ -97,9 +101,49 @@ func Releases(matrix *compat.Matrix, published []compat.Release, nightly bool) (
 	return rows, nil
 }
 
+// rowLine is what a line of a row is called: it is part of a path and of the key of an issue.
+var rowLine = regexp.MustCompile(`^([0-9]+\.[0-9]+|[a-z]+)$`)
+
+// ParseRows reads rows that [Rows] made, as JSON.
+func ParseRows(text string) ([]Row, error) {
+	var rows []Row
+	if err := json.Unmarshal([]byte(text), &rows); err != nil {
+		return nil, fmt.Errorf("want the output of drift releases: %w", err)
+	}
+	if len(rows) == 0 {
+		return nil, errors.New("no release is listed: want the output of drift releases")
+	}
+	for i, r := range rows {
+		if !rowLine.MatchString(r.Line) {
+			return nil, fmt.Errorf("line %q in row %d: want a line such as 0.33, or nightly", r.Line, i)
+		}
+		if slices.ContainsFunc(rows[:i], func(other Row) bool { return other.Line == r.Line }) {
+			return nil, fmt.Errorf("line %s is given twice", r.Line)
+		}
+	}
+	return rows, nil
+}
+
+// Published returns the releases of vLLM in an index, and those of the index that they are.
+func Published(ctx context.Context, index *pypi.Index) ([]compat.Release, []pypi.Release, error) {
+	published, err := index.Releases(ctx, "vllm")
+	if err != nil {
+		return nil, nil, err
+	}
+	var releases []compat.Release
+	for _, r := range published {
+		v, err := compat.ParseVersion(r.Version)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", index.Where(), err)
+		}
+		releases = append(releases, compat.Release{Version: v, Yanked: r.Yanked})
+	}
+	return releases, published, nil
+}
+
 // ToAdopt returns those of the rows that the compat matrix does not have yet, the oldest first.
-func ToAdopt(rows []Release) []Release {
-	all := []Release{}
+func ToAdopt(rows []Row) []Row {
+	all := []Row{}
 	for _, r := range slices.Backward(rows) {
 		if r.Kind == Patch || r.Kind == Added {
 			all = append(all, r)

@@ -91,8 +91,7 @@ var importRules = map[string][]string{
 		"internal/report", "internal/upstream",
 	},
 	"internal/upstream/adopt": {
-		"conformance", "manifest", "compat", "internal/capture/target", "internal/upstream/pinned", "internal/upstream/wirediff",
-		"internal/wire/protocol",
+		"conformance", "manifest", "compat", "internal/capture", "internal/report", "internal/upstream", "internal/wire/protocol",
 	},
 	"internal/upstream/acceptance": {"compat", "internal/check", "internal/frontends", "internal/wire", toml},
 

@@ -1,13 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -16,7 +12,6 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/upstream/acceptance"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
@@ -108,7 +103,7 @@ func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptio
 			fmt.Fprintf(env.stdout, "%s %d %s", []string{"", ","}[min(i, 1)], table.Count(o), o)
 		}
 		fmt.Fprintln(env.stdout)
-		path, same, err := keepAcceptance(table, opts.output, opts.check)
+		path, same, err := table.Keep(opts.output, opts.check)
 		if err != nil {
 			return exitError{conformance.ExitInfra, err}
 		}
@@ -120,53 +115,6 @@ func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptio
 		return exitError{conformance.ExitFail, fmt.Errorf("the outcomes differ from those in %v: run the command without --check to write them, and review the difference", changed)}
 	}
 	return nil
-}
-
-// keepAcceptance writes a table into a folder, unless it is only to be compared, and reports whether it was there as it is.
-func keepAcceptance(table *acceptance.Table, folder string, compare bool) (path string, same bool, err error) {
-	path = filepath.Join(folder, table.Name())
-	others, err := acceptance.ReadTables(os.DirFS(folder))
-	if err != nil {
-		return path, false, fmt.Errorf("%s: %w", folder, err)
-	}
-	text := table.Text(acceptance.BaseOf(others, table.Frontend, table.Version))
-	before, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return path, false, err
-	}
-	if same = bytes.Equal(before, text); same || compare {
-		return path, same, nil
-	}
-	return path, false, errors.Join(os.MkdirAll(folder, 0o755), atomicfile.Write(path, text, 0o644))
-}
-
-// acceptAdopted measures the frontends of a line that was adopted, and its engine, where the repository keeps such tables. The
-// Python client and the engine need an engine for CPUs.
-func (run *adoption) acceptAdopted(ctx context.Context) {
-	if !exists(acceptance.Folder) || ctx.Err() != nil {
-		return
-	}
-	peers := []string{acceptance.RustFrontend}
-	if there, err := run.hasEngine(ctx); err == nil && there {
-		peers = append(peers, acceptance.PythonFrontend, acceptance.EngineCore)
-	}
-	model, err := acceptanceModel("")
-	for _, peer := range peers {
-		var path string
-		if err == nil {
-			var table *acceptance.Table
-			opts := driftAcceptOptions{engine: run.flags.engine, jobs: defaultAcceptJobs, client: peer}
-			if table, err = measureAcceptance(ctx, run.env, opts, run.plan.Release, model); err == nil {
-				path, _, err = keepAcceptance(table, acceptance.Folder, false)
-			}
-		}
-		if err != nil {
-			run.addToDo("measure which messages it accepts: vllm-vcr drift accept %s%s: %v", run.plan.Release, acceptance.Flag(peer), oneLine(err))
-			err = nil
-			continue
-		}
-		run.report.Files = append(run.report.Files, "write "+path)
-	}
 }
 
 // acceptanceModel is the folder of the model that frontends are given.

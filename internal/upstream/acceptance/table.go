@@ -4,14 +4,18 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 )
 
 // Folder is that of the tables in the repository of this program.
@@ -291,4 +295,22 @@ func CompareVersions(a, b string) int {
 		return strings.Compare(a, b)
 	}
 	return one.Compare(other)
+}
+
+// Keep writes a table into a folder of tables, unless it is only to be compared, and reports whether the folder has it already.
+func (t *Table) Keep(folder string, compare bool) (path string, same bool, err error) {
+	path = filepath.Join(folder, t.Name())
+	others, err := ReadTables(os.DirFS(folder))
+	if err != nil {
+		return path, false, fmt.Errorf("%s: %w", folder, err)
+	}
+	text := t.Text(BaseOf(others, t.Frontend, t.Version))
+	before, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return path, false, err
+	}
+	if same = bytes.Equal(before, text); same || compare {
+		return path, same, nil
+	}
+	return path, false, errors.Join(os.MkdirAll(folder, 0o755), atomicfile.Write(path, text, 0o644))
 }

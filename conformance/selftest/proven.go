@@ -106,10 +106,7 @@ func (l *fieldFinder) differing(kind protocol.MessageKind, was, is []byte, chang
 	if err != nil {
 		return // it is no message any more
 	}
-	root, err := l.codec.Read(&l.message, kind, was)
-	if err != nil {
-		return
-	}
+	root := l.codec.Read(&l.message, kind, was)
 	for _, d := range differences {
 		var inside protocol.Value // the innermost field that the place is in
 		root.Walk(func(v protocol.Value) bool {

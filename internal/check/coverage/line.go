@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
@@ -179,12 +180,13 @@ func (l *Line) AddExchange(x check.Exchange) {
 }
 
 func (l *Line) payload(kind protocol.MessageKind, payload []byte, aux ...[]byte) {
-	root, err := l.codec.Read(&l.message, kind, payload, aux...)
-	if err != nil {
+	if pack.Validate(payload) != nil {
 		return
 	}
+	root := l.codec.Read(&l.message, kind, payload, aux...)
 	root.Walk(func(v protocol.Value) bool {
-		if f := l.fields[v.Declared()]; f != nil {
+		f := l.fields[v.Declared()]
+		if f != nil {
 			l.values = append(l.values, v)
 			f.add(v)
 			switch f.FullName() {
@@ -199,7 +201,7 @@ func (l *Line) payload(kind protocol.MessageKind, payload []byte, aux ...[]byte)
 				l.see(member, enum+"."+name)
 			}
 		}
-		return true
+		return f == nil || !strings.Contains(f.Type, "list[int]") // of ids, which are many
 	})
 	if kind == protocol.KindUtility {
 		l.see(utility, root.At(2).Text())

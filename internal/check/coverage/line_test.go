@@ -252,13 +252,11 @@ func TestMutationsOfTensors(t *testing.T) {
 		null := pack.AppendNil(nil)
 		output := pack.AppendArray(nil, pack.AppendString(nil, "a"), pack.AppendArray(nil), null, null, tensor)
 		message := pack.AppendArray(nil, pack.AppendInt(nil, 0), pack.AppendArray(nil, output))
-		root, err := codec.Read(new(protocol.View), protocol.KindOutputs, message)
-		require.NoError(t, err)
+		root := codec.Read(new(protocol.View), protocol.KindOutputs, message)
 		v := root.Field("outputs").At(0).Field("pooling_output")
 		var got [][]byte
 		for _, frames := range mutations(v, false, [][]byte{message, {1, 2, 3, 4}}, 0) {
-			changed, err := codec.Read(new(protocol.View), protocol.KindOutputs, frames[0], frames[1])
-			require.NoError(t, err)
+			changed := codec.Read(new(protocol.View), protocol.KindOutputs, frames[0], frames[1])
 			if cur := pack.NewCursor(changed.Field("outputs").At(0).Field("pooling_output").At(2).Bytes()); cur.Kind() == pack.Ext {
 				_, frames[1], _ = cur.Ext()
 			}

@@ -1,6 +1,7 @@
 package invariant
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -49,9 +50,6 @@ type Options struct {
 type Engine struct {
 	codec *protocol.Codec
 	opt   Options
-	names map[string][]string // of the fields, by struct
-	// Of the two structs that are read most.
-	envelopeNames, outputNames []string
 
 	ready    registration
 	requests map[string]*request
@@ -61,38 +59,32 @@ type Engine struct {
 	asked    int             // messages to the engine so far
 	read     int             // of these, how many it has read for certain
 
-	cache    cacheTotals
-	gauges   gaugeValues
-	told     bool // statistics have come
-	stale    int  // messages to the engine when they came last
-	upset    bool // a call may have changed what runs: pause, sleep
-	reset    bool // a call may have emptied the prefix cache
-	joined   bool // the engine has a connector to others
-	roomy    bool // all requests so far fit into the KV cache together
-	iterated int64
-	drafts   int64 // num_spec_tokens
-	verifies bool  // drafts are verified token by token, so the model is not one of diffusion
-	weights  string
-	changed  bool // a call may have changed the version of the weights
+	cache          cacheTotals
+	gauges         gaugeValues
+	hasStatistics  bool // some have come
+	runningChanged bool // a call may have changed what runs: pause, sleep
+	cacheReset     bool // a call may have emptied the prefix cache
+	hasConnector   bool // the engine has a connector to others
+	fitsCache      bool // all requests so far fit into the KV cache together
+	lastIteration  int64
+	drafts         int64 // num_spec_tokens
+	verifiesDrafts bool  // token by token, so the model is not one of diffusion
+	weights        string
+	weightsChanged bool // a call may have changed the version of the weights
 
-	found []check.Failure // of the message that is judged
-	known map[string]bool
-	lost  bool
+	failures   []check.Failure // of the message that is judged
+	reported   map[string]bool
+	unreadable bool // so nothing is judged any more
 
 	// Of the message that is judged:
-	number              int
-	aux                 [][]byte
-	now                 float64
-	envelope            record
-	outputs             []record
-	output              *record // one of them
-	hasStats            bool
-	stats, part, deeper record
-	sizes               []int // tokens of each output
-	tokens              []uint32
+	number  int
+	decoded protocol.Outputs
+	view    protocol.View
+	now     float64
+	stats   protocol.Value
+	sizes   []int // tokens of each output
 
-	places []string // of the outputs of a message
-	idle   []byte   // the statistics of a prefix cache in which nothing happened
+	idle []byte // the statistics of a prefix cache in which nothing happened
 }
 
 // request is one that the engine was asked, and what it said of it.
@@ -133,26 +125,20 @@ type call struct {
 // New begins to follow an engine of a line.
 func New(codec *protocol.Codec, opt Options) *Engine {
 	e := &Engine{
-		codec: codec, opt: opt, names: map[string][]string{}, requests: map[string]*request{}, calls: map[uint64]call{},
-		clients: map[int]float64{}, known: map[string]bool{}, roomy: true, iterated: -1,
+		codec: codec, opt: opt, requests: map[string]*request{}, calls: map[uint64]call{}, clients: map[int]float64{},
+		reported: map[string]bool{}, fitsCache: true, lastIteration: -1,
 	}
 	e.cache.unknown = opt.Late
-	for name, s := range codec.Profile().Structs {
-		for _, f := range s.Fields {
-			e.names[name] = append(e.names[name], f.Name)
-		}
-	}
-	e.envelopeNames, e.outputNames = e.names["EngineCoreOutputs"], e.names["EngineCoreOutput"]
 	return e
 }
 
-// Ask takes in a request that is sent to the engine. payload is its message, nil if nobody has it.
-func (e *Engine) Ask(r *protocol.Request, payload []byte) {
+// Ask takes in a request that is sent to the engine.
+func (e *Engine) Ask(r *protocol.Request) {
 	e.asked++
 	q := &request{
 		id: r.ID, asked: e.asked, prompt: slices.Clone(r.PromptTokenIDs), length: len(r.PromptTokenIDs), sampling: r.Sampling,
 		plain: isPlain(r), pooling: r.Pooling != nil, session: r.Resumable, skips: r.Sampling.SkipsCache() || r.Pooling != nil,
-		images: r.MMFeatures != nil, after: e.latest(),
+		images: r.MMFeatures != nil, headers: slices.Clone(r.TraceHeaders), after: e.latest(),
 	}
 	q.sampling.StopTokenIDs = slices.Clone(r.Sampling.StopTokenIDs)
 	if r.PromptEmbeds != nil || r.PromptTokenIDs == nil {
@@ -160,9 +146,6 @@ func (e *Engine) Ask(r *protocol.Request, payload []byte) {
 	}
 	if known := e.requests[r.ID]; known != nil && known.finish == protocol.Unfinished && known.aborted == 0 {
 		q.session, known.session = true, true // the prompt goes on
-	}
-	if payload != nil && e.part.readArray(e.names["EngineCoreRequest"], payload) {
-		q.headers = slices.Clone(e.part.get("trace_headers"))
 	}
 	e.requests[r.ID] = q
 	e.active = append(e.active, q)
@@ -180,19 +163,19 @@ func (e *Engine) Ask(r *protocol.Request, payload []byte) {
 // isPlain reports whether nothing in a request changes how likely a token is, or which may come: then the sampled token of a
 // greedy request is the most likely one.
 func isPlain(r *protocol.Request) bool {
-	var p record
-	if r.Sampling.Raw == nil || !p.readMap(r.Sampling.Raw) {
+	if r.Sampling.Raw == nil {
 		return r.Sampling.Temperature == 0 && r.HasSampling && r.Sampling.StructuredOutputs == nil && r.Sampling.MinTokens == 0
 	}
+	p := protocol.ViewOf(r.Sampling.Raw)
 	for _, name := range []string{"logit_bias", "allowed_token_ids", "bad_words", "_bad_words_token_ids", "structured_outputs", "extra_args", "thinking_token_budget"} {
-		if p.get(name) != nil {
+		if p.Field(name).Given() {
 			return false
 		}
 	}
 	for name, neutral := range map[string]float64{
 		"temperature": 0, "min_tokens": 0, "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1,
 	} {
-		if v, ok := p.float(name); ok && v != neutral || !ok && name == "temperature" {
+		if v, ok := p.Field(name).Float(); ok && v != neutral || !ok && name == "temperature" {
 			return false
 		}
 	}
@@ -216,18 +199,16 @@ func (e *Engine) Call(c protocol.UtilityCall) {
 	e.calls[c.CallID] = call{asked: e.asked, method: c.Method, idle: idle}
 	switch c.Method {
 	case "reset_prefix_cache":
-		e.reset = true
-		var flag pack.Cursor
+		e.cacheReset = true
 		if len(c.Args) > 0 {
-			flag = pack.NewCursor(c.Args[0])
-		}
-		if running, err := flag.Bool(); err == nil && running {
-			e.upset = true // they are preempted
+			if running, _ := protocol.ViewOf(c.Args[0]).Bool(); running {
+				e.runningChanged = true // they are preempted
+			}
 		}
 	case "pause_scheduler", "pause_generation", "sleep", "wake_up", "release_kv_cache_memory", "reinitialize_distributed", "collective_rpc":
-		e.upset, e.reset, e.changed = true, true, true
+		e.runningChanged, e.cacheReset, e.weightsChanged = true, true, true
 	case "set_weight_version", "finish_weight_update", "start_weight_update", "update_weights":
-		e.changed = true
+		e.weightsChanged = true
 	}
 }
 
@@ -240,7 +221,7 @@ func (e *Engine) Sent(frames [][]byte) {
 	case protocol.TypeAdd:
 		var r protocol.Request
 		if e.codec.DecodeRequest(frames[1], &r) == nil {
-			e.Ask(&r, frames[1])
+			e.Ask(&r)
 		}
 	case protocol.TypeAbort:
 		if ids, err := protocol.DecodeAbort(frames[1]); err == nil {
@@ -254,10 +235,10 @@ func (e *Engine) Sent(frames [][]byte) {
 }
 
 // Again lets what has been reported be reported once more, by the next case of a run.
-func (e *Engine) Again() { clear(e.known) }
+func (e *Engine) Again() { clear(e.reported) }
 
 // Lose ends the judgement: a message could not be read, so what the engine has done is not known any more.
-func (e *Engine) Lose() { e.lost = true }
+func (e *Engine) Lose() { e.unreadable = true }
 
 // latest is the time of the last message of the engine, by its clock.
 func (e *Engine) latest() (t float64) {
@@ -270,85 +251,42 @@ func (e *Engine) latest() (t float64) {
 // Said judges a message on the output socket of a client, -1 for a coordinator: its number is for the failures. A message that
 // does not decode, or has another layout than the line's, is for others to judge: what cannot be read here is passed over.
 func (e *Engine) Said(number, client int, frames [][]byte) []check.Failure {
-	if e.lost || len(frames) == 0 || !e.readMessage(frames[0]) {
+	if e.unreadable || len(frames) == 0 {
 		return nil
 	}
-	e.found, e.number, e.aux, e.sizes = nil, number, frames[1:], e.sizes[:0]
-	e.judgeEnvelope(client)
-	if e.hasStats && e.part.readMap(e.stats.get("prefix_cache_stats")) && e.part.count("requests") > 0 {
+	if e.codec.DecodeOutputs(frames[0], &e.decoded) != nil {
+		return nil
+	}
+	message := e.codec.Read(&e.view, protocol.KindOutputs, frames[0], frames[1:]...)
+	e.failures, e.number, e.sizes, e.stats = nil, number, e.sizes[:0], message.Field("scheduler_stats")
+	e.judgeEnvelope(message, client)
+	if cache := e.stats.Field("prefix_cache_stats"); !bytes.Equal(cache.Bytes(), e.idle) && cache.Field("requests").Count() > 0 {
 		e.cache.looked = true
 	}
-	for i := range e.outputs {
-		if i == len(e.places) {
-			e.places = append(e.places, fmt.Sprintf(".outputs[%d]", i))
-		}
-		e.output = &e.outputs[i]
-		e.judgeOutput(e.places[i])
+	outputs := message.Field("outputs")
+	for i := range e.decoded.Outputs {
+		e.judgeOutput(&e.decoded.Outputs[i], outputs.At(i))
 	}
-	if e.hasStats && client >= 0 {
+	if e.stats.Kind() == pack.Map && client >= 0 {
 		e.judgeStats()
 	}
-	e.judgeFinished(e.envelope.get("finished_requests"))
-	if raw := e.envelope.get("utility_output"); raw != nil {
-		e.judgeUtility(raw)
+	e.judgeFinished(message.Field("finished_requests"))
+	if u := message.Field("utility_output"); u.Kind() == pack.Array {
+		e.judgeUtility(u)
 	}
-	return e.found
+	return e.failures
 }
 
-// readMessage takes a message apart, in one pass over its bytes: its fields, those of each output, and those of the statistics.
-func (e *Engine) readMessage(payload []byte) bool {
-	e.outputs, e.hasStats = e.outputs[:0], false
-	cur := pack.NewCursor(payload)
-	r := &e.envelope
-	r.begin(e.envelopeNames)
-	n, err := cur.ArrayLen()
-	for i := 0; err == nil && i < min(n, len(r.names)); i++ {
-		inside := cur
-		switch r.names[i] {
-		case "outputs":
-			if e.readOutputs(&inside) {
-				cur = inside
-				r.values = append(r.values, nil)
-				continue
-			}
-		case "scheduler_stats":
-			if e.hasStats = e.stats.takeMap(&inside); e.hasStats {
-				cur = inside
-				r.values = append(r.values, nil)
-				continue
-			}
-		}
-		err = r.read(&cur)
-	}
-	return err == nil
-}
-
-// readOutputs reads the outputs of the message, up to the first that is none.
-func (e *Engine) readOutputs(cur *pack.Cursor) bool {
-	n, err := cur.ArrayLen()
-	for i := 0; err == nil && i < n; i++ {
-		if i == cap(e.outputs) {
-			e.outputs = slices.Grow(e.outputs, 1)
-		}
-		e.outputs = e.outputs[:i+1]
-		if !e.outputs[i].takeArray(e.outputNames, cur) {
-			e.outputs = e.outputs[:i]
-			return false
-		}
-	}
-	return err == nil
-}
-
-// fail reports what is wrong at a path of the message, once for each kind of it.
-func (e *Engine) fail(code check.Code, path string, expected, actual any, format string, args ...any) {
-	path = "EngineCoreOutputs" + path
+// fail reports what is wrong with a value of the message, once for each kind of it.
+func (e *Engine) fail(code check.Code, at protocol.Value, expected, actual any, format string, args ...any) {
+	path := at.Path()
 	key := string(code) + check.Place(path)
-	if e.known[key] {
+	if e.reported[key] {
 		return
 	}
-	e.known[key] = true
+	e.reported[key] = true
 	text := fmt.Sprintf(format, args...)
-	e.found = append(e.found, check.Failed(code, "message %d: %s: expected %v, found %v: %s", e.number, path, expected, actual, text).
+	e.failures = append(e.failures, check.Failed(code, "message %d: %s: expected %v, found %v: %s", e.number, path, expected, actual, text).
 		Within(e.number, path).Compared(expected, actual))
 }
 
@@ -418,10 +356,8 @@ func (e *Engine) clone() *Engine {
 	}
 	other.calls, other.clients = maps.Clone(e.calls), maps.Clone(e.clients)
 	// What is of one message has memory of its own.
-	other.found, other.known, other.sizes, other.tokens, other.places, other.outputs = nil, map[string]bool{}, nil, nil, nil, nil
-	for _, r := range []*record{&other.envelope, &other.stats, &other.part, &other.deeper} {
-		*r = record{}
-	}
+	other.failures, other.reported, other.sizes, other.decoded = nil, map[string]bool{}, nil, protocol.Outputs{}
+	other.view, other.stats = protocol.View{}, protocol.Value{}
 	return &other
 }
 
@@ -446,16 +382,18 @@ func Add(f *check.Outcome, wrong check.Failure) {
 }
 
 // judgeEnvelope looks at what a message says of itself (vllm/v1/engine/core.py process_output_sockets, _attach_weight_version).
-func (e *Engine) judgeEnvelope(client int) {
+func (e *Engine) judgeEnvelope(message protocol.Value, client int) {
 	before := e.clients[client]
 	e.clients[client] = before
-	if index, ok := e.envelope.int("engine_index"); ok && !e.opt.Scripted && e.ready.known && int(index) != e.ready.index {
-		e.fail(CodeEnvelope, ".engine_index", e.ready.index, index, "the engine registered with another index")
+	index := message.Field("engine_index")
+	if i, ok := index.Int(); ok && !e.opt.Scripted && e.ready.known && int(i) != e.ready.index {
+		e.fail(CodeEnvelope, index, e.ready.index, i, "the engine registered with another index")
 	}
-	if t, ok := e.envelope.float("timestamp"); ok {
+	timestamp := message.Field("timestamp")
+	if t, ok := timestamp.Float(); ok {
 		// The time is that of a monotonic clock, taken when the message is made.
 		if t <= 0 || t < before {
-			e.fail(CodeEnvelope, ".timestamp", fmt.Sprintf("at least %v", before), t, "the timestamp must not go back")
+			e.fail(CodeEnvelope, timestamp, fmt.Sprintf("at least %v", before), t, "the timestamp must not go back")
 		}
 		e.now = t
 		e.clients[client] = max(before, t)
@@ -463,49 +401,42 @@ func (e *Engine) judgeEnvelope(client int) {
 	if client >= 0 {
 		// Waves are for a coordinator: a frontend's client has no use for them (vllm/v1/engine/core_client.py).
 		for _, name := range []string{"wave_complete", "start_wave"} {
-			if wave, ok := e.envelope.int(name); ok {
-				e.fail(CodeEnvelope, "."+name, "nil", wave, "waves are sent to a coordinator, never to a client")
+			if wave, ok := message.Field(name).Int(); ok {
+				e.fail(CodeEnvelope, message.Field(name), "nil", wave, "waves are sent to a coordinator, never to a client")
 			}
 		}
 	}
-	if raw := e.envelope.get("weight_version"); raw != nil {
-		version := check.Describe(raw)
+	if v := message.Field("weight_version"); v.Given() {
+		version := check.Describe(v.Bytes())
 		if e.weights == "" {
 			e.weights = `"default"` // vllm/v1/engine/core.py _weight_version
 		}
-		if version != e.weights && !e.changed {
-			e.fail(CodeEnvelope, ".weight_version", e.weights, version, "no call has changed the weight version")
+		if version != e.weights && !e.weightsChanged {
+			e.fail(CodeEnvelope, v, e.weights, version, "no call has changed the weight version")
 		}
-		if e.changed {
+		if e.weightsChanged {
 			e.weights = version
 		}
 	}
 }
 
 // judgeFinished: the ids are of requests that have ended.
-func (e *Engine) judgeFinished(raw []byte) {
-	if raw == nil {
-		return
-	}
-	cur := pack.NewCursor(raw)
-	n, err := cur.ArrayLen()
-	for ; err == nil && n > 0; n-- {
-		var id string
-		if id, err = cur.StrString(); err != nil {
+func (e *Engine) judgeFinished(ids protocol.Value) {
+	for v := range ids.Parts() {
+		if v.Kind() != pack.String {
 			return
 		}
+		id := v.Text()
 		if r := e.requests[id]; r == nil || r.finish == protocol.Unfinished && r.aborted == 0 && !r.session {
-			e.fail(CodeEnvelope, ".finished_requests", "requests that have ended", fmt.Sprintf("%.200q", id), "the list may name only requests that have ended")
+			e.fail(CodeEnvelope, ids, "requests that have ended", fmt.Sprintf("%.200q", id), "the list may name only requests that have ended")
 		}
 	}
 }
 
 // judgeUtility: each call is answered once, by a value of the kind that the method returns.
-func (e *Engine) judgeUtility(raw []byte) {
-	if !e.part.readArray(e.names["UtilityOutput"], raw) {
-		return
-	}
-	cur := pack.NewCursor(e.part.get("call_id"))
+func (e *Engine) judgeUtility(answer protocol.Value) {
+	called := answer.Field("call_id")
+	cur := pack.NewCursor(called.Bytes())
 	id, err := cur.Uint()
 	if err != nil { // Python may write the upper half of the range as a negative number
 		var signed int64
@@ -517,52 +448,48 @@ func (e *Engine) judgeUtility(raw []byte) {
 	case !made && protocol.IsNotice(id):
 		return
 	case err != nil || !made:
-		e.fail(CodeCall, ".utility_output.call_id", "a call that was made", check.Describe(e.part.get("call_id")), "no frontend waits for an answer to this call")
+		e.fail(CodeCall, called, "a call that was made", check.Describe(called.Bytes()), "no frontend waits for an answer to this call")
 		return
 	case c.answered:
-		e.fail(CodeCall, ".utility_output.call_id", "one answer to a call", id, "the call has been answered already")
+		e.fail(CodeCall, called, "one answer to a call", id, "the call has been answered already")
 		return
 	}
 	c.answered = true
 	e.calls[id] = c
 	e.read = max(e.read, c.asked)
-	failure, result := e.part.get("failure_message"), e.part.get("result")
+	failure, result := answer.Field("failure_message"), answer.Field("result")
 	u, declared := e.codec.Profile().Utilities[c.method]
-	if failure != nil {
-		if result != nil {
-			e.fail(CodeCall, ".utility_output.result", "nil beside a failure", check.Describe(result), "a call of %s that failed has no result", c.method)
+	switch {
+	case failure.Given():
+		if result.Given() {
+			e.fail(CodeCall, result, "nil beside a failure", check.Describe(result.Bytes()), "a call of %s that failed has no result", c.method)
 		}
 		return
-	}
-	if !declared {
-		e.fail(CodeCall, ".utility_output.failure_message", "a failure", "none", "the line has no method %.200q, so the call must fail", c.method)
+	case !declared:
+		e.fail(CodeCall, failure, "a failure", "none", "the line has no method %.200q, so the call must fail", c.method)
+		return
+	case result.Len() != 2:
 		return
 	}
-	if result == nil {
-		return
-	}
-	value := pack.NewCursor(result)
-	if n, err := value.ArrayLen(); err != nil || n != 2 || value.Skip() != nil {
-		return
-	}
+	value := result.At(1)
 	kinds := map[string][]pack.Kind{
 		"bool": {pack.Bool}, "none": {pack.Nil}, "str": {pack.String}, "ints": {pack.Array}, "strings": {pack.Array}, "list": {pack.Array},
 	}[string(u.Result)]
 	if kinds != nil && !slices.Contains(kinds, value.Kind()) {
-		e.fail(CodeCall, ".utility_output.result", u.Result, value.Kind(), "the result of %s has this type or value", c.method)
+		e.fail(CodeCall, result, u.Result, value.Kind(), "the result of %s has this type or value", c.method)
 		return
 	}
-	if is, err := value.Bool(); err == nil {
+	if is, ok := value.Bool(); ok {
 		want := is
 		switch {
-		case e.upset:
+		case e.runningChanged:
 		case c.method == "is_sleeping" || c.method == "is_scheduler_paused":
 			want = false // nobody has asked for it
-		case c.method == "reset_prefix_cache" && c.idle && !e.joined:
+		case c.method == "reset_prefix_cache" && c.idle && !e.hasConnector:
 			want = true // no request holds a block (vllm/v1/core/block_pool.py reset_prefix_cache)
 		}
 		if is != want {
-			e.fail(CodeCall, ".utility_output.result", want, is, "the result of %s has this type or value", c.method)
+			e.fail(CodeCall, result, want, is, "the result of %s has this type or value", c.method)
 		}
 	}
 }

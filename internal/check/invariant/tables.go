@@ -13,78 +13,75 @@ import (
 
 // judgeTables looks at the log-probabilities of an output (vllm/v1/outputs.py LogprobsLists, LogprobsTensors): those of its
 // tokens in each, those of the prompt in the first, and where nobody asked for them none.
-func (e *Engine) judgeTables(at, id string, r *request, tokens []uint32) {
+func (e *Engine) judgeTables(output protocol.Value, r *request, tokens []uint32) {
 	s := &r.sampling
-	if raw := e.output.get("new_logprobs"); raw != nil {
-		path := at + ".new_logprobs"
-		if s.Logprobs == protocol.NoLogprobs && s.LogprobTokenIDs == nil && !r.session {
-			e.fail(CodeLogprobs, path, "nil", "a table", "request %s does not ask for log-probabilities", id)
-			return
-		}
-		e.judgeTable(table{path, id, "LogprobsLists", raw, tokens, s.Logprobs, s.LogprobTokenIDs == nil, r.plain})
-	} else if s.Logprobs != protocol.NoLogprobs && len(tokens) > 0 && !r.session {
-		e.fail(CodeLogprobs, at+".new_logprobs", "a table", "nil", "request %s asks for log-probabilities", id)
+	sampled := output.Field("new_logprobs")
+	switch {
+	case sampled.Given() && s.Logprobs == protocol.NoLogprobs && s.LogprobTokenIDs == nil && !r.session:
+		e.fail(CodeLogprobs, sampled, "nil", "a table", "request %s does not ask for log-probabilities", r.id)
+		return
+	case sampled.Given():
+		e.judgeTable(table{sampled, r.id, tokens, s.Logprobs, s.LogprobTokenIDs == nil, r.plain})
+	case s.Logprobs != protocol.NoLogprobs && len(tokens) > 0 && !r.session:
+		e.fail(CodeLogprobs, sampled, "a table", "nil", "request %s asks for log-probabilities", r.id)
 	}
-	if raw := e.output.get("new_prompt_logprobs_tensors"); raw != nil {
-		path := at + ".new_prompt_logprobs_tensors"
+	if prompt := output.Field("new_prompt_logprobs_tensors"); prompt.Given() {
 		if s.PromptLogprobs == protocol.NoLogprobs && !r.session {
-			e.fail(CodeLogprobs, path, "nil", "a table", "request %s does not ask for log-probabilities of the prompt", id)
+			e.fail(CodeLogprobs, prompt, "nil", "a table", "request %s does not ask for log-probabilities of the prompt", r.id)
 			return
 		}
 		if len(r.prompt) > 0 {
-			e.judgeTable(table{path, id, "LogprobsTensors", raw, r.prompt[1:], s.PromptLogprobs, true, false})
+			e.judgeTable(table{prompt, r.id, r.prompt[1:], s.PromptLogprobs, true, false})
 		}
 	}
-	if raw := e.output.get("prompt_token_id_logprobs"); raw != nil && s.PromptScores == nil && !r.session {
-		e.fail(CodeLogprobs, at+".prompt_token_id_logprobs", "nil", "a tensor", "request %s does not ask for log-probabilities of the prompt", id)
+	if scores := output.Field("prompt_token_id_logprobs"); scores.Given() && s.PromptScores == nil && !r.session {
+		e.fail(CodeLogprobs, scores, "nil", "a tensor", "request %s does not ask for log-probabilities of the prompt", r.id)
 	}
 }
 
 // table is one of log-probabilities: a row for each token, with the token itself in the first column and the most likely ones
 // behind it.
 type table struct {
-	path, id, structure string
-	raw                 []byte
-	tokens              []uint32
-	width               int  // columns that were asked for
-	likely              bool // the columns are the most likely tokens; else ids that were asked for
-	greedy              bool // each token is the most likely one
+	protocol.Value        // LogprobsLists or LogprobsTensors: ids, values, ranks
+	id             string // of the request
+	tokens         []uint32
+	width          int  // columns that were asked for
+	likely         bool // the columns are the most likely tokens; else ids that were asked for
+	greedy         bool // each token is the most likely one
 }
 
 // judgeTable looks at one table. An engine with --logprobs-mode raw_logits or processed_logits has other numbers there, which
 // may be above 0: the wire does not tell, and [Options.Logits] does.
 func (e *Engine) judgeTable(t table) {
-	names := e.names[t.structure]
-	if !e.deeper.readArray(names, t.raw) || len(names) < 3 {
+	if t.Len() < 3 {
 		return
 	}
 	// cu_num_generated_tokens and its like cut a batch into requests, which has been done before it is sent.
-	for _, name := range names[3:] {
-		if raw := e.deeper.get(name); raw != nil {
-			e.fail(CodeLogprobs, t.path+"."+name, "nil", check.Describe(raw), "a message to a frontend has one request in each table")
+	for i := 3; i < t.Len(); i++ {
+		if v := t.At(i); v.Given() && v.Declared() != nil {
+			e.fail(CodeLogprobs, v, "nil", check.Describe(v.Bytes()), "a message to a frontend has one request in each table")
 		}
 	}
 	columns := t.width + 1
 	var ids, ranks []int64
 	var values []float64
-	for i, name := range names[:3] {
-		raw := e.deeper.get(name)
-		cur := pack.NewCursor(raw)
-		tensor, err := protocol.ReadTensor(&cur, e.aux)
+	for i := range 3 {
+		at := t.At(i)
+		tensor, err := at.Tensor()
 		if err != nil {
-			e.fail(CodeLogprobs, t.path+"."+name, "a tensor of the line", err, "a table of request %s", t.id)
+			e.fail(CodeLogprobs, at, "a tensor of the line", err, "a table of request %s", t.id)
 			return
 		}
 		if i == 0 && t.width == protocol.AllLogprobs && len(tensor.Shape) == 2 {
 			columns = tensor.Shape[1]
 		}
 		if want := []int{len(t.tokens), columns}[:min(3-i, 2)]; !slices.Equal(tensor.Shape, want) {
-			e.fail(CodeLogprobs, t.path+"."+name, fmt.Sprintf("shape %v", want), fmt.Sprintf("%v", tensor.Shape), "the table has a row for each of %d tokens, and %d columns beside the token", len(t.tokens), t.width)
+			e.fail(CodeLogprobs, at, fmt.Sprintf("shape %v", want), fmt.Sprintf("%v", tensor.Shape), "the table has a row for each of %d tokens, and %d columns beside the token", len(t.tokens), t.width)
 			return
 		}
 		if tensor.IsFloat() != (i == 1) {
 			kind := [3]string{"integers", "floats", "integers"}[i]
-			e.fail(CodeLogprobs, t.path+"."+name, kind, tensor.Dtype, "the elements have this type")
+			e.fail(CodeLogprobs, at, kind, tensor.Dtype, "the elements have this type")
 			return
 		}
 		switch i {
@@ -97,21 +94,20 @@ func (e *Engine) judgeTable(t table) {
 		}
 	}
 	for row, token := range t.tokens {
-		e.judgeRow(&t, names, row, int64(token), ids[row*columns:(row+1)*columns], values[row*columns:(row+1)*columns], ranks[row])
+		e.judgeRow(&t, row, int64(token), ids[row*columns:(row+1)*columns], values[row*columns:(row+1)*columns], ranks[row])
 	}
 }
 
 // judgeRow looks at one token (vllm/v1/sample/sampler.py gather_logprobs). The rank counts the tokens that are at least as
 // likely; where it is counted before the numbers are rounded, those that are equal afterwards may count or not.
-func (e *Engine) judgeRow(t *table, names []string, row int, token int64, ids []int64, values []float64, rank int64) {
+func (e *Engine) judgeRow(t *table, row int, token int64, ids []int64, values []float64, rank int64) {
 	const slack = 1e-3 // of sums of float32
-	at := func(name string) string { return fmt.Sprintf("%s.%s", t.path, name) }
 	if ids[0] != token {
-		e.fail(CodeLogprobs, at(names[0]), token, ids[0], "row %d has to begin with its token", row)
+		e.fail(CodeLogprobs, t.At(0), token, ids[0], "row %d has to begin with its token", row)
 		return
 	}
 	if slices.Min(ids) < 0 {
-		e.fail(CodeLogprobs, at(names[0]), "ids of tokens", slices.Min(ids), "row %d: token ids are not negative", row)
+		e.fail(CodeLogprobs, t.At(0), "ids of tokens", slices.Min(ids), "row %d: token ids are not negative", row)
 		return
 	}
 	own, likely, likelyIDs := values[0], values[1:], ids[1:]
@@ -125,16 +121,16 @@ func (e *Engine) judgeRow(t *table, names []string, row int, token int64, ids []
 			total += math.Exp(own)
 		}
 		if highest := slices.Max(values); highest > slack || math.IsNaN(total) {
-			e.fail(CodeLogprobs, at(names[1]), "at most 0", highest, "row %d: a probability is at most 1, so its logarithm is at most 0; if the engine was started with --logprobs-mode raw_logits or processed_logits, give conform the same flag", row)
+			e.fail(CodeLogprobs, t.At(1), "at most 0", highest, "row %d: a probability is at most 1, so its logarithm is at most 0; if the engine was started with --logprobs-mode raw_logits or processed_logits, give conform the same flag", row)
 			return
 		}
 		if total > 1+slack && t.likely {
-			e.fail(CodeLogprobs, at(names[1]), "at most 1", total, "row %d: the probabilities of different tokens add up to at most 1", row)
+			e.fail(CodeLogprobs, t.At(1), "at most 1", total, "row %d: the probabilities of different tokens add up to at most 1", row)
 			return
 		}
 	}
 	if rank < 1 {
-		e.fail(CodeLogprobs, at(names[2]), "at least 1", rank, "row %d: ranks begin at 1", row)
+		e.fail(CodeLogprobs, t.At(2), "at least 1", rank, "row %d: ranks begin at 1", row)
 		return
 	}
 	if !t.likely || len(likely) == 0 {
@@ -143,17 +139,17 @@ func (e *Engine) judgeRow(t *table, names []string, row int, token int64, ids []
 	above, equal, found := int64(0), int64(0), false
 	for i, v := range likely {
 		if i > 0 && v > likely[i-1] {
-			e.fail(CodeLogprobs, at(names[1]), fmt.Sprintf("at most %v", likely[i-1]), v, "row %d: the most likely tokens come in falling order", row)
+			e.fail(CodeLogprobs, t.At(1), fmt.Sprintf("at most %v", likely[i-1]), v, "row %d: the most likely tokens come in falling order", row)
 			return
 		}
 		if slices.Contains(likelyIDs[:i], likelyIDs[i]) {
-			e.fail(CodeLogprobs, at(names[0]), "different tokens", likelyIDs[i], "row %d: each of the most likely tokens comes once", row)
+			e.fail(CodeLogprobs, t.At(0), "different tokens", likelyIDs[i], "row %d: each of the most likely tokens comes once", row)
 			return
 		}
 		if likelyIDs[i] == token {
 			found = true
 			if v != own {
-				e.fail(CodeLogprobs, at(names[1]), own, v, "row %d: the token is also among the most likely ones, with another value", row)
+				e.fail(CodeLogprobs, t.At(1), own, v, "row %d: the token is also among the most likely ones, with another value", row)
 				return
 			}
 		}
@@ -166,58 +162,55 @@ func (e *Engine) judgeRow(t *table, names []string, row int, token int64, ids []
 	least := likely[len(likely)-1]
 	switch {
 	case own > least && !found:
-		e.fail(CodeLogprobs, at(names[0]), "the token", "others", "row %d: the token is more likely than the last of the most likely ones, so it has to be among them", row)
+		e.fail(CodeLogprobs, t.At(0), "the token", "others", "row %d: the token is more likely than the last of the most likely ones, so it has to be among them", row)
 	case rank < above+1:
-		e.fail(CodeLogprobs, at(names[2]), fmt.Sprintf("at least %d", above+1), rank, "row %d: %d tokens are more likely", row, above)
+		e.fail(CodeLogprobs, t.At(2), fmt.Sprintf("at least %d", above+1), rank, "row %d: %d tokens are more likely", row, above)
 	case own > least && rank > above+equal:
-		e.fail(CodeLogprobs, at(names[2]), fmt.Sprintf("at most %d", above+equal), rank, "row %d: this many tokens are at least as likely", row)
+		e.fail(CodeLogprobs, t.At(2), fmt.Sprintf("at most %d", above+equal), rank, "row %d: this many tokens are at least as likely", row)
 	case t.greedy && above > 0:
-		e.fail(CodeLogprobs, at(names[0]), likelyIDs[0], token, "row %d: a greedy request gets the most likely token", row)
+		e.fail(CodeLogprobs, t.At(0), likelyIDs[0], token, "row %d: a greedy request gets the most likely token", row)
 	}
 }
 
 // judgeMask looks at the tokens that could have been sampled (vllm/v1/outputs.py SamplingMaskLists): ids, row after row, and
 // where there are several rows the places at which they begin.
-func (e *Engine) judgeMask(at string, tokens []uint32) {
-	raw := e.output.get("new_sampling_mask")
-	names := e.names["SamplingMaskLists"]
-	if raw == nil || len(names) < 3 || !e.deeper.readArray(names, raw) {
+func (e *Engine) judgeMask(mask protocol.Value, tokens []uint32) {
+	if mask.Kind() != pack.Array {
 		return
 	}
-	at += ".new_sampling_mask"
-	read := func(name string) (values []int64, ok bool) {
-		cur := pack.NewCursor(e.deeper.get(name))
-		tensor, err := protocol.ReadTensor(&cur, e.aux)
+	read := func(at protocol.Value) (values []int64, ok bool) {
+		tensor, err := at.Tensor()
 		switch {
 		case err != nil:
-			e.fail(CodeMask, at+"."+name, "a tensor of the line", err, "it does not decode")
+			e.fail(CodeMask, at, "a tensor of the line", err, "it does not decode")
 			return nil, false
 		case tensor.IsFloat() || len(tensor.Shape) != 1:
-			e.fail(CodeMask, at+"."+name, "a list of integers", fmt.Sprintf("%s of shape %v", tensor.Dtype, tensor.Shape), "token ids are integers in a list")
+			e.fail(CodeMask, at, "a list of integers", fmt.Sprintf("%s of shape %v", tensor.Dtype, tensor.Shape), "token ids are integers in a list")
 			return nil, false
 		}
 		return tensor.Integers(), true
 	}
-	if cut := e.deeper.get(names[2]); cut != nil {
-		e.fail(CodeMask, at+"."+names[2], "nil", check.Describe(cut), "a message to a frontend has one request in each table")
+	allowed, starts, cut := mask.Field("token_ids"), mask.Field("offsets"), mask.Field("cu_num_generated_tokens")
+	if cut.Given() {
+		e.fail(CodeMask, cut, "nil", check.Describe(cut.Bytes()), "a message to a frontend has one request in each table")
 	}
-	ids, ok := read(names[0])
+	ids, ok := read(allowed)
 	if !ok {
 		return
 	}
 	offsets := []int64{0, int64(len(ids))}
-	if e.deeper.get(names[1]) != nil {
-		if offsets, ok = read(names[1]); !ok {
+	if starts.Given() {
+		if offsets, ok = read(starts); !ok {
 			return
 		}
 	}
 	if len(offsets) != len(tokens)+1 || !slices.IsSorted(offsets) || offsets[0] != 0 || offsets[len(offsets)-1] != int64(len(ids)) {
-		e.fail(CodeMask, at+"."+names[1], fmt.Sprintf("%d rows of %d ids", len(tokens), len(ids)), fmt.Sprint(offsets), "the rows have to begin at these places")
+		e.fail(CodeMask, starts, fmt.Sprintf("%d rows of %d ids", len(tokens), len(ids)), fmt.Sprint(offsets), "the rows have to begin at these places")
 		return
 	}
 	for i, token := range tokens {
 		if row := ids[offsets[i]:offsets[i+1]]; !slices.Contains(row, int64(token)) {
-			e.fail(CodeMask, at+"."+names[0], token, check.Around(row, 0), "row %d has to contain the token that was sampled", i)
+			e.fail(CodeMask, allowed, token, check.Around(row, 0), "row %d has to contain the token that was sampled", i)
 			return
 		}
 	}

@@ -271,7 +271,7 @@ func (s *Replaying) replay(streams []*Stream, concurrency int) error {
 			st := streams[next]
 			s.byID[st.ID()] = st
 			request := st.Request()
-			s.invariant.Ask(request, nil)
+			s.invariant.Ask(request)
 			s.keepAsked(request)
 			if err := s.Front.Submit(request); err != nil {
 				return s.brokenOff(err, streams[:next+1])

@@ -65,7 +65,7 @@ func (s *Replaying) finds(g *check.Golden, c check.Case, at int, frames [][]byte
 	for i, said := range s.said {
 		for ; len(asked) > 0 && asked[0].said <= i; asked = asked[1:] {
 			if r := asked[0].request; r != nil {
-				follows.Ask(r, nil)
+				follows.Ask(r)
 			} else {
 				follows.Call(protocol.UtilityCall{CallID: s.lastCall, Method: check.LastCall})
 			}

@@ -24,6 +24,9 @@ func NewCursor(b []byte) Cursor { return Cursor{b: b} }
 // Offset is how many bytes have been read.
 func (c *Cursor) Offset() int { return c.off }
 
+// Seek goes to an offset, of a value in the bytes.
+func (c *Cursor) Seek(offset int) { c.off = offset }
+
 // Done reports whether every byte has been read.
 func (c *Cursor) Done() bool { return c.off >= len(c.b) }
 

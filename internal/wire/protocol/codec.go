@@ -46,14 +46,25 @@ func NewCodec(p *Profile) (*Codec, error) {
 	return c, nil
 }
 
-// CodecFor loads and compiles the profile of a line, release tag or tracker.
+// CodecFor loads and compiles the profile of a line, release tag or tracker. All who ask for a line share one codec.
 func CodecFor(line string) (*Codec, error) {
+	name := profileOf(line)
+	if known, ok := codecs.Load(name); ok {
+		return known.(*Codec), nil
+	}
 	p, err := LoadProfile(line)
 	if err != nil {
 		return nil, err
 	}
-	return NewCodec(p)
+	c, err := NewCodec(p)
+	if err == nil {
+		codecs.Store(name, c)
+	}
+	return c, err
 }
+
+// codecs are those that [CodecFor] has compiled, by line. [Learn] takes the line's out.
+var codecs sync.Map
 
 // Profile returns what the codec was compiled from.
 func (c *Codec) Profile() *Profile { return c.profile }

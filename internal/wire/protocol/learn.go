@@ -58,6 +58,7 @@ func Learn(p *Profile) error {
 		learned.texts = map[string][]byte{}
 	}
 	learned.texts[p.Line] = text.Bytes()
+	codecs.Clear()
 	return nil
 }
 

@@ -44,6 +44,8 @@ type RequestOutput struct {
 	Prefill        []byte
 	Error          []byte
 	Fields         int
+	// Plain reports whether every field of the line but the first two, id and tokens, has its default, as nearly always.
+	Plain bool
 }
 
 // UtilityOutput is a decoded answer to a utility call.
@@ -197,7 +199,8 @@ func (c *Codec) decodeOutput(cur *pack.Cursor, o *Outputs, out *RequestOutput) e
 		return fmt.Errorf(".new_token_ids: %w", err)
 	}
 	if n == len(c.output.ops) && c.output.quiet && cur.Same(c.output.plain) {
-		return nil // a token and no more, as nearly always
+		out.Plain = true
+		return nil
 	}
 	for i := 2; i < n; i++ {
 		if c.output.kinds[i] == pack.Nil && cur.Nil() {

@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"encoding/json"
-	"fmt"
 	"iter"
 	"math"
 	"slices"
@@ -42,26 +41,24 @@ type View struct {
 	nodes   []node
 }
 
-// node is a value that was looked at.
+// node is a value that was looked at. Its key, of a map, is just before it.
 type node struct {
 	of           shape
-	begin, end   int
-	parent       int
-	index        int    // of a field that is declared, -1 for a key that is not; else of an element
-	key          []byte // of a map, as MessagePack
-	first, count int    // the values within; first is 0 before they were looked at
+	begin, end   int32
+	parent       int32
+	index        int32 // of a field that is declared, -1 for a key that is not; else of an element
+	key          int32 // bytes
+	first, count int32 // the values within; first is 0 before they were looked at
 }
 
-// Read begins to look into a message. aux are the frames after its payload, which hold tensors. The payload has to be well formed.
-func (c *Codec) Read(m *View, kind MessageKind, payload []byte, aux ...[]byte) (Value, error) {
-	if err := pack.Validate(payload); err != nil {
-		return Value{}, fmt.Errorf("%s: %w", kind.Name, err)
-	}
+// Read begins to look into a message. aux are the frames after its payload, which hold tensors. A message that is not well formed
+// has the values up to there.
+func (c *Codec) Read(m *View, kind MessageKind, payload []byte, aux ...[]byte) Value {
 	r := c.rules()
 	of := r.roots[kind.Name]
 	m.rules, m.root, m.payload, m.aux, m.nodes = r, kind.Name, payload, aux, m.nodes[:0]
-	m.add(of, 0, len(payload), -1, 0, nil)
-	return Value{m: m}, nil
+	m.add(of, 0, len(payload), -1, 0, 0)
+	return Value{m: m}
 }
 
 // ViewOf looks into bytes of which nothing is declared. Those that are not well formed are absent.
@@ -70,44 +67,47 @@ func ViewOf(raw []byte) Value {
 	if pack.Validate(raw) != nil {
 		return Value{m: m, at: -1, absent: "value"}
 	}
-	m.add(anyShape{}, 0, len(raw), -1, 0, nil)
+	m.add(anyShape{}, 0, len(raw), -1, 0, 0)
 	return Value{m: m}
 }
 
 // add appends a node whose value has a declared type, which is settled: a union is the option that fits best.
-func (m *View) add(of shape, begin, end, parent, index int, key []byte) {
+func (m *View) add(of shape, begin, end, parent, index, key int) {
 	cur := pack.NewCursor(m.payload[begin:end])
-	if u, is := of.(unionShape); is {
-		of = u.choose(m, begin, end)
-	}
-	if _, nested := of.(nestedShape); nested {
-		if n, err := cur.ArrayLen(); err == nil && n == 3 && cur.Kind() == pack.String {
+	kind := cur.Kind()
+	switch declared := of.(type) {
+	case unionShape:
+		of = declared.choose(m, cur)
+	case nestedShape:
+		if kind != pack.Array {
+			break
+		}
+		if n, _ := cur.ArrayLen(); n == 3 && cur.Kind() == pack.String {
 			of = tensorShape{text: "torch.Tensor", torch: true}
 		}
 	}
-	if kind := pack.NewCursor(m.payload[begin:end]); !of.takes(kind.Kind()) {
+	if !of.takes(kind) {
 		of = anyShape{}
 	}
-	m.nodes = append(m.nodes, node{of: of, begin: begin, end: end, parent: parent, index: index, key: key})
+	m.nodes = append(m.nodes, node{of: of, begin: int32(begin), end: int32(end), parent: int32(parent), index: int32(index), key: int32(key)})
 }
 
-// choose returns the option that a value is meant to be.
-func (s unionShape) choose(m *View, begin, end int) shape {
-	cur := pack.NewCursor(m.payload[begin:end])
+// choose returns the option that a value is meant to be: the only one of its kind, or the one that has the fewest mismatches.
+func (s unionShape) choose(m *View, cur pack.Cursor) shape {
 	var best shape = anyShape{}
-	several, fewest := false, math.MaxInt
+	options, kind := 0, cur.Kind()
 	for _, o := range s.options {
-		if !o.takes(cur.Kind()) {
-			continue
+		if o.takes(kind) {
+			best = o
+			options++
 		}
-		if _, is := best.(anyShape); !is {
-			several = true
-			break
-		}
-		best = o
 	}
-	for _, o := range s.options {
-		if several && o.takes(cur.Kind()) {
+	if options > 1 {
+		fewest := math.MaxInt
+		for _, o := range s.options {
+			if !o.takes(kind) {
+				continue
+			}
 			x := &examination{rules: m.rules, cur: cur, aux: m.aux}
 			if o.check(x); len(x.found) < fewest {
 				best, fewest = o, len(x.found)
@@ -115,45 +115,57 @@ func (s unionShape) choose(m *View, begin, end int) shape {
 		}
 	}
 	if u, is := best.(unionShape); is {
-		return u.choose(m, begin, end)
+		return u.choose(m, cur)
 	}
 	return best
 }
 
 // open finds the values within an array or a map.
 func (m *View) open(at int) (first, count int) {
-	n := m.nodes[at]
-	if n.first > 0 {
-		return n.first, n.count
+	if n := &m.nodes[at]; n.first > 0 {
+		return int(n.first), int(n.count)
 	}
+	n, of := m.nodes[at], m.nodes[at].of
 	first = len(m.nodes)
-	cur := pack.NewCursor(m.payload[n.begin:n.end])
-	if length, err := cur.ArrayLen(); err == nil {
-		count = length
-		for i := range count {
-			begin := n.begin + cur.Offset()
-			_ = cur.Skip() // well formed
-			m.add(m.elementType(&n, i, at, first), begin, n.begin+cur.Offset(), at, i, nil)
-		}
-	} else if length, err := cur.MapLen(); err == nil {
-		count = length
-		s, isStruct := n.of.(*structShape)
-		for next := range count {
-			key, _ := cur.Raw()
-			index, of := next, shape(anyShape{})
-			if isStruct {
-				if index = s.indexOf(key, next); index >= 0 {
-					of = s.types[index]
-				}
-			} else if d, is := n.of.(dictShape); is {
-				of = d.value
+	cur := pack.NewCursor(m.payload[:n.end])
+	cur.Seek(int(n.begin))
+	length, err := 0, error(nil)
+	isMap := cur.Kind() == pack.Map
+	switch {
+	case isMap:
+		length, err = cur.MapLen()
+	case cur.Kind() == pack.Array:
+		length, err = cur.ArrayLen()
+	default:
+		return 0, 0
+	}
+	s, isStruct := of.(*structShape)
+	d, isDict := of.(dictShape)
+	for ; count < length && err == nil; count++ {
+		before, index, declared := cur.Offset(), count, shape(anyShape{})
+		if isMap {
+			key, keyErr := cur.Raw()
+			if isStruct && keyErr == nil {
+				index = s.indexOf(key, count)
 			}
-			begin := n.begin + cur.Offset()
-			_ = cur.Skip()
-			m.add(of, begin, n.begin+cur.Offset(), at, index, key)
+		}
+		switch {
+		case isStruct && index >= 0 && index < len(s.types):
+			declared = s.types[index]
+		case isDict:
+			declared = d.value
+		case !isStruct && !isMap:
+			declared = m.elementType(of, index, first)
+		}
+		begin := cur.Offset()
+		if err = cur.Skip(); err == nil {
+			m.add(declared, begin, cur.Offset(), at, index, begin-before)
 		}
 	}
-	m.nodes[at].first, m.nodes[at].count = first, count
+	if err != nil {
+		count = len(m.nodes) - first
+	}
+	m.nodes[at].first, m.nodes[at].count = int32(first), int32(count)
 	return first, count
 }
 
@@ -173,13 +185,9 @@ func (s *structShape) indexOf(key []byte, next int) int {
 	return -1
 }
 
-// elementType is the declared type of an element.
-func (m *View) elementType(n *node, i, at, first int) shape {
-	switch of := n.of.(type) {
-	case *structShape:
-		if i < len(of.types) {
-			return of.types[i]
-		}
+// elementType is the declared type of an element of what is not a struct. first is the node of the first element.
+func (m *View) elementType(of shape, i, first int) shape {
+	switch of := of.(type) {
 	case listShape:
 		return of.element
 	case nestedShape:
@@ -229,7 +237,13 @@ func (v Value) Bytes() []byte {
 }
 
 // Offset is where the value begins in the payload, in bytes.
-func (v Value) Offset() int { return v.node().begin }
+func (v Value) Offset() int { return int(v.node().begin) }
+
+// keyBytes are the key that a map has before the value.
+func (v Value) keyBytes() []byte {
+	n := v.node()
+	return v.m.payload[n.begin-n.key : n.begin]
+}
 
 func (v Value) cursor() pack.Cursor { return pack.NewCursor(v.Bytes()) }
 
@@ -272,19 +286,20 @@ func (v Value) Field(name string) Value {
 	nodes := v.m.nodes[first : first+count]
 	if s, is := v.node().of.(*structShape); is {
 		if i, declared := s.index[name]; declared {
-			if i < count && nodes[i].index == i {
+			if i < count && int(nodes[i].index) == i {
 				return Value{m: v.m, at: first + i}
 			}
-			if at := slices.IndexFunc(nodes, func(n node) bool { return n.index == i }); at >= 0 {
+			if at := slices.IndexFunc(nodes, func(n node) bool { return int(n.index) == i }); at >= 0 {
 				return Value{m: v.m, at: first + at}
 			}
 			return v.missing(name)
 		}
 	}
-	for i := range nodes {
-		if key := pack.NewCursor(nodes[i].key); nodes[i].key != nil {
-			if text, err := key.Str(); err == nil && string(text) == name {
-				return Value{m: v.m, at: first + i}
+	for i := range count {
+		part := Value{m: v.m, at: first + i}
+		if key := pack.NewCursor(part.keyBytes()); key.Kind() == pack.String {
+			if text, _ := key.Str(); string(text) == name {
+				return part
 			}
 		}
 	}
@@ -317,10 +332,10 @@ func (v Value) Path() string {
 	case v.at == 0:
 		return v.m.root
 	}
-	path := Value{m: v.m, at: v.node().parent}.Path()
+	path := Value{m: v.m, at: int(v.node().parent)}.Path()
 	switch name := v.Name(); {
 	case name == "":
-		return path + "[" + strconv.Itoa(v.node().index) + "]"
+		return path + "[" + strconv.Itoa(int(v.node().index)) + "]"
 	case path == "":
 		return name
 	default:
@@ -334,8 +349,8 @@ func (v Value) Name() string {
 		return v.absent
 	}
 	n := v.node()
-	if n.key != nil {
-		return keyText(n.key)
+	if n.key > 0 {
+		return keyText(v.keyBytes())
 	}
 	if f := v.Declared(); f != nil {
 		return f.Name
@@ -346,7 +361,7 @@ func (v Value) Name() string {
 			return [...]string{"dtype", "shape", "data"}[n.index]
 		}
 	case argumentsShape:
-		if n.index < len(of.parameters) {
+		if int(n.index) < len(of.parameters) {
 			return of.parameters[n.index].name
 		}
 	case callShape:
@@ -366,7 +381,7 @@ func (v Value) Declared() *Field {
 		return nil
 	}
 	s, is := v.m.nodes[v.node().parent].of.(*structShape)
-	if !is || v.node().index < 0 || v.node().index >= len(s.declared.Fields) {
+	if !is || v.node().index < 0 || int(v.node().index) >= len(s.declared.Fields) {
 		return nil
 	}
 	return &s.declared.Fields[v.node().index]
@@ -382,7 +397,7 @@ func (v Value) Key() Value {
 	if !is {
 		return Value{}
 	}
-	v.m.add(d.key, n.begin-len(n.key), n.begin, n.parent, -1, nil)
+	v.m.add(d.key, int(n.begin-n.key), int(n.begin), int(n.parent), -1, 0)
 	return Value{m: v.m, at: len(v.m.nodes) - 1}
 }
 

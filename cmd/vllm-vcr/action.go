@@ -27,8 +27,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
-// newActionCommand holds what the steps of action.yml run. It is hidden: nobody else has
-// a use for commands that read INPUT_ variables.
+// newActionCommand holds what the steps of action.yml run. It is hidden: its
+// commands read INPUT_ variables, which only the action sets.
 func newActionCommand(env *environment) *cobra.Command {
 	run := &cobra.Command{
 		Use: "run", Short: "Do what the inputs of the action ask for", Args: cobra.NoArgs,
@@ -81,7 +81,7 @@ func actionDefaults(env *environment) action.Defaults {
 	}
 }
 
-// word is one that nobody else has.
+// word returns a random word, for names.
 func word() string { return strings.ToLower(rand.Text()[:8]) }
 
 // enterWorkspaceDir enters a directory of the workspace, links followed.
@@ -234,7 +234,7 @@ func printWorkflowCommand(env *environment, name, file, line, message string) {
 }
 
 // runActionPlan sets the outputs cache-key and cache-dir. Without anything to restore, or
-// when that cannot be told, there is no key: what is wrong, the run will say.
+// after an error there is no key: the run will report the error.
 func runActionPlan(ctx context.Context, env *environment) error {
 	in, _, err := readAction(env)
 	if err != nil {

@@ -135,7 +135,7 @@ func completeLines(_ *environment, cmd *cobra.Command) []string {
 	return lineNames(matrix)
 }
 
-// completeReleases are the releases that stand for the lines.
+// completeReleases are the releases of the lines.
 func completeReleases(_ *environment, cmd *cobra.Command) []string {
 	matrix, _ := loadCompat(flagText(cmd, "compat"))
 	var tags []string

@@ -38,11 +38,11 @@ type environment struct {
 	chdir          func(dir string) error
 	ticks          func(every time.Duration) (ticks <-chan time.Time, stop func())
 	log            *slog.Logger
-	quiet          bool   // nobody wants to see how far a command is
+	quiet          bool   // show no progress
 	color          string // --color
 	logFormat      string
 	verbose        bool
-	profiles       string // folder of wire profiles besides the build's own; empty if there is none
+	profiles       string // folder of wire profiles in addition to those of the build, "" for none
 	profilesNamed  bool   // by --profiles
 	code           string // the first code that was printed to stderr, if possible of an error; empty if none was
 	codeOfError    bool
@@ -157,7 +157,7 @@ func addOutputFlag(flags *pflag.FlagSet, wanted *bool) {
 func setOutputs(env *environment, outputs ...output) (err error) {
 	path := env.getenv("GITHUB_OUTPUT")
 	if path == "" {
-		return errors.New("--github-output: GITHUB_OUTPUT is not set: this is no step of a GitHub workflow")
+		return errors.New("--github-output: GITHUB_OUTPUT is not set: this does not run as a step of a GitHub workflow")
 	}
 	for _, o := range outputs {
 		if strings.Contains(o.value, outputFence) {

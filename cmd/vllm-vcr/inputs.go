@@ -45,7 +45,7 @@ const (
 	indexUsage    = "`URL` of the Python package index (default $PIP_INDEX_URL, $UV_DEFAULT_INDEX, $UV_INDEX_URL, else " + pypi.DefaultURL + ")"
 	peersUsage    = "absolute path of the `FOLDER` for installed engines (default in the folder vllm-vcr of the user's cache directory)"
 	outputUsage   = "`FILE` to write instead of stdout"
-	linesUsage    = "vLLM lines, such as 0.33; a release such as v0.33.0 stands for its line; may be repeated (default all)"
+	linesUsage    = "vLLM lines, such as 0.33; a release such as v0.33.0 selects its line; may be repeated (default all)"
 	workUsage     = "`FOLDER` for recordings and logs, with a subfolder LINE/ID for each target"
 	uploadUsage   = "store the goldens in this place instead of --goldens: `s3://BUCKET/PREFIX` or file:///FOLDER"
 )
@@ -56,7 +56,7 @@ func (in *inputs) addFlags(flags *pflag.FlagSet) {
 	grouped(flags, "Configuration files")
 }
 
-// loadInputs reads and checks both files. Diagnostics that are errors end the command.
+// loadInputs reads and checks the compat matrix and the manifest. A diagnostic that is an error ends the command.
 func loadInputs(env *environment, in *inputs) (*compat.Matrix, *manifest.Manifest, error) {
 	if err := in.openBundle(); err != nil {
 		return nil, nil, err
@@ -81,10 +81,10 @@ func loadInputs(env *environment, in *inputs) (*compat.Matrix, *manifest.Manifes
 	return matrix, mf, nil
 }
 
-// maxDiagnostics are how many diagnostics of a file are shown: who has more has another kind of problem.
+// maxDiagnostics is how many diagnostics of a file are printed. More have one cause, such as a wrong file.
 const maxDiagnostics = 100
 
-// printDiagnostics returns what is wrong with the inputs. Of too many, errors come first.
+// printDiagnostics prints diagnostics. Of too many, it prints errors first.
 func printDiagnostics(env *environment, diagnostics []tomlfile.Diagnostic) {
 	if len(diagnostics) > maxDiagnostics {
 		diagnostics = slices.Clone(diagnostics)
@@ -274,8 +274,8 @@ func patternFile(path string) ([]string, error) {
 // profilesFlag names the folder of wire profiles that this build does not have.
 const profilesFlag = "profiles"
 
-// loadProfiles takes in the wire profiles of --profiles, or else those beside the compat matrix that the command works
-// with: a line that somebody's compat matrix has is a line that every command of theirs knows.
+// loadProfiles takes in the wire profiles of --profiles, or else those next to the compat matrix that the command works
+// with: every command knows the lines of the compat matrix.
 func loadProfiles(env *environment, cmd *cobra.Command) error {
 	if env.profiles == "" {
 		matrix := ""
@@ -301,7 +301,7 @@ func loadProfiles(env *environment, cmd *cobra.Command) error {
 	return nil
 }
 
-// loadProfilesBeside takes in the profiles beside a compat matrix, if it has any and no others were named.
+// loadProfilesBeside takes in the profiles next to a compat matrix, if it has any and no others were named.
 func loadProfilesBeside(env *environment, matrix string) error {
 	if env.profilesNamed || !exists(matrix) {
 		return nil
@@ -324,7 +324,7 @@ func loadLineProfiles(env *environment, dir string) error {
 	return nil
 }
 
-// learnReleases takes in what may run of releases that this build does not know, from beside the profiles.
+// learnReleases takes in what may run of releases that this build does not know, from the folder of the profiles.
 func learnReleases(dir string) error {
 	if err := pinned.LearnAll(os.DirFS(dir)); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
@@ -348,8 +348,8 @@ func unusable(file string) error {
 // A vLLM version is given as a line or as a release, each with or without the v of tags: 0.33, v0.33, 0.33.0, v0.33.0. Flags
 // that choose lines of the compat matrix read it by [compat.Matrix.Lookup], all others by tagOf or releaseNamed.
 
-// tagOf is a version as the tag of a release, v0.33.0, or as the name of a line, 0.33. Other text stays as it is: whoever
-// needs the version reports it.
+// tagOf is a version as the tag of a release, v0.33.0, or as the name of a line, 0.33. Other text stays as it is, and
+// is reported where the version is needed.
 func tagOf(version string) string {
 	if v, err := compat.ParseVersion(version); err == nil {
 		return v.Tag()

@@ -22,7 +22,7 @@ func newInspectCommand(env *environment) *cobra.Command {
 	}, newInspectCalibrateCommand(env), newInspectCompareCommand(env), newInspectConvertCommand(env), newInspectDemoCommand(env), newInspectSummaryCommand(env), newInspectTimelineCommand(env))
 }
 
-// readRecording reads a recording, and tells what is odd about it.
+// readRecording reads a recording, and prints its warnings.
 func readRecording(env *environment, path string) (*trace.Trace, error) {
 	t, err := readTraceAt(env, path, trace.Options{})
 	if err != nil {

@@ -51,11 +51,11 @@ func newInspectDemoCommand(env *environment) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVarP(&out, "output", "o", "", "trace `FILE` to write, .jsonl or .jsonl.gz; required")
 	flags.Uint64Var(&opt.Seed, "seed", 0, "seed for lengths and times (default 0)")
-	flags.IntVar(&opt.Requests, "requests", inspect.DefaultDemoRequests, fmt.Sprintf("number of requests, at most %d", inspect.MostDemoRequests))
+	flags.IntVar(&opt.Requests, "requests", inspect.DefaultDemoRequests, fmt.Sprintf("number of requests, at most %d", inspect.MaxDemoRequests))
 	return cmd
 }
 
-// markAsPlayed gives a trace the registration of our own player, by which golden add knows that no released engine has said it.
+// markAsPlayed gives a trace the registration of our own player, by which golden add knows that it is not of a released engine.
 func markAsPlayed(meta *trace.Meta) error {
 	codec, err := protocol.CodecFor(protocol.Newest())
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/inspect"
 )
 
-// formCSV is a form of a summary besides those of other commands.
+// formCSV is a form that only a summary has.
 const formCSV = "csv"
 
 // summaryOptions are the flags of inspect summary.
@@ -28,8 +28,8 @@ func newInspectSummaryCommand(env *environment) *cobra.Command {
 		Long: "Print statistics of traces: number of requests, lengths of prompts and outputs, time to first token (TTFT), " +
 			"inter-token latency (ITL), time per output token after the first (TPOT) and time of the whole request (E2E), as p50, " +
 			"p90 and p99, for all requests and for each number of requests that were in flight when a request came. For " +
-			"conversations it also shows which part of the prompts of each turn was in the prefix cache. Several traces stand " +
-			"side by side.\n\n" +
+			"conversations it also shows which part of the prompts of each turn was in the prefix cache. Several traces are " +
+			"compared in columns.\n\n" +
 			"A trace is read once and is not kept in memory. Percentiles of more than 16,384 values are rounded to 0.1 %.",
 		Example: "  vllm-vcr inspect summary run.jsonl.gz\n" +
 			"  vllm-vcr inspect summary before.jsonl.gz after.jsonl.gz --format markdown\n" +

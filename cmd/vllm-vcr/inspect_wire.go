@@ -128,7 +128,7 @@ func saidIn(w *inspect.Workload) said {
 	for i := range w.Len() {
 		a := w.Asked(i)
 		key := promptKey(ofVocabulary(a.Prompt))
-		s[key] = append(s[key], ofVocabulary(a.Said))
+		s[key] = append(s[key], ofVocabulary(a.Answer))
 	}
 	return s
 }
@@ -170,7 +170,7 @@ func askOverWire(ctx context.Context, client *openai.Client, begun time.Time, a 
 	arrival := milliseconds(sent.Sub(begun))
 	r = trace.Record{PromptTokens: len(prompt), ArrivalMs: &arrival, ITLMs: []float64{}, Concurrency: 1, FinishReason: trace.FinishLength}
 	stream, err := client.Open(ctx, "/v1/completions", map[string]any{
-		"model": wireModel, "prompt": prompt, "max_tokens": len(a.Said), "ignore_eos": true, "temperature": 0, "stream": true, "return_token_ids": true,
+		"model": wireModel, "prompt": prompt, "max_tokens": len(a.Answer), "ignore_eos": true, "temperature": 0, "stream": true, "return_token_ids": true,
 	})
 	if err != nil {
 		return r, err
@@ -204,8 +204,8 @@ func askOverWire(ctx context.Context, client *openai.Client, begun time.Time, a 
 		}
 		r.OutputTokens, last = r.OutputTokens+tokens, now
 	}
-	if r.OutputTokens != len(a.Said) {
-		return r, fmt.Errorf("an answer has %d tokens, want %d", r.OutputTokens, len(a.Said))
+	if r.OutputTokens != len(a.Answer) {
+		return r, fmt.Errorf("an answer has %d tokens, want %d", r.OutputTokens, len(a.Answer))
 	}
 	return r, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 )
 
-// progressEvery is how often a line tells how far a command is, where stderr is no terminal with a line to redraw.
+// progressEvery is how often the progress is printed where stderr is not a terminal.
 const progressEvery = 10 * time.Second
 
 // The values of --color.
@@ -48,7 +48,7 @@ func (env *environment) colours(w io.Writer) bool {
 	return wanted == colorAlways || wanted == colorAuto && ok && env.getenv("TERM") != "dumb" && term.IsTerminal(int(file.Fd()))
 }
 
-// screen is the terminal of stderr, nil if there is none, or nobody wants to see how far the command is.
+// screen is the terminal of stderr, nil if there is none or with --quiet.
 func (env *environment) screen() *monitor.Screen {
 	if env.quiet {
 		return nil
@@ -143,7 +143,7 @@ func (b *bar) add(wrong bool) {
 	}
 }
 
-// show tells what is waited for in what is being done.
+// show shows what the running one waits for.
 func (b *bar) show(step string) {
 	if b == nil {
 		return

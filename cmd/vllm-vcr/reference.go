@@ -124,7 +124,7 @@ func flagTable(b *strings.Builder, flags []*pflag.Flag) {
 	}
 }
 
-// cell is a text as it may stand in a table.
+// cell escapes a text for a table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 
 func unindented(text string) string {

@@ -26,7 +26,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
-// reportOptions say what is written of a report besides the text on stdout.
+// reportOptions choose what is written of a report in addition to the text on stdout.
 type reportOptions struct {
 	dir           string
 	formats       []string
@@ -84,8 +84,8 @@ func (opts *reportOptions) check() error {
 	return err
 }
 
-// openDir opens the directory of the report, before anything runs that could put a link in its place. That it fails is
-// told when the report is written: it keeps no case from being judged.
+// openDir opens the directory of the report, before anything runs that could put a link in its place. A failure is
+// reported when the report is written, after all cases were judged.
 func (opts *reportOptions) openDir() (closeDir func()) {
 	if opts.dir == "" || opts.opened != nil || opts.failed != nil {
 		return func() {}
@@ -251,7 +251,7 @@ type lineOutput struct {
 	Verdict conformance.Verdict `json:"verdict"`
 }
 
-// reportOutputs are what a workflow is told of a report: the verdict, how many cases
+// reportOutputs are the outputs of a workflow step: the verdict, how many cases
 // had which, and where the files are, by their complete paths.
 func reportOutputs(d *report.Document, opts reportOptions) ([]output, error) {
 	lines := []lineOutput{}

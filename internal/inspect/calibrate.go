@@ -48,7 +48,7 @@ const (
 	DefaultBandTolerance   = 2.0
 )
 
-const mostRuns = 1000
+const maxRuns = 1000
 
 func (o Options) withDefaults() Options {
 	o.Runs = cmp.Or(o.Runs, DefaultRuns)
@@ -65,8 +65,8 @@ func (o *Options) check() error {
 	if len(o.Predict) == 0 {
 		return errors.New("no recording to predict")
 	}
-	if o.Runs < 1 || o.Runs > mostRuns {
-		return fmt.Errorf("runs is %d: want 1 to %d", o.Runs, mostRuns)
+	if o.Runs < 1 || o.Runs > maxRuns {
+		return fmt.Errorf("runs is %d: want 1 to %d", o.Runs, maxRuns)
 	}
 	if !(o.Band > 1) || math.IsInf(o.Band, 0) {
 		return fmt.Errorf("band is %v: want a multiple of the median gap above 1", o.Band)
@@ -81,7 +81,7 @@ func (o *Options) check() error {
 	}
 	named := map[string]bool{}
 	for _, what := range o.WhatIf {
-		if named[what.Name] { // their results could not be told apart
+		if named[what.Name] { // their results could not be distinguished
 			return fmt.Errorf("what-if %s is given twice", what.Name)
 		}
 		named[what.Name] = true
@@ -249,10 +249,10 @@ func (o *Options) predict(fit *latency.Fit, t *trace.Trace) (*Prediction, error)
 
 // learn makes the model. All traces must be of engines with steps of the same size.
 // What a trace does not say of its engine is as in the prediction.
-func learn(traces []*trace.Trace, unsaid Override) (*latency.Fit, error) {
+func learn(traces []*trace.Trace, otherwise Override) (*latency.Fit, error) {
 	budget := 0
 	for _, t := range traces {
-		e, err := EngineOf(t, unsaid)
+		e, err := EngineOf(t, otherwise)
 		if err != nil {
 			return nil, err
 		}
@@ -331,13 +331,13 @@ func points(name string, real, predicted, limit float64) Criterion {
 // deviation of s itself: no prediction, but the most that such knobs can say. A
 // deviation larger than they take is the largest that they take.
 func knobSamples(s samples, seed uint64) samples {
-	const mostDeviation = 0.3 // of the mean
+	const maxDeviation = 0.3 // of the mean
 	knobs := latency.Knobs{
 		TimeToFirstToken:  milliseconds(s.ttft.mean()),
 		InterTokenLatency: milliseconds(s.itl.mean()),
 	}
-	knobs.TimeToFirstTokenStdDev = min(milliseconds(s.ttft.deviation()), part(knobs.TimeToFirstToken, mostDeviation))
-	knobs.InterTokenLatencyStdDev = min(milliseconds(s.itl.deviation()), part(knobs.InterTokenLatency, mostDeviation))
+	knobs.TimeToFirstTokenStdDev = min(milliseconds(s.ttft.deviation()), part(knobs.TimeToFirstToken, maxDeviation))
+	knobs.InterTokenLatencyStdDev = min(milliseconds(s.itl.deviation()), part(knobs.InterTokenLatency, maxDeviation))
 	var drawn samples
 	for i := range s.ttft {
 		r := latency.NewRequest(seed, "first-"+strconv.Itoa(i), 1, 0)
@@ -411,7 +411,7 @@ func sharedWith(t *trace.Trace, seen map[[sha256.Size]byte]origin) error {
 	return fmt.Errorf("%s has %d records of %s, the first is %s and %s", t.Name, shared, there.trace.Name, here, there)
 }
 
-// timesPrint tells a record by its recorded times, which never come twice. One of a single
+// timesPrint identifies a record by its recorded times, which never come twice. One of a single
 // gap or none cannot be distinguished from others.
 func timesPrint(r *trace.Record) (print [sha256.Size]byte, ok bool) {
 	if len(r.ITLMs) < 2 {
@@ -502,12 +502,12 @@ func samplesOf(records []trace.Record) samples {
 	return samples{sortedTimes(s.ttft), sortedTimes(s.itl), s.atLeast}
 }
 
-// mostSize bounds the sizes of outputs that are counted one by one.
-const mostSize = 1024
+// maxSize bounds the sizes of outputs that are counted one by one.
+const maxSize = 1024
 
 func (s *samples) count(sizes []int) {
 	for _, size := range sizes {
-		for i := range min(size, mostSize) {
+		for i := range min(size, maxSize) {
 			if i == len(s.atLeast) {
 				s.atLeast = append(s.atLeast, 0)
 			}

@@ -18,7 +18,7 @@ import (
 )
 
 // Compared is what [Compare] takes from a trace: the times of its requests in blocks of consecutive requests. Requests that
-// ran together share the steps of the engine and its speed at that moment, so single requests are no independent values.
+// ran together share the steps of the engine and its speed at that moment, so single requests are not independent values.
 type Compared struct {
 	summary *Summary
 	series
@@ -50,15 +50,15 @@ var metricTitles = [4]string{
 var statistics = [4]string{"mean", "p50", "p90", "p99"}
 
 const (
-	// mostBlocks is how many blocks a trace is divided into at most, and leastBlocks how many are needed for a verdict.
-	mostBlocks  = 32
-	leastBlocks = 8
+	// maxBlocks is how many blocks a trace is divided into at most, and minBlocks how many are needed for a verdict.
+	maxBlocks = 32
+	minBlocks = 8
 	// confidence of the intervals: high, so that of the figures of a comparison seldom one fails by chance.
 	confidence = 0.99
 	// resamplings is how many times blocks are drawn at random; of large traces fewer, so that it takes seconds.
-	resamplings      = 1000
-	leastResamplings = 200
-	resamplingWork   = 1 << 28 // values that are looked at
+	resamplings    = 1000
+	minResamplings = 200
+	resamplingWork = 1 << 28 // values that are looked at
 	// exactPoints is how many values of a metric are compared one by one.
 	exactPoints = 1 << 17
 	// differsBelow is the p-value below which two distributions differ.
@@ -114,7 +114,7 @@ func (c *Compared) add(r *trace.Record, isLater bool) {
 
 func (c *series) add(r *trace.Record) {
 	if len(c.blocks) == 0 || c.last >= max(c.each, 1) {
-		if len(c.blocks) == mostBlocks {
+		if len(c.blocks) == maxBlocks {
 			c.halve()
 		}
 		c.blocks, c.last = append(c.blocks, timeBlock{}), 0
@@ -164,7 +164,7 @@ func Together(takes []*Compared) *Compared {
 	s.Records, s.OutputTokens.Sum = 0, 0
 	all := &Compared{summary: &s, levels: map[uint64]*series{}}
 	seconds, isKnown := 0.0, true
-	var prompt, output, beside, cached float64
+	var prompt, output, inFlight, cached float64
 	for i, take := range takes {
 		all.takeIn(&take.series, i)
 		for to, level := range take.levels {
@@ -181,7 +181,7 @@ func Together(takes []*Compared) *Compared {
 		s.Records += of.Records
 		s.OutputTokens.Sum += of.OutputTokens.Sum
 		prompt, output = prompt+weight*of.PromptTokens.Mean, output+weight*of.OutputTokens.Mean
-		beside, cached = beside+weight*of.Concurrency.Mean, cached+weight*of.Cached
+		inFlight, cached = inFlight+weight*of.Concurrency.Mean, cached+weight*of.Cached
 		if isKnown = isKnown && of.Seconds != nil; isKnown {
 			seconds += *of.Seconds
 		}
@@ -193,7 +193,7 @@ func Together(takes []*Compared) *Compared {
 		}
 	}
 	weight := float64(s.Records)
-	s.PromptTokens.Mean, s.OutputTokens.Mean, s.Concurrency.Mean, s.Cached = prompt/weight, output/weight, beside/weight, cached/weight
+	s.PromptTokens.Mean, s.OutputTokens.Mean, s.Concurrency.Mean, s.Cached = prompt/weight, output/weight, inFlight/weight, cached/weight
 	s.Seconds = nil
 	if isKnown {
 		s.Seconds = &seconds
@@ -360,12 +360,12 @@ func Compare(all []*Compared, opt CompareOptions) (*Comparison, error) {
 		return cmp.Compare(beyond(b), beyond(a))
 	})
 	if c.Judged == 0 {
-		c.Notes = append(c.Notes, fmt.Sprintf("too few requests with output for a verdict: want at least %d in each trace", leastBlocks))
+		c.Notes = append(c.Notes, fmt.Sprintf("too few requests with output for a verdict: want at least %d in each trace", minBlocks))
 	}
 	return c, nil
 }
 
-// differences are what of two traces is not the same besides times: then these may differ for this reason.
+// differences lists how the models, engines and loads of two traces differ: times may differ for these reasons.
 func differences(a, b *Summary) []string {
 	var notes []string
 	for _, fact := range []struct{ name, a, b string }{
@@ -417,8 +417,8 @@ func pairOf(base, other *series, m int, source rand.Source) *pair {
 	if p.base.total == 0 || p.other.total == 0 {
 		return nil
 	}
-	if len(p.base.sizes) >= leastBlocks && len(p.other.sizes) >= leastBlocks {
-		p.runs = min(max(resamplingWork/(len(p.base.points)+len(p.other.points)), leastResamplings), resamplings)
+	if len(p.base.sizes) >= minBlocks && len(p.other.sizes) >= minBlocks {
+		p.runs = min(max(resamplingWork/(len(p.base.points)+len(p.other.points)), minResamplings), resamplings)
 	}
 	return p
 }

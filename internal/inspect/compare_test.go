@@ -209,10 +209,10 @@ func TestCompareRefuses(t *testing.T) {
 
 // The same seed gives the same result, whatever the number of requests; blocks never exceed their limit.
 func TestCompareRepeats(t *testing.T) {
-	many := drifting("many", 3, 5*mostBlocks+3, asItIs)
+	many := drifting("many", 3, 5*maxBlocks+3, asItIs)
 	one, err := ReadCompared(readerOf(t, many))
 	require.NoError(t, err)
-	if n := len(one.blocks); n > mostBlocks || n < mostBlocks/2 {
+	if n := len(one.blocks); n > maxBlocks || n < maxBlocks/2 {
 		t.Errorf("%d blocks", n)
 	}
 	count := 0

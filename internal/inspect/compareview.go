@@ -10,7 +10,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report/page"
 )
 
-// expanded is how many quantiles stand for a distribution in a picture.
+// expanded is how many quantiles a picture shows of a distribution.
 const expanded = 20_000
 
 // drawn are the values of a sketch, or of many quantiles: a curve does not show more.
@@ -30,7 +30,7 @@ func (s *sketch) drawn() times {
 }
 
 // Plots are pictures of the distributions: how many values exceed a time, quantiles over those of the baseline, and, where
-// the traces have them, gaps beside their means, turns of conversations, and outputs of several tokens.
+// the traces have them, gaps and their means, turns of conversations, and outputs of several tokens.
 func (c *Comparison) Plots() []Plot {
 	var plots []Plot
 	var names []string

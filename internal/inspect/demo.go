@@ -20,7 +20,7 @@ type DemoOptions struct {
 // Numbers of requests of a demo: by default, and at most.
 const (
 	DefaultDemoRequests = 400
-	MostDemoRequests    = 20_000
+	MaxDemoRequests     = 20_000
 )
 
 // DemoSource is the source in the meta of a demo.
@@ -48,8 +48,8 @@ var (
 // prompts and a common beginning, at several numbers of clients. The requests are answered by the scheduler and the KV cache of the
 // player on a virtual clock. The same options give the same trace. Its meta says that it is synthetic.
 func Demo(o DemoOptions) (*trace.Trace, error) {
-	if o.Requests < 1 || o.Requests > MostDemoRequests {
-		return nil, fmt.Errorf("%d requests: want 1 to %d", o.Requests, MostDemoRequests)
+	if o.Requests < 1 || o.Requests > MaxDemoRequests {
+		return nil, fmt.Errorf("%d requests: want 1 to %d", o.Requests, MaxDemoRequests)
 	}
 	times := demoTimes
 	records, err := Simulate(demoWorkload(o), demoEngine, &times, o.Seed)
@@ -90,15 +90,15 @@ func demoWorkload(o DemoOptions) *Workload {
 			prompt := system
 			for turn := 0; turn < demoTurns && len(w.asks) < until; turn++ {
 				prompt = append(prompt[:len(prompt):len(prompt)], demoTokens(rng, demoLength(rng, 120, 900))...)
-				said := demoTokens(rng, demoLength(rng, 40, 200))
+				answer := demoTokens(rng, demoLength(rng, 40, 200))
 				w.asks = append(w.asks, ask{
-					parent: own[c], next: turn == 0, at: at, prompt: prompt, said: said,
+					parent: own[c], next: turn == 0, at: at, prompt: prompt, answer: answer,
 					record: &trace.Record{
-						PromptTokens: len(prompt), OutputTokens: len(said), BlockHashes: trace.BlockHashes(prompt, demoEngine.BlockSize),
+						PromptTokens: len(prompt), OutputTokens: len(answer), BlockHashes: trace.BlockHashes(prompt, demoEngine.BlockSize),
 					},
 				})
 				own[c], at = len(w.asks)-1, float64(50+rng.IntN(400))
-				prompt = append(prompt[:len(prompt):len(prompt)], said...)
+				prompt = append(prompt[:len(prompt):len(prompt)], answer...)
 			}
 		}
 		last = own

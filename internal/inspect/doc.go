@@ -1,4 +1,4 @@
-// Package inspect tells what recordings say about time, and whether a model learned from
+// Package inspect summarizes the times in recordings, and checks whether a model learned from
 // some predicts another.
 //
 // [SummarizeReader], [ReadTimeline] and [ReadCompared] read a trace record by record and keep

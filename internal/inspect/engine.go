@@ -35,13 +35,13 @@ const (
 	defaultBlock  = 16
 )
 
-// EngineOf is the engine of a trace: what its engine_config and max_num_seqs say, and
-// what unsaid says of the rest, else vLLM's defaults.
-func EngineOf(t *trace.Trace, unsaid Override) (Engine, error) {
+// EngineOf is the engine of a trace: its engine_config and max_num_seqs, for what these lack the values of otherwise, and for
+// the rest vLLM's defaults.
+func EngineOf(t *trace.Trace, otherwise Override) (Engine, error) {
 	e := Engine{
 		MaxNumSeqs: defaultSeqs, MaxNumBatchedTokens: defaultTokens, BlockSize: defaultBlock, Caching: true,
 	}
-	unsaid.apply(&e)
+	otherwise.apply(&e)
 	if n := trace.Or(t.Meta.MaxNumSeqs, 0); n > 0 {
 		e.MaxNumSeqs = int(min(n, 1<<20))
 	}

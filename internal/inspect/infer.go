@@ -30,12 +30,12 @@ const stepUnit = 1e4
 
 func stepTime(ms float64) int64 { return wholeUnits(ms, stepUnit) }
 
-// mostUnits is further away than any time, and fits an int64 with room for sums.
-const mostUnits = 4e18
+// maxUnits is further away than any time, and fits an int64 with room for sums.
+const maxUnits = 4e18
 
 // wholeUnits is a time in units of which a millisecond has so many.
 func wholeUnits(ms, units float64) int64 {
-	return int64(math.Round(min(max(ms*units, -mostUnits), mostUnits)))
+	return int64(math.Round(min(max(ms*units, -maxUnits), maxUnits)))
 }
 
 func (s *inferred) endMs(step int) float64 { return float64(s.ends[step]) / stepUnit }
@@ -67,7 +67,7 @@ func (t *Timeline) infer() {
 	})
 	budget := budgetOf(t.meta)
 	for _, i := range t.order {
-		if r := t.all.at(i); r.said > 0 {
+		if r := t.all.at(i); r.output > 0 {
 			s.place(r, budget)
 		}
 	}
@@ -90,7 +90,7 @@ type output struct {
 func (t *Timeline) eachOutput(do func(output)) {
 	for i := range int32(t.all.count) {
 		r := t.all.at(i)
-		if r.said == 0 {
+		if r.output == 0 {
 			continue
 		}
 		ms := r.first

@@ -21,7 +21,7 @@ type PerfettoOptions struct {
 	Steps *trace.StepReader
 }
 
-// The processes of Perfetto under which the tracks stand.
+// The processes of Perfetto that have the tracks.
 const (
 	pidRequests = 1
 	pidEngine   = 2
@@ -73,7 +73,7 @@ func (t *Timeline) tracks(e *events, perRequest bool) []int32 {
 		name := "slot " + strconv.Itoa(lane)
 		if perRequest {
 			r := t.all.at(t.order[lane-1])
-			name = fmt.Sprintf("request %d (%d prompt, %d output)", r.index, r.prompt, r.said)
+			name = fmt.Sprintf("request %d (%d prompt, %d output)", r.index, r.prompt, r.output)
 		}
 		e.name("thread_name", pidRequests, lane, name)
 		e.write(traceEvent{Phase: "M", PID: pidRequests, TID: lane, Name: "thread_sort_index", Args: args{"sort_index": lane}})
@@ -84,7 +84,7 @@ func (t *Timeline) tracks(e *events, perRequest bool) []int32 {
 // requestEvents are the spans of a request: the whole, and in it what it waited for, its prompt and its outputs.
 func (t *Timeline) requestEvents(e *events, lane int32, r *row) {
 	first, last := r.shown()
-	about := args{"prompt_tokens": r.prompt, "cached_tokens": r.cached, "output_tokens": r.said, "ttft_ms": micro(r.first - r.arrival)}
+	about := args{"prompt_tokens": r.prompt, "cached_tokens": r.cached, "output_tokens": r.output, "ttft_ms": micro(r.first - r.arrival)}
 	if r.finish != trace.FinishAbsent {
 		about["finish_reason"] = r.finish.String()
 	}
@@ -102,7 +102,7 @@ func (t *Timeline) requestEvents(e *events, lane int32, r *row) {
 	} else {
 		e.plain(int(lane), "waits for the first token", r.arrival, first)
 	}
-	if r.said == 0 || last <= first {
+	if r.output == 0 || last <= first {
 		return
 	}
 	e.plain(int(lane), "decode", first, last)
@@ -136,7 +136,7 @@ func (t *Timeline) flows(e *events, lanes []int32) {
 	}
 }
 
-// loadCounters count the requests that wait and those that are answered, as the trace tells without step statistics. Of the changes to
+// loadCounters count the requests that wait and those that are answered, as the trace shows without step statistics. Of the changes to
 // come only those of requests in flight are in memory.
 func (t *Timeline) loadCounters(e *events) {
 	var waiting, running int64
@@ -203,7 +203,7 @@ func (t *Timeline) inferredSteps(e *events) {
 	}
 }
 
-// stepName tells what a step computed.
+// stepName is what a step computed.
 func stepName(decodes, prompts int64) string {
 	switch {
 	case prompts == 0:
@@ -214,7 +214,7 @@ func stepName(decodes, prompts int64) string {
 	return "prefill and decode"
 }
 
-// recordedSteps are the steps and counters of the step statistics. A line of them stands for the time since the line
+// recordedSteps are the steps and counters of the step statistics. A line of them covers the time since the line
 // before, if the engine had requests then.
 func (t *Timeline) recordedSteps(e *events, r *trace.StepReader) error {
 	e.name("thread_name", pidEngine, 1, "steps")

@@ -82,7 +82,7 @@ func survivalOf(name, color string, t times, x axis) line {
 	l := line{name: name, color: color, steps: true, points: [][2]float64{{x.low, 1}}}
 	n := float64(len(t))
 	for _, i := range thinly(len(t)) {
-		// The last one stands half a step above nothing, which decades do not show.
+		// The last one is half a step above 0, which a scale of decades does not have.
 		left := max(1-float64(i+1)/n, 1/(2*n))
 		l.points = append(l.points, [2]float64{min(max(t[i], x.low), x.high), left})
 	}

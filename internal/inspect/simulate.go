@@ -133,14 +133,14 @@ func (s *simulation) arrive() {
 	}
 }
 
-// draft lets the next step compute guesses beside the next token of each request.
+// draft lets the next step compute guesses together with the next token of each request.
 func (s *simulation) draft() {
 	if s.drafts == 0 {
 		return
 	}
 	for _, r := range s.scheduler.Running() {
-		if said := r.Owner.record.OutputTokens; said > 0 && len(r.Seq.Tokens)-r.Computed == 1 {
-			r.Drafts = min(s.drafts, s.workload.asks[r.Owner.index].record.OutputTokens-said-1)
+		if done := r.Owner.record.OutputTokens; done > 0 && len(r.Seq.Tokens)-r.Computed == 1 {
+			r.Drafts = min(s.drafts, s.workload.asks[r.Owner.index].record.OutputTokens-done-1)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func (s *simulation) take(step *scheduler.Step[*running]) {
 	}
 }
 
-// describe tells the model what the step computes.
+// describe returns what the step computes, for the model.
 func (s *simulation) describe(step *scheduler.Step[*running]) {
 	s.shape = latency.Step{
 		Running: len(s.scheduler.Running()), Limit: s.engine.MaxNumSeqs,
@@ -206,7 +206,7 @@ func (s *simulation) say(r *scheduler.Request[*running], batch, first uint32) {
 	if rec.OutputTokens > 0 && s.drafts+s.block > 0 {
 		rec.ITLTokens = append(rec.ITLTokens, uint32(n))
 	}
-	r.Seq.Tokens = append(r.Seq.Tokens, ask.said[rec.OutputTokens:rec.OutputTokens+n]...)
+	r.Seq.Tokens = append(r.Seq.Tokens, ask.answer[rec.OutputTokens:rec.OutputTokens+n]...)
 	rec.OutputTokens += n
 	if wrong := r.Computed - len(r.Seq.Tokens) + 1; wrong > 0 {
 		s.scheduler.Reject(r, wrong)

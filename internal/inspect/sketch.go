@@ -24,8 +24,8 @@ const (
 	fewValues = 1 << 14
 	// sketchRatio is the width of a range: a quantile is off by half of it, 0.05 %.
 	sketchRatio = 1.001
-	// leastValue is what counts as 0 ms: a nanosecond, the clock's own step.
-	leastValue = 1e-6
+	// minValue is what counts as 0 ms: a nanosecond, the clock's own step.
+	minValue = 1e-6
 	// sketchRoom is by how many ranges counts grows at its lower end.
 	sketchRoom = 256
 )
@@ -71,7 +71,7 @@ func (s *sketch) put(v float64, n int) {
 	case v < 0:
 		s.below += n
 		return
-	case v < leastValue:
+	case v < minValue:
 		s.zero += n
 		return
 	}
@@ -111,7 +111,7 @@ func (s *sketch) merge(o *sketch) {
 	}
 }
 
-// middleOf is the value that stands for a range.
+// middleOf is the middle of a range.
 func middleOf(i int) float64 { return math.Exp((float64(i) + 0.5) * sketchLog) }
 
 // quantile is the value that so much of all does not exceed (nearest rank).

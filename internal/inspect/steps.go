@@ -29,7 +29,7 @@ type StepSummary struct {
 	AcceptedByPosition []float64 `json:"spec_accepted_by_position,omitempty"`
 }
 
-// SummarizeSteps tells what step statistics hold.
+// SummarizeSteps summarizes step statistics.
 func SummarizeSteps(r *trace.StepReader) (*StepSummary, error) {
 	var s StepSummary
 	var interval, running, waiting sketch

@@ -18,7 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// Summary is what a trace holds. Times are in ms; a pointer is nil where the trace does not tell.
+// Summary has the figures of a trace. Times are in ms; a pointer is nil where the trace does not have it.
 type Summary struct {
 	Name string `json:"name"`
 	// Model, GPU, Version and Config are what the head of the trace says, "" for what it does not.
@@ -26,7 +26,7 @@ type Summary struct {
 	GPU     string `json:"gpu,omitempty"`
 	Version string `json:"vllm_version,omitempty"`
 	Config  string `json:"engine_config,omitempty"`
-	// Records is the number of requests, Silent how many of them ended before they said anything.
+	// Records is the number of requests, Silent how many of them ended without an output.
 	Records int `json:"records"`
 	Silent  int `json:"silent,omitempty"`
 	// Turns is how many requests begin with the whole prompt of an earlier one that had ended.
@@ -99,14 +99,14 @@ type Counts struct {
 
 const (
 	exactLevels = 64 // in flight, that have a level of their own while the trace is read
-	mostLevels  = 12 // in a summary; more are put together
-	mostTurns   = 12 // in a summary, the last one with all later ones
+	maxLevels   = 12 // in a summary; more are put together
+	maxTurns    = 12 // in a summary, the last one with all later ones
 )
 
 // summarizer takes a trace record by record, and keeps no record.
 type summarizer struct {
 	s          Summary
-	beside     sketch
+	inFlight   sketch
 	cached     int
 	levels     map[uint64]*levelSketch // by their upper end
 	turns      Turns[int32]
@@ -130,7 +130,7 @@ type turnSketch struct {
 	ttft                     sketch
 }
 
-// Summarize tells what a trace in memory holds.
+// Summarize summarizes a trace in memory.
 func Summarize(t *trace.Trace) Summary {
 	c := newSummarizer(t.Name, t.Meta)
 	for i := range t.Records {
@@ -139,7 +139,7 @@ func Summarize(t *trace.Trace) Summary {
 	return *c.finish()
 }
 
-// SummarizeReader tells what a trace holds, and reads it once: memory does not grow with the number of records.
+// SummarizeReader summarizes a trace that it reads once: memory does not grow with the number of records.
 func SummarizeReader(r *trace.Reader) (*Summary, error) {
 	c := newSummarizer(r.Name(), r.Meta())
 	var rec trace.Record
@@ -171,7 +171,7 @@ func newSummarizer(name string, meta trace.Meta) *summarizer {
 func (c *summarizer) add(r *trace.Record) (turn int32) {
 	s := &c.s
 	s.Records++
-	c.beside.add(float64(min(r.Concurrency, 1<<31)))
+	c.inFlight.add(float64(min(r.Concurrency, 1<<31)))
 	c.cached += r.CachedTokens
 	if r.FinishReason != trace.FinishAbsent {
 		s.Finish[r.FinishReason.String()]++
@@ -222,7 +222,7 @@ func (c *summarizer) turn(r *trace.Record, end float64) int32 {
 		depth = parent + 1
 	}
 	c.turns.Add(r, end, depth)
-	at := min(int(depth), mostTurns) - 1
+	at := min(int(depth), maxTurns) - 1
 	for len(c.byTurn) <= at {
 		c.byTurn = append(c.byTurn, turnSketch{})
 	}
@@ -270,7 +270,7 @@ func (c *summarizer) finish() *Summary {
 			l.tpot.distribution(), l.e2e.distribution(),
 		})
 	}
-	s.PromptTokens, s.OutputTokens, s.Concurrency = all.prompt.whole(), all.output.whole(), c.beside.whole()
+	s.PromptTokens, s.OutputTokens, s.Concurrency = all.prompt.whole(), all.output.whole(), c.inFlight.whole()
 	s.TTFT, s.ITL, s.TPOT, s.E2E = all.ttft.distribution(), all.itl.distribution(), all.tpot.distribution(), all.e2e.distribution()
 	if s.PromptTokens.Sum > 0 {
 		s.Cached = float64(c.cached) / float64(s.PromptTokens.Sum)
@@ -286,7 +286,7 @@ func (c *summarizer) finish() *Summary {
 	if len(c.byTurn) > 1 {
 		for i := range c.byTurn {
 			t := &c.byTurn[i]
-			s.CacheByTurn = append(s.CacheByTurn, TurnCache{i + 1, i+1 == mostTurns, t.requests, t.prompt, t.cached, t.ttft.distribution()})
+			s.CacheByTurn = append(s.CacheByTurn, TurnCache{i + 1, i+1 == maxTurns, t.requests, t.prompt, t.cached, t.ttft.distribution()})
 		}
 	}
 	s.Notes = c.notes(all.itl.many)
@@ -297,7 +297,7 @@ func (c *summarizer) finish() *Summary {
 // the last one.
 func (c *summarizer) order() []*levelSketch {
 	levels := c.levels
-	if len(levels) > mostLevels {
+	if len(levels) > maxLevels {
 		levels = map[uint64]*levelSketch{}
 		for _, key := range slices.Sorted(maps.Keys(c.levels)) {
 			from, to := doubling(key)
@@ -429,7 +429,7 @@ func (all Summaries) Markdown(w io.Writer) error {
 	return out.Flush()
 }
 
-// facts are what of a summary stands in no table, each with its name.
+// facts are what is not in the tables of a summary, each with its name.
 func (s *Summary) facts() [][2]string {
 	requests := strconv.Itoa(s.Records)
 	if s.Turns != nil {
@@ -482,7 +482,7 @@ func (all Summaries) forTrace(t *table, rows func(s *Summary, add func(cells ...
 			t.rows = append(t.rows, cells)
 		})
 	}
-	// Rows of the same name stand together, in the order of the first trace that has them.
+	// Rows of the same name follow each other, in the order of the first trace that has them.
 	place := map[string]int{}
 	for _, row := range t.rows {
 		if _, ok := place[row[0]]; !ok {

@@ -43,7 +43,7 @@ func TestSketch(t *testing.T) {
 	for name, s := range map[string]*sketch{"whole": &whole, "merged": &left} {
 		for _, q := range []float64{0, 0.05, 0.1, 0.5, 0.9, 0.99, 0.9999, 1} {
 			want, got := all.quantile(q), s.quantile(q)
-			if math.Abs(got-want) > 0.001*math.Abs(want)+leastValue && want >= 0 {
+			if math.Abs(got-want) > 0.001*math.Abs(want)+minValue && want >= 0 {
 				t.Errorf("%s: quantile %v is %v, want %v", name, q, got, want)
 			}
 		}

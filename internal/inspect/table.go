@@ -14,7 +14,7 @@ type table struct {
 	title string
 	head  []string
 	rows  [][]string
-	// left is how many of the first columns are words; the others are numbers, and stand at the right.
+	// left is how many of the first columns are words; the others are numbers, aligned to the right.
 	left int
 }
 

@@ -111,7 +111,7 @@ func (r *Report) table(w io.Writer) {
 // shownPositions is how many sizes of outputs have a row.
 const shownPositions = 8
 
-// alone tells how far each recording's prediction is off by itself.
+// alone writes the error of the prediction of each recording by itself.
 func (r *Report) alone(out io.Writer, clean func(string) string) {
 	fmt.Fprintf(out, "\neach alone, which decides nothing:\n")
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)

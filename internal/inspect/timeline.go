@@ -16,7 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// Timeline is when requests came, waited and answered, in the order of arrival.
+// Timeline has the times at which requests arrived, waited and generated tokens, in the order of arrival.
 type Timeline struct {
 	// Name is that of the trace.
 	Name string
@@ -40,14 +40,14 @@ type Timeline struct {
 type row struct {
 	arrival, first, last float64
 	// prefill is when the engine began with the prompt, if isInferred is set.
-	prefill              float64
-	isInferred           bool
-	finish               trace.FinishReason
-	index                int32 // in the trace
-	prompt, cached, said int32
-	parent               int32 // the row whose conversation it goes on with, -1 for none
-	gaps, gapCount       int32 // in Timeline.gaps
-	chunks, chunkCount   int32 // in inferred.chunks
+	prefill                float64
+	isInferred             bool
+	finish                 trace.FinishReason
+	index                  int32 // in the trace
+	prompt, cached, output int32
+	parent                 int32 // the row whose conversation it goes on with, -1 for none
+	gaps, gapCount         int32 // in Timeline.gaps
+	chunks, chunkCount     int32 // in inferred.chunks
 }
 
 // shown is where the bar of a row changes from waiting to output, and where it ends: where the clock of the trace went
@@ -118,7 +118,7 @@ func ReadTimeline(r *trace.Reader, opt TimelineOptions) (*Timeline, error) {
 func (t *Timeline) add(r *trace.Record, index int, withTurns bool) {
 	one := row{
 		index: int32(index), arrival: *r.ArrivalMs, first: *r.ArrivalMs + r.TTFTMs, finish: r.FinishReason,
-		prompt: int32(min(r.PromptTokens, 1<<31-1)), cached: int32(min(r.CachedTokens, 1<<31-1)), said: int32(min(r.OutputTokens, 1<<31-1)),
+		prompt: int32(min(r.PromptTokens, 1<<31-1)), cached: int32(min(r.CachedTokens, 1<<31-1)), output: int32(min(r.OutputTokens, 1<<31-1)),
 		parent: -1, gaps: int32(len(t.gaps)),
 	}
 	one.last = r.EndMs(*r.ArrivalMs)
@@ -205,7 +205,7 @@ func (t *Timeline) JSON(w io.Writer, schema string) error {
 			PromptTokens int32   `json:"prompt_tokens"`
 			CachedTokens int32   `json:"cached_tokens"`
 			OutputTokens int32   `json:"output_tokens"`
-		}{r.index, r.arrival, r.first, r.last, r.prompt, r.cached, r.said}, "    ", "  ")
+		}{r.index, r.arrival, r.first, r.last, r.prompt, r.cached, r.output}, "    ", "  ")
 		if err != nil {
 			return err
 		}
@@ -228,16 +228,16 @@ func (t *Timeline) Text(w io.Writer) error {
 	fmt.Fprintf(out, "%7s %9s %9s %9s %7s %7s %7s\n", "request", "at ms", "first ms", "whole ms", "prompt", "cached", "output")
 	for _, i := range t.order {
 		r := t.all.at(i)
-		fmt.Fprintf(out, "%7d %9.0f %9.1f %9.1f %7d %7d %7d  ", r.index, r.arrival, r.first-r.arrival, r.last-r.arrival, r.prompt, r.cached, r.said)
+		fmt.Fprintf(out, "%7d %9.0f %9.1f %9.1f %7d %7d %7d  ", r.index, r.arrival, r.first-r.arrival, r.last-r.arrival, r.prompt, r.cached, r.output)
 		t.bar(out, r)
 	}
 	return out.Flush()
 }
 
 var (
-	barBlank = strings.Repeat(" ", barWidth)
-	barWait  = strings.Repeat(".", barWidth)
-	barSaid  = strings.Repeat("#", barWidth)
+	barBlank  = strings.Repeat(" ", barWidth)
+	barWait   = strings.Repeat(".", barWidth)
+	barOutput = strings.Repeat("#", barWidth)
 )
 
 // bar is the place of a request in the time of all of them.
@@ -252,13 +252,13 @@ func (t *Timeline) bar(out *bufio.Writer, r *row) {
 	a, b, c := column(r.arrival), column(first), column(last)
 	out.WriteString(barBlank[:a])
 	out.WriteString(barWait[:b-a])
-	out.WriteString(barSaid[:c-b+1])
+	out.WriteString(barOutput[:c-b+1])
 	out.WriteByte('\n')
 }
 
 // Sizes of the picture, in its own units.
 const (
-	timelineLeft  = 72 // of the bars; the request numbers stand before them
+	timelineLeft  = 72 // of the bars; the request numbers are on their left
 	timelineRight = 980
 	timelineTop   = 44
 	labelHeight   = 12
@@ -369,7 +369,7 @@ func (r *row) describe() string {
 		waits = fmt.Sprintf("prompt begun after %.1f ms, ", r.prefill-r.arrival)
 	}
 	return fmt.Sprintf("request %d: at %.1f ms, %sfirst token after %.1f ms, ended after %.1f ms%s; %d prompt tokens, %d of them cached, %d output tokens",
-		r.index, r.arrival, waits, r.first-r.arrival, r.last-r.arrival, ending, r.prompt, r.cached, r.said)
+		r.index, r.arrival, waits, r.first-r.arrival, r.last-r.arrival, ending, r.prompt, r.cached, r.output)
 }
 
 // lanes gives each shown request, in order, the lowest slot that is free when it comes.

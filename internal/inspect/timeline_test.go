@@ -198,7 +198,7 @@ func TestTimelinePage(t *testing.T) {
 	delete(got, "finishes")
 	want := map[string][]any{
 		"index": {0.0, 1.0}, "arrival": {0.0, 50.0}, "prefill": {0.0, 0.0}, "first": {10.0, 7.123}, "last": {20.0, 10.123}, "prompt": {8.0, 12.0},
-		"cached": {0.0, 0.0}, "said": {2.0, 2.0}, "lane": {0.0, 0.0}, "parent": {-1.0, 0.0}, "finish": {1.0, 1.0},
+		"cached": {0.0, 0.0}, "output": {2.0, 2.0}, "lane": {0.0, 0.0}, "parent": {-1.0, 0.0}, "finish": {1.0, 1.0},
 	}
 	require.NoDiff(t, cmp.Diff(want, got), "(-want +got)")
 }

@@ -72,7 +72,7 @@ func (t *Timeline) columns(w *strings.Builder) {
 	column("last", func(_ int, r *row) float64 { _, last := r.shown(); return last - r.arrival })
 	column("prompt", func(_ int, r *row) float64 { return float64(r.prompt) })
 	column("cached", func(_ int, r *row) float64 { return float64(r.cached) })
-	column("said", func(_ int, r *row) float64 { return float64(r.said) })
+	column("output", func(_ int, r *row) float64 { return float64(r.output) })
 	column("lane", func(n int, _ *row) float64 { return float64(lanes[n]) })
 	column("parent", func(_ int, r *row) float64 {
 		if r.parent < 0 {

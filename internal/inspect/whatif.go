@@ -137,7 +137,7 @@ func (o *Options) answers(fit *latency.Fit, w *Workload, engine Engine) (records
 	return records, nil
 }
 
-// WhatIfText writes what is predicted for each [WhatIf], beside what is predicted without it; nothing if there is none. Names are
+// WhatIfText writes what is predicted for each [WhatIf], and what is predicted without it; nothing if there is none. Names are
 // written by clean.
 func (r *Report) WhatIfText(w io.Writer, clean func(string) string) error {
 	if len(r.WhatIf) == 0 {

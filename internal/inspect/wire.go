@@ -15,16 +15,16 @@ type Server func(w *Workload, e Engine, fit *latency.Fit) ([]trace.Record, error
 
 // Asked is a request of a [Workload] as a client sends it.
 type Asked struct {
-	// Prompt are token ids. Two prompts are equal as far as the recorded ones were; otherwise ids stand for nothing.
+	// Prompt are token ids. Two prompts are equal as far as the recorded ones were; otherwise ids have no meaning.
 	Prompt []uint32
-	// Said are the tokens of the answer. The prompt of the next turn has them, so a prefix cache finds them.
-	Said []uint32
+	// Answer is the tokens of the answer. The prompt of the next turn has them, so a prefix cache finds them.
+	Answer []uint32
 }
 
 // Asked is the request with this index.
 func (w *Workload) Asked(i int) Asked {
 	a := &w.asks[i]
-	return Asked{a.prompt, a.said[:a.record.OutputTokens]}
+	return Asked{a.prompt, a.answer[:a.record.OutputTokens]}
 }
 
 // Replay calls send for every request when it is due: at its recorded time after the start, or so long after the answer to

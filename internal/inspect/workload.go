@@ -20,7 +20,7 @@ type Workload struct {
 // Len is the number of requests.
 func (w *Workload) Len() int { return len(w.asks) }
 
-// several reports whether any step said more than one token of a request, as with speculative decoding or a diffusion model.
+// several reports whether any step had more than one token of a request, as with speculative decoding or a diffusion model.
 func (w *Workload) several() bool {
 	return slices.ContainsFunc(w.asks, func(a ask) bool { return len(a.record.ITLMs)+1 < a.record.OutputTokens })
 }
@@ -47,8 +47,8 @@ type ask struct {
 	// the parent, ms.
 	at     float64
 	prompt []uint32
-	said   []uint32 // what it answers, as far as a later prompt or the recording tells
-	// revealed is set if a later prompt told what it answers.
+	answer []uint32 // what it answers, as far as a later prompt or the recording has it
+	// revealed is set if a later prompt has the answer.
 	revealed bool
 }
 
@@ -70,7 +70,7 @@ func WorkloadOf(t *trace.Trace) (*Workload, error) {
 	for _, i := range order {
 		r := &t.Records[i]
 		if r.OutputTokens == 0 {
-			continue // given up before it said anything: when is not recorded
+			continue // ended without an output: when is not recorded
 		}
 		if err := predictable(t.Name, r); err != nil {
 			return nil, err
@@ -78,10 +78,10 @@ func WorkloadOf(t *trace.Trace) (*Workload, error) {
 		index := len(w.asks)
 		a := ask{
 			record: r, parent: -1, at: *r.ArrivalMs,
-			prompt: promptOf(r, blockSize, uint64(index)), said: r.OutputTokenIDs,
+			prompt: promptOf(r, blockSize, uint64(index)), answer: r.OutputTokenIDs,
 		}
-		if a.said == nil {
-			a.said = made(^uint64(index), r.OutputTokens)
+		if a.answer == nil {
+			a.answer = made(^uint64(index), r.OutputTokens)
 		}
 		if parent, ok := turns.Parent(r); ok {
 			a.parent = parent
@@ -98,10 +98,10 @@ func WorkloadOf(t *trace.Trace) (*Workload, error) {
 	return w, nil
 }
 
-// mostPrompt bounds the prompts that are made up from a number: no model has as many positions.
-const mostPrompt = 1 << 24
+// maxPrompt bounds the prompts that are made up from a number: no model has as many positions.
+const maxPrompt = 1 << 24
 
-// predictable refuses a record that does not tell its steps.
+// predictable refuses a record that does not show its steps.
 func predictable(name string, r *trace.Record) error {
 	place := name
 	if r.Line > 0 {
@@ -115,16 +115,16 @@ func predictable(name string, r *trace.Record) error {
 	}
 	if outputs := len(r.ITLMs) + 1; outputs > r.OutputTokens {
 		return fmt.Errorf("%s: %d tokens in %d outputs: want at least one token in each output", place, r.OutputTokens, outputs)
-	} else if r.OutputTokens/mostSize > outputs {
-		return fmt.Errorf("%s: %d tokens in %d outputs: want at most %d tokens in each output", place, r.OutputTokens, outputs, mostSize)
+	} else if r.OutputTokens/maxSize > outputs {
+		return fmt.Errorf("%s: %d tokens in %d outputs: want at most %d tokens in each output", place, r.OutputTokens, outputs, maxSize)
 	}
-	if r.PromptTokens > mostPrompt {
-		return fmt.Errorf("%s: prompt_tokens is %d: want at most %d", place, r.PromptTokens, mostPrompt)
+	if r.PromptTokens > maxPrompt {
+		return fmt.Errorf("%s: prompt_tokens is %d: want at most %d", place, r.PromptTokens, maxPrompt)
 	}
 	return nil
 }
 
-// reveal tells what the parent said if neither prompt was recorded: the tokens of this prompt after that of the parent. The engine found
+// reveal takes the answer of the parent, if neither prompt was recorded, from this prompt: the tokens of this prompt after that of the parent. The engine found
 // more of this prompt in its cache than the whole blocks of the parent's prompt, so the answer is in it.
 func (a *ask) reveal(parent *ask, blockSize int) {
 	whole := len(parent.record.BlockHashes) * blockSize
@@ -133,8 +133,8 @@ func (a *ask) reveal(parent *ask, blockSize int) {
 	}
 	parent.revealed = true
 	copy(parent.prompt[min(whole, len(parent.prompt)):], a.prompt[min(whole, len(a.prompt)):])
-	parent.said = slices.Clone(parent.said)
-	copy(parent.said, a.prompt[min(len(parent.prompt), len(a.prompt)):])
+	parent.answer = slices.Clone(parent.answer)
+	copy(parent.answer, a.prompt[min(len(parent.prompt), len(a.prompt)):])
 }
 
 // relate makes times relative: to the end of the parent, or the first arrival.
@@ -176,9 +176,9 @@ func made(source uint64, n int) []uint32 {
 	return ids
 }
 
-// idleMost is what part of their time clients may have been idle between two conversations, so that
+// maxIdle is what part of their time clients may have been idle between two conversations, so that
 // they count as clients that ask one after the other.
-const idleMost = 0.05
+const maxIdle = 0.05
 
 // A conversation is a request and the turns that go on from it.
 type conversation struct {
@@ -258,7 +258,7 @@ func (w *Workload) findClients() {
 		before[i], free = free[0], free[1:]
 		idle += all[i].begin - all[before[i]].end
 	}
-	if idle > idleMost*busy {
+	if idle > maxIdle*busy {
 		return
 	}
 	w.clients = clients

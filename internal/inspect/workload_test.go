@@ -53,8 +53,8 @@ func TestWorkloadOf(t *testing.T) {
 			var got []want
 			for _, a := range mustWorkload(t, recorded(test.records...)).asks {
 				got = append(got, want{a.parent, a.at})
-				if len(a.prompt) != a.record.PromptTokens || len(a.said) != a.record.OutputTokens {
-					t.Errorf("a prompt of %d and an answer of %d, want %d and %d", len(a.prompt), len(a.said), a.record.PromptTokens, a.record.OutputTokens)
+				if len(a.prompt) != a.record.PromptTokens || len(a.answer) != a.record.OutputTokens {
+					t.Errorf("a prompt of %d and an answer of %d, want %d and %d", len(a.prompt), len(a.answer), a.record.PromptTokens, a.record.OutputTokens)
 				}
 			}
 			require.NoDiff(t, cmp.Diff(test.want, got, cmp.AllowUnexported(want{})), "(-want +got)")
@@ -78,7 +78,7 @@ func TestPrompts(t *testing.T) {
 	given := record(0, 3, 5)
 	given.PromptTokenIDs, given.OutputTokenIDs = []uint32{7, 8, 9}, []uint32{10}
 	a := mustWorkload(t, recorded(given)).asks[0]
-	require.NoDiff(t, cmp.Diff([][]uint32{{7, 8, 9}, {10}}, [][]uint32{a.prompt, a.said}), "recorded ids (-want +got)")
+	require.NoDiff(t, cmp.Diff([][]uint32{{7, 8, 9}, {10}}, [][]uint32{a.prompt, a.answer}), "recorded ids (-want +got)")
 }
 
 func TestWorkloadErrors(t *testing.T) {

@@ -104,7 +104,7 @@ func (d *Difference) compareDigests(old, c *Case) {
 	}
 }
 
-// short is enough of a digest to tell it from another.
+// short is enough of a digest to distinguish it from another.
 func short(digest string) string {
 	if digest == "" {
 		return "not pinned"

@@ -30,7 +30,7 @@ func shareText(s coverage.Share, of string) string {
 	return text
 }
 
-// coverageText writes a line for each line, and what was asked for besides.
+// coverageText writes one line of text for each vLLM line, and the details that were requested.
 func coverageText(b *bytes.Buffer, d *Document) {
 	for i, c := range d.Coverage {
 		if i == 0 {

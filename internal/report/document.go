@@ -16,7 +16,7 @@ const SchemaVersion = "vllm-vcr/conformance/2"
 type Document struct {
 	Schema     string              `json:"schema"`
 	Verdict    conformance.Verdict `json:"verdict"`
-	Reason     string              `json:"reason"` // what the exit code stands for, in a sentence
+	Reason     string              `json:"reason"` // what the exit code means, in a sentence
 	ExitCode   int                 `json:"exit_code"`
 	Counts     Counts              `json:"counts"`
 	Tokens     int                 `json:"tokens"`                // compared
@@ -86,7 +86,7 @@ type Case struct {
 	Check     string                `json:"check,omitempty"`     // the assertion and its variant
 	Verdict   conformance.Verdict   `json:"verdict"`
 	Gating    bool                  `json:"gating"`
-	// Infra marks an error whose cause lies around the subject.
+	// Infra marks an error whose cause is not the subject: network, disk, a golden.
 	Infra bool `json:"infra,omitempty"`
 	// Location is where the golden's bytes are, Entry where it is registered, as
 	// the run names it; File and FileLine are the same place below the root of the

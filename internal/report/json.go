@@ -35,10 +35,10 @@ func Read(name string, r io.Reader) (*Document, error) {
 		Schema *string `json:"schema"`
 	}
 	if err := json.Unmarshal(data, &version); err != nil {
-		return nil, fmt.Errorf("%s is no report: %w", name, placed(data, err))
+		return nil, fmt.Errorf("%s is not a report: %w", name, placed(data, err))
 	}
 	if version.Schema == nil {
-		return nil, fmt.Errorf("%s is no report: it has no schema, want %q", name, SchemaVersion)
+		return nil, fmt.Errorf("%s is not a report: it has no schema, want %q", name, SchemaVersion)
 	}
 	if *version.Schema != SchemaVersion {
 		return nil, fmt.Errorf("%s: schema %q, this vllm-vcr reads %q: write the report with the same version", name, *version.Schema, SchemaVersion)
@@ -54,7 +54,7 @@ func Read(name string, r io.Reader) (*Document, error) {
 	return d, nil
 }
 
-// placed says in which line of the document an error is, where it tells.
+// placed adds the line of the document to an error that has an offset.
 func placed(data []byte, err error) error {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError

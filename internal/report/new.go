@@ -13,7 +13,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 )
 
-// Meta is what a document says of a run besides its outcome.
+// Meta has what a document contains of a run in addition to its outcome.
 type Meta struct {
 	Tool      Tool
 	Started   time.Time

@@ -30,7 +30,7 @@ func TestReadRefuses(t *testing.T) {
 	good := string(render(t, JSON, runs()["wrong"]))
 	tests := []struct{ name, old, new, want string }{
 		{"another version", `conformance/2"`, `conformance/1"`, `r.json: schema "vllm-vcr/conformance/1", this vllm-vcr reads "vllm-vcr/conformance/2"`},
-		{"no version", `"schema": "vllm-vcr/conformance/2",`, ``, "r.json is no report: it has no schema"},
+		{"no version", `"schema": "vllm-vcr/conformance/2",`, ``, "r.json is not a report: it has no schema"},
 		{"an unknown key", `"reason": `, `"raison": `, `r.json: json: unknown field "raison"`},
 		{"another kind", `"exit_code": 1`, `"exit_code": "1"`, "r.json: line 5: json: cannot unmarshal string"},
 		{"an unknown verdict", `"verdict": "fail",` + "\n      \"gating\": true,\n      \"loc", `"verdict": "bad",` + "\n      \"gating\": true,\n      \"loc", `unknown verdict "bad"`},
@@ -39,8 +39,8 @@ func TestReadRefuses(t *testing.T) {
 		{"a case without name", `"name": "0.33/multiturn-s7/schema"`, `"name": ""`, "cases[1] has no name"},
 		{"other counts", `"error": 2`, `"error": 3`, "it is incomplete or was edited"},
 		{"other tokens", `"tokens": 24`, `"tokens": 25`, "it is incomplete or was edited"},
-		{"cut off", good[len(good)/2:], ``, "r.json is no report: line "},
-		{"more after it", "\n}\n", "\n}\n{}", "r.json is no report: line "},
+		{"cut off", good[len(good)/2:], ``, "r.json is not a report: line "},
+		{"more after it", "\n}\n", "\n}\n{}", "r.json is not a report: line "},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 )
 
-// caseProperties are what a result has besides.
+// caseProperties are the further properties of a result.
 type caseProperties struct {
 	Case   string `json:"case,omitempty"`
 	Count  int    `json:"count"` // failures of the case with this code

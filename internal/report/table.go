@@ -89,7 +89,7 @@ var severity = []conformance.Verdict{
 	conformance.Fail, conformance.Error, conformance.XPass, conformance.XFail, conformance.Flaky, conformance.Pass, conformance.Skip,
 }
 
-// worstOf is the verdict that stands for all, Skip when there is none.
+// worstOf is the most severe verdict, Skip if there is none.
 func worstOf(c Counts) conformance.Verdict {
 	for _, v := range severity {
 		if c[v] > 0 {

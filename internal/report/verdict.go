@@ -93,7 +93,7 @@ type paragraph struct {
 	Output bool // its lines begin with "| "
 }
 
-// paragraphsOf takes a message apart: what a subject wrote stands in it line by line behind "| ".
+// paragraphsOf takes a message apart: lines that a subject wrote begin with "| ".
 func paragraphsOf(f conformance.Failure) []paragraph {
 	var all []paragraph
 	for line := range strings.SplitSeq(f.Message, "\n") {

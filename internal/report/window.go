@@ -48,7 +48,7 @@ func windowOf(f conformance.Failure) *window {
 	return w
 }
 
-// list is what stands between brackets: "[…5 6 7…]".
+// list is what is between brackets: "[…5 6 7…]".
 type list struct {
 	cut, more bool
 	values    []string

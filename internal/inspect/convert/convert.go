@@ -69,8 +69,8 @@ func (in *Input) Skipped() (lines []string) {
 
 func (in *Input) skip(reason string) { in.left[reason]++ }
 
-// MostBytes is how large a JSON document may be that is read as a whole: 1 GiB.
-const MostBytes = 1 << 30
+// MaxBytes is how large a JSON document may be that is read as a whole: 1 GiB.
+const MaxBytes = 1 << 30
 
 // Open begins to read an input; an empty format is that which its beginning shows. name is for messages. r has to be readable
 // until Each has returned.
@@ -111,7 +111,7 @@ func Open(name string, r io.Reader, format Format) (*Input, error) {
 // peeked is how many bytes show a format.
 const peeked = 64 << 10
 
-// formatOf tells the format by the beginning of a file, "" if it is none of ours.
+// formatOf recognizes the format by the beginning of a file, "" if it is unknown.
 func formatOf(head []byte) Format {
 	head = bytes.TrimSpace(bytes.TrimPrefix(head, []byte("\xef\xbb\xbf")))
 	switch {
@@ -170,12 +170,12 @@ func topKeys(text []byte) map[string]bool {
 
 // document reads a whole JSON document, and keeps the records that read finds in it.
 func (in *Input) document(name string, r io.Reader, read func(data []byte) ([]trace.Record, error)) error {
-	data, err := io.ReadAll(io.LimitReader(r, MostBytes+1))
+	data, err := io.ReadAll(io.LimitReader(r, MaxBytes+1))
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", name, err)
-	case len(data) > MostBytes:
-		return fmt.Errorf("%s: it has more than %d bytes: split it", name, MostBytes)
+	case len(data) > MaxBytes:
+		return fmt.Errorf("%s: it has more than %d bytes: split it", name, MaxBytes)
 	}
 	records, err := read(finite(data))
 	if err != nil {
@@ -289,7 +289,7 @@ func fromFirst(records []trace.Record) {
 	}
 }
 
-// setGaps enters the times between the outputs of an answer. Where there are fewer outputs than tokens, nobody knows how many
+// setGaps enters the times between the outputs of an answer. Where there are fewer outputs than tokens, it is unknown how many
 // tokens each had: they are spread evenly. Where there are more, the last ones are taken for one.
 func (in *Input) setGaps(r *trace.Record, gaps []float64) {
 	if most := max(r.OutputTokens-1, 0); len(gaps) > most {
@@ -321,7 +321,7 @@ func (in *Input) lack(what string) {
 	}
 }
 
-// untimed gives a record of a public trace what a valid record needs beside its lengths.
+// untimed adds to the lengths of a record of a public trace what a valid record needs.
 func untimed(r *trace.Record) *trace.Record {
 	r.FinishReason, r.Concurrency = trace.FinishAbsent, 1
 	if r.OutputTokens > 1 {

@@ -15,11 +15,11 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// mooncakeBlock is how many tokens a hash of a Mooncake trace stands for.
+// mooncakeBlock is how many tokens a hash of a Mooncake trace covers.
 const mooncakeBlock = 512
 
 // mooncake reads the traces of https://github.com/kvcache-ai/Mooncake (FAST25-release/traces): one JSON object for each request,
-// timestamps in ms from the first one on. A hash id stands for a block and all before it, and the last block may be a part of one.
+// timestamps in ms from the first one on. A hash id identifies a block and all before it, and the last block may be a part of one.
 func (in *Input) mooncake(name string, r *bufio.Reader) {
 	blockSize := mooncakeBlock
 	in.Meta.BlockSize = &blockSize

@@ -20,7 +20,7 @@ const (
 	rateWindow = 10
 )
 
-// Progress tells how a recording goes.
+// Progress shows how far a recording is.
 type Progress struct {
 	// Stats are the counters now.
 	Stats func() recorder.Stats

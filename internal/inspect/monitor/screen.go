@@ -69,7 +69,7 @@ func (s *Screen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Draw replaces the line. An alarm stands before it, in red where there are colours, and is never cut off; the rest is
+// Draw replaces the line. An alarm comes before it, in red where there are colours, and is never cut off; the rest is
 // cut at the edge of the terminal, as a line that is wrapped cannot be redrawn. Both are ASCII. Without either the line
 // is taken away.
 func (s *Screen) Draw(alarm, line string) {

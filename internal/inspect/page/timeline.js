@@ -160,16 +160,16 @@
     const lines = ["request " + d.index[i] + (d.finish[i] ? " (" + d.finishes[d.finish[i]] + ")" : ""), "arrived at " + two(d.arrival[i])];
     if (d.prefill[i] >= 0) lines.push("queued " + two(d.prefill[i]) + ", prompt " + two(d.first[i] - d.prefill[i]));
     lines.push("TTFT " + two(d.first[i]) + ", E2E " + two(d.last[i]));
-    if (d.said[i] > 1) lines.push("TPOT " + two((d.last[i] - d.first[i]) / (d.said[i] - 1)));
-    lines.push(d.prompt[i] + " prompt tokens, " + d.cached[i] + " of them cached; " + d.said[i] + " output tokens");
+    if (d.output[i] > 1) lines.push("TPOT " + two((d.last[i] - d.first[i]) / (d.output[i] - 1)));
+    lines.push(d.prompt[i] + " prompt tokens, " + d.cached[i] + " of them cached; " + d.output[i] + " output tokens");
     if (d.parent[i] >= 0) lines.push("goes on with request " + d.index[d.parent[i]]);
     return lines.join("\n");
   }
 
   const values = {
     id: (i) => d.index[i], at: (i) => d.arrival[i], ttft: (i) => d.first[i], e2e: (i) => d.last[i], prompt: (i) => d.prompt[i],
-    cached: (i) => d.cached[i], output: (i) => d.said[i], slot: (i) => d.lane[i] + 1, queued: (i) => Math.max(d.prefill[i], 0),
-    tpot: (i) => d.said[i] > 1 ? (d.last[i] - d.first[i]) / (d.said[i] - 1) : 0,
+    cached: (i) => d.cached[i], output: (i) => d.output[i], slot: (i) => d.lane[i] + 1, queued: (i) => Math.max(d.prefill[i], 0),
+    tpot: (i) => d.output[i] > 1 ? (d.last[i] - d.first[i]) / (d.output[i] - 1) : 0,
   };
   const compare = { ">": (a, b) => a > b, "<": (a, b) => a < b, ">=": (a, b) => a >= b, "<=": (a, b) => a <= b, "=": (a, b) => a === b };
   function parse(text) {

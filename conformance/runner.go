@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
@@ -272,7 +272,7 @@ func (r *run) runCase(ctx context.Context, g *check.Golden, c Case) Result {
 func (r *run) skips(c Case) string {
 	switch {
 	case r.MaxFailures > 0 && len(r.red) >= r.MaxFailures:
-		return fmt.Sprintf("not run: the run ends after %s, the last of which is %s", plural.Count(r.MaxFailures, "failed case"), r.red[r.MaxFailures-1])
+		return fmt.Sprintf("not run: the run ends after %s, the last of which is %s", safetext.Count(r.MaxFailures, "failed case"), r.red[r.MaxFailures-1])
 	case c.UsesSubject():
 		return r.gaveUp[c.Line.Name]
 	}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -204,7 +204,7 @@ const mostDepths = 8
 func (s ReplaySummary) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d matched a record by the whole prompt or the id, %d by the beginning of the prompt",
-		plural.Count(s.Requests, "request"), s.Whole, s.Partial)
+		safetext.Count(s.Requests, "request"), s.Whole, s.Partial)
 	if len(s.Depths) > 0 {
 		depths := slices.Sorted(maps.Keys(s.Depths))
 		var parts []string

@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -75,7 +75,7 @@ func (p *Player) explainNoInit(err error) error {
 			p.opt.Handshake, p.opt.HandshakeTimeout, p.opt.EngineIndex, err)
 	}
 	return fmt.Errorf("handshake: no answer to HELLO from %s: %w: check that the frontend has %s, and that engine %d is played once only (frontends exit on an unknown or duplicate engine index)",
-		p.opt.Handshake, err, plural.Count(max(p.ready.DataParallelSize, p.opt.EngineIndex+1), "engine"), p.opt.EngineIndex)
+		p.opt.Handshake, err, safetext.Count(max(p.ready.DataParallelSize, p.opt.EngineIndex+1), "engine"), p.opt.EngineIndex)
 }
 
 // cause prefers the deadline, which closed the connection, over the error that

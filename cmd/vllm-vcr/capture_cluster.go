@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/base/program"
+	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/helper"
 	"github.com/vllm-vcr/conformance/internal/capture/kube"
@@ -104,7 +104,7 @@ func forCluster(env *environment, targets []target.Target) ([]target.Target, err
 
 // callHelper has vllm-vcr-cluster carry out a request. On Unix it returns only if that cannot be started.
 func callHelper(ctx context.Context, env *environment, request helper.Request) error {
-	path, err := program.Find(ctx, helper.Program, "captures in a cluster need", buildVersion())
+	path, err := process.FindHelper(ctx, helper.Program, "captures in a cluster need", buildVersion())
 	if err != nil {
 		return infra(err)
 	}

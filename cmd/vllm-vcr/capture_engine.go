@@ -13,7 +13,6 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
@@ -120,7 +119,7 @@ func runLock(ctx context.Context, env *environment, opts engineOptions, frontend
 		if result.Engines = append(result.Engines, engineJSON{Kind: "lock", Engine: cpuengine.Engine{Release: version}, LockFile: path, Wheels: len(release.Wheels)}); asJSON {
 			continue
 		}
-		if _, err := fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("release %s: %s: %s", version, path, plural.Count(len(release.Wheels), "wheel")))); err != nil {
+		if _, err := fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("release %s: %s: %s", version, path, safetext.Count(len(release.Wheels), "wheel")))); err != nil {
 			return err
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/selftest"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -211,7 +211,7 @@ func runCases(ctx context.Context, env *environment, opts *conformOptions, runne
 		if left--; left == 0 && ctx.Err() == nil {
 			whole = true
 			if opts.subject.keepAlive {
-				fmt.Fprintf(env.stderr, "%s ended: interrupt (^C) to stop what is kept alive and to get the report\n", plural.Count(len(cases), "case"))
+				fmt.Fprintf(env.stderr, "%s ended: interrupt (^C) to stop what is kept alive and to get the report\n", safetext.Count(len(cases), "case"))
 			}
 		}
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
-	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 	"github.com/vllm-vcr/conformance/internal/serve/simulator"
@@ -138,7 +137,7 @@ func (env *environment) openLog() error {
 	if env.logFormat != "text" && env.logFormat != "json" {
 		return fmt.Errorf("--log-format %q: want text or json", env.logFormat)
 	}
-	env.log = program.NewLog(env.stderr, env.verbose, env.logFormat)
+	env.log = safetext.NewLog(env.stderr, env.verbose, env.logFormat)
 	return nil
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/inspect"
 )
 
@@ -55,7 +55,7 @@ func runInspectSummary(env *environment, paths []string, opts summaryOptions) er
 		format = formJSON
 	}
 	if n := len(opts.steps); n > 0 && n != len(paths) {
-		return fmt.Errorf("--step-stats is given %d times for %s: want it once for each trace, in the same order", n, plural.Count(len(paths), "trace"))
+		return fmt.Errorf("--step-stats is given %d times for %s: want it once for each trace, in the same order", n, safetext.Count(len(paths), "trace"))
 	}
 	defer env.growHeap(inspectGCPercent)()
 	var all inspect.Summaries

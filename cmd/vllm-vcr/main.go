@@ -18,7 +18,6 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/process"
-	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -154,4 +153,4 @@ func versionText() string {
 }
 
 // buildVersion is the version of this binary.
-func buildVersion() string { return program.Version(version) }
+func buildVersion() string { return process.Version(version) }

@@ -22,7 +22,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/engine/kvevents"
 	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
@@ -189,7 +189,7 @@ func reportUnmatchedOf(env *environment, group *player.Group) {
 // reportUnmatched reports the faults that concerned no request, because a test with such a fault tests nothing.
 func reportUnmatched[F any](env *environment, unmatched []F, requests int, kind, patterns string) {
 	for _, f := range unmatched {
-		fmt.Fprintf(env.stderr, "vllm-vcr: --faults: %q concerned none of %s: compare its pattern with %s\n", fmt.Sprint(f), plural.Count(requests, kind), patterns)
+		fmt.Fprintf(env.stderr, "vllm-vcr: --faults: %q concerned none of %s: compare its pattern with %s\n", fmt.Sprint(f), safetext.Count(requests, kind), patterns)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/vllm-vcr/conformance/internal/base/program"
+	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
@@ -342,7 +342,7 @@ func largestID(t *trace.Trace) (largest uint32) {
 
 func (opts *sourceOptions) fromDataset(ctx context.Context, env *environment, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (found, error) {
 	set, err := dataset.Load(opts.dataset, tok, func(path string) (dataset.Table, error) {
-		reader, err := program.Find(ctx, dataset.Program, "datasets in Parquet and SQLite need", buildVersion())
+		reader, err := process.FindHelper(ctx, dataset.Program, "datasets in Parquet and SQLite need", buildVersion())
 		if err != nil {
 			return dataset.Table{}, err
 		}

@@ -24,7 +24,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
@@ -536,7 +535,7 @@ func (opts *serveOptions) ready(env *environment, urls []string, s serve.Started
 	}
 	program := map[string]string{serve.Rust: "vllm-rs", serve.Python: "the Python frontend", serve.Builtin: "the builtin frontend"}[s.Frontend.Kind]
 	fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("ready: %s (model %s, %s of vLLM %s, %s, after %.1f s)", strings.Join(urls, " "), strings.Join(s.Names, ", "), program,
-		cmp.Or(s.Frontend.Release, s.Line), plural.Count(opts.play.engine.count*len(urls), "engine"), after.Seconds())))
+		cmp.Or(s.Frontend.Release, s.Line), safetext.Count(opts.play.engine.count*len(urls), "engine"), after.Seconds())))
 }
 
 // Requests leave much garbage and little else. With the default, a small heap would be collected a hundred times a second.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
 // Counts are how many cases had each verdict; those that none had are left out.
@@ -196,7 +196,7 @@ func becauseOf(codes []Code) string {
 		if !known {
 			text = "see the report"
 		}
-		parts = append(parts, fmt.Sprintf("%s (%s, %s)", text, code, plural.Count(counts[code], "case")))
+		parts = append(parts, fmt.Sprintf("%s (%s, %s)", text, code, safetext.Count(counts[code], "case")))
 	}
 	if parts == nil {
 		return ""

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -160,7 +159,7 @@ func Together(takes []*Compared) *Compared {
 	}
 	first := takes[0].summary
 	s := *first
-	s.Name, s.Notes = fmt.Sprintf("%s and %s", first.Name, plural.Count(len(takes)-1, "more take")), nil
+	s.Name, s.Notes = fmt.Sprintf("%s and %s", first.Name, safetext.Count(len(takes)-1, "more take")), nil
 	s.Records, s.OutputTokens.Sum = 0, 0
 	all := &Compared{summary: &s, levels: map[uint64]*series{}}
 	seconds, isKnown := 0.0, true
@@ -692,9 +691,9 @@ func (c *Comparison) verdict() string {
 	case c.Judged == 0:
 		return "NOTHING JUDGED: no figure has enough requests for a verdict"
 	case !c.Pass:
-		return fmt.Sprintf("FAIL: %d of %s are slower than the limit", len(c.Regressions), plural.Count(c.Judged, "figure"))
+		return fmt.Sprintf("FAIL: %d of %s are slower than the limit", len(c.Regressions), safetext.Count(c.Judged, "figure"))
 	}
-	return fmt.Sprintf("PASS: none of %s is slower than the limit", plural.Count(c.Judged, "figure"))
+	return fmt.Sprintf("PASS: none of %s is slower than the limit", safetext.Count(c.Judged, "figure"))
 }
 
 // sentence is a figure that regressed.

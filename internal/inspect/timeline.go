@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -154,7 +153,7 @@ func (t *Timeline) finish(skip, most int) error {
 		return errors.New("want requests from 0 on, and no fewer than 0 of them")
 	}
 	if skip >= t.all.count {
-		return fmt.Errorf("%s: it has %s, none from %d on", t.Name, plural.Count(t.all.count, "request"), skip)
+		return fmt.Errorf("%s: it has %s, none from %d on", t.Name, safetext.Count(t.all.count, "request"), skip)
 	}
 	t.order = make([]int32, t.all.count)
 	for i := range t.order {
@@ -314,7 +313,7 @@ func (t *Timeline) Picture(w io.Writer) error {
 	x := func(ms float64) float64 { return timelineLeft + seconds.at(ms/1000)*(timelineRight-timelineLeft) }
 	bottom := timelineTop + rowHeight*len(t.order)
 	data := timelineData{
-		Title:  fmt.Sprintf("%s in %.2f s", plural.Count(len(t.order), "request"), (t.to-t.from)/1000),
+		Title:  fmt.Sprintf("%s in %.2f s", safetext.Count(len(t.order), "request"), (t.to-t.from)/1000),
 		Height: bottom + 40, AxisEnd: bottom + 4, Middle: (timelineTop + bottom) / 2, BarHeight: rowHeight - 1, LabelDown: rowHeight/2 + 4,
 	}
 	for i, part := range t.parts() {

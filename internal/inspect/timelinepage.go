@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/report/page"
 	"github.com/vllm-vcr/conformance/trace"
@@ -31,7 +30,7 @@ func (t *Timeline) HTML(w io.Writer) error {
 		Key   []key
 		Data  template.JS
 	}{
-		fmt.Sprintf("%s of %s in %.2f s", plural.Count(len(t.order), "request"), safetext.Line(t.Name), (t.to-t.from)/1000),
+		fmt.Sprintf("%s of %s in %.2f s", safetext.Count(len(t.order), "request"), safetext.Line(t.Name), (t.to-t.from)/1000),
 		t.Notes, keys, template.JS(data.String()),
 	})
 }

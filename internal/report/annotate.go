@@ -6,7 +6,6 @@ import (
 	"io"
 	"strconv"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 
 	"github.com/sethvargo/go-githubactions"
@@ -65,7 +64,7 @@ func (n note) issue(action *githubactions.Action) {
 	}
 	text := safetext.Line(n.text)
 	if n.cases > 1 {
-		text += fmt.Sprintf(" (and %s more)", plural.Count(n.cases-1, "case"))
+		text += fmt.Sprintf(" (and %s more)", safetext.Count(n.cases-1, "case"))
 	}
 	action.IssueCommand(&githubactions.Command{Name: n.level, Message: text, Properties: fields})
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
 	"github.com/vllm-vcr/conformance/internal/report/page"
@@ -26,7 +25,7 @@ var assets embed.FS
 
 var htmlPage = page.NewTemplate(assets, template.FuncMap{
 	"anchor": func(line string) string { return "line-" + line },
-	"cards":  cards, "cell": cellOf, "chips": chips, "class": classOf, "command": commandLine, "count": plural.Count,
+	"cards":  cards, "cell": cellOf, "chips": chips, "class": classOf, "command": commandLine, "count": safetext.Count,
 	"coverageRows": coverageRows, "expectedCases": expectedCases, "grouped": grouped, "lines": linesOf, "orNone": orNone,
 	"expectation": func(c *Case) string { return c.Expected.says() },
 	"help":        func(d *Document, code conformance.Code) string { return HelpURL(code, d.Findings[code]) },

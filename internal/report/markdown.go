@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 
 	"github.com/vllm-vcr/conformance/conformance"
@@ -109,7 +108,7 @@ func (s *summary) list(heading, noun string, n int, item func(i int) string) {
 		}
 	}
 	if !fits {
-		fmt.Fprintf(&s.b, "\n… and %s more: see the JSON report.\n", plural.Count(n-i, noun))
+		fmt.Fprintf(&s.b, "\n… and %s more: see the JSON report.\n", safetext.Count(n-i, noun))
 		s.limit = 0 // what follows would look like all that there is
 	}
 }

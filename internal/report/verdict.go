@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 
 	"github.com/vllm-vcr/conformance/conformance"
@@ -56,7 +55,7 @@ var countedWords = map[conformance.Verdict]string{
 
 func counted(n int, v conformance.Verdict) string {
 	if v == conformance.Error {
-		return plural.Count(n, "error")
+		return safetext.Count(n, "error")
 	}
 	return fmt.Sprintf("%d %s", n, countedWords[v])
 }

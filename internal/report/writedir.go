@@ -12,7 +12,6 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
@@ -153,7 +152,7 @@ func BadgeOf(l Line) Badge {
 	case failed > 0:
 		b.Message, b.Color, b.IsError = fmt.Sprintf("%d failed", failed), "red", true
 	case errors > 0:
-		b.Message, b.Color, b.IsError = "not judged: "+plural.Count(errors, "error"), "orange", true
+		b.Message, b.Color, b.IsError = "not judged: "+safetext.Count(errors, "error"), "orange", true
 	case l.Asserted == 0:
 		b.Message, b.Color, b.IsError = "nothing asserted", "lightgrey", l.Gating
 	case l.Counts[conformance.XFail]+l.Counts[conformance.Flaky] > 0:

@@ -1,11 +1,13 @@
 // Package atomicfile writes files that appear at once and whole, or not at all: a reader, a crash or a full disk never leaves
-// half of one. A file is written beside its place, brought to the disk and renamed.
+// half of one. A file is written in the same folder, brought to the disk and renamed. [SHA256] reads one.
 package atomicfile
 
 import (
 	"bufio"
 	"bytes"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -175,4 +177,26 @@ func named(path string, err error) error {
 		err = inLink.Err
 	}
 	return fmt.Errorf("write %s: %w", path, err)
+}
+
+// SHA256 returns the digest of the file at path in hexadecimal digits. A file that is not regular, such as a pipe, which might
+// never end, is an error.
+func SHA256(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%s is not a regular file", path)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, file); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
 }

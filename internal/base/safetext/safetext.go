@@ -3,13 +3,16 @@
 // hide or reorder what stands beside it.
 //
 // [Line] is for a value inside a sentence of ours, [Block] for the output of a process, [Markdown] and [Code] for documents
-// that a renderer reads, [Quotation] for whole texts in them, [JSON] for encoded JSON. [Clip] bounds how much is shown.
+// that a renderer reads, [Quotation] for whole texts in them, [JSON] for encoded JSON. [Clip] limits how much is shown.
+// [NewLog] makes a log of safe lines, and [Count] a number of things in a sentence.
 package safetext
 
 import (
 	"fmt"
 	"html"
 	"io"
+	"log/slog"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -198,4 +201,24 @@ func JSON(data []byte) []byte {
 		last = r
 	}
 	return out
+}
+
+// NewLog returns the log of a program: warnings and errors, if it is verbose also what it does, as text or "json".
+func NewLog(w io.Writer, verbose bool, format string) *slog.Logger {
+	opt := &slog.HandlerOptions{Level: slog.LevelWarn}
+	if verbose {
+		opt.Level = slog.LevelDebug
+	}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(LineWriter{W: w}, opt))
+	}
+	return slog.New(slog.NewTextHandler(LineWriter{W: w}, opt))
+}
+
+// Count returns "1 case" for 1, and "2 cases" for any other number. The noun forms its plural with s.
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
 }

@@ -10,7 +10,7 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/filedigest"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
@@ -65,7 +65,7 @@ func (in *installer) ensureFrontend(ctx context.Context, path string) (installed
 
 // runs returns why a frontend must not run, or does not. It is hashed each time before it is started.
 func (in *installer) runs(ctx context.Context, path string) error {
-	digest, err := filedigest.SHA256(path)
+	digest, err := atomicfile.SHA256(path)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	base "github.com/vllm-vcr/conformance/internal/base/process"
-	"github.com/vllm-vcr/conformance/internal/base/program"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture"
@@ -35,7 +34,7 @@ func Main(version string) int {
 	ctx, finish := base.NotifyContext(context.Background(), conformance.ExitInfra)
 	defer finish()
 	if len(os.Args) > 1 && os.Args[1] == "version" {
-		fmt.Println(program.Version(version))
+		fmt.Println(base.Version(version))
 		return conformance.ExitOK
 	}
 	p := process{stdout: os.Stdout, stderr: os.Stderr}
@@ -79,7 +78,7 @@ func (p *process) run(ctx context.Context) (err error) {
 	if p.Request, err = helper.Receive(); err != nil {
 		return err
 	}
-	p.log = program.NewLog(p.stderr, p.Verbose, p.LogFormat)
+	p.log = safetext.NewLog(p.stderr, p.Verbose, p.LogFormat)
 	p.client, err = cluster.Connect(cluster.Options{
 		Kubeconfig: p.Cluster.Kubeconfig, Context: p.Cluster.Context, Namespace: p.Cluster.Namespace,
 		Server: p.Cluster.Server, CAFile: p.Cluster.CAFile, TokenAudience: p.Cluster.TokenAudience,

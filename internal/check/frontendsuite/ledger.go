@@ -8,7 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
@@ -116,7 +116,7 @@ func (l *ledger) overflow() string {
 		return ""
 	}
 	return fmt.Sprintf("%s to the engine not looked at: too large, or after too many others (kept: %s of %s)",
-		plural.Count(l.dropped, "message"), plural.Count(len(l.heard), "message"), plural.Count(l.bytes, "byte"))
+		safetext.Count(l.dropped, "message"), safetext.Count(len(l.heard), "message"), safetext.Count(l.bytes, "byte"))
 }
 
 // read decodes the message leniently: what is wrong with it has been found.

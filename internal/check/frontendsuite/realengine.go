@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -77,8 +77,8 @@ func (k *frontendCase) realEngine() {
 			k.answeredAsRecorded(i, r)
 		}
 	}
-	k.stillServes(plural.Count(messages, "message")+" of a real engine", "GET /health")
-	note := fmt.Sprintf("%s of %s, which answered %s", plural.Count(messages, "message"), k.golden.Registered.ID, plural.Count(len(byID), "request"))
+	k.stillServes(safetext.Count(messages, "message")+" of a real engine", "GET /health")
+	note := fmt.Sprintf("%s of %s, which answered %s", safetext.Count(messages, "message"), k.golden.Registered.ID, safetext.Count(len(byID), "request"))
 	if refused > 0 {
 		note += fmt.Sprintf("; %d more were refused by the frontend", refused)
 	}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/BurntSushi/toml"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
@@ -349,13 +348,13 @@ func (r *Report) Text(w io.Writer) error {
 	slices.SortStableFunc(rows, func(a, b *row) int { return len(b.names) - len(a.names) })
 	var out strings.Builder
 	for _, o := range rows {
-		fmt.Fprintf(&out, "%s: %s", plural.Count(len(o.names), "request"), strings.Join(o.names[:min(len(o.names), mostNames)], ", "))
+		fmt.Fprintf(&out, "%s: %s", safetext.Count(len(o.names), "request"), strings.Join(o.names[:min(len(o.names), mostNames)], ", "))
 		if more := len(o.names) - mostNames; more > 0 {
 			fmt.Fprintf(&out, " and %d more", more)
 		}
 		fmt.Fprintf(&out, "\n  %s", o.What)
 		if o.More > 0 {
-			fmt.Fprintf(&out, " (and in %s more)", plural.Count(o.More, "element"))
+			fmt.Fprintf(&out, " (and in %s more)", safetext.Count(o.More, "element"))
 		}
 		fmt.Fprintf(&out, "\n    tested:    %s\n    reference: %s\n", o.A, o.B)
 	}
@@ -371,6 +370,6 @@ func (r *Report) Text(w io.Writer) error {
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		fmt.Fprintf(&out, "known in all answers, and not counted below: %s\n", name)
 	}
-	fmt.Fprintf(&out, "%s: %d the same, %d with known differences, %d with others\n", plural.Count(r.Requests, "request"), r.Same, r.Expected, r.Requests-r.Same-r.Expected)
+	fmt.Fprintf(&out, "%s: %d the same, %d with known differences, %d with others\n", safetext.Count(r.Requests, "request"), r.Same, r.Expected, r.Requests-r.Same-r.Expected)
 	return safetext.Fprint(w, strings.TrimSuffix(out.String(), "\n"))
 }

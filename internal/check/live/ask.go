@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -163,8 +163,8 @@ func (l *live) take(o *protocol.RequestOutput, aux [][]byte) {
 		return
 	case a.closed:
 		l.noise++
-		l.fail(a.id, check.Failed(CodeAfterEnd, "request %s: an output of %s comes after %s", a.id, plural.Count(len(o.Tokens), "token"), a.over()).
-			Within(l.messages, outputPath("request_id")).Compared("nothing more", plural.Count(len(o.Tokens), "token")))
+		l.fail(a.id, check.Failed(CodeAfterEnd, "request %s: an output of %s comes after %s", a.id, safetext.Count(len(o.Tokens), "token"), a.over()).
+			Within(l.messages, outputPath("request_id")).Compared("nothing more", safetext.Count(len(o.Tokens), "token")))
 		return
 	case a.aborted: // until the engine has read it, it may say what it likes
 		a.closed = o.Finish != protocol.Unfinished

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -57,7 +57,7 @@ func (l *live) checkEnd(a *ask, stopReason, failure []byte) {
 	case stopAt < len(a.tokens):
 		l.end(a, CodeStopRule, "finish_reason", "stop", "length", "its last token %d is one to stop at, and finish_reason is length", a.tokens[stopAt])
 	case len(a.tokens) < a.sampling.MaxTokens:
-		l.end(a, CodeTooFew, "new_token_ids", a.sampling.MaxTokens, len(a.tokens), "it ended by length after %s, max_tokens is %d", plural.Count(len(a.tokens), "token"), a.sampling.MaxTokens)
+		l.end(a, CodeTooFew, "new_token_ids", a.sampling.MaxTokens, len(a.tokens), "it ended by length after %s, max_tokens is %d", safetext.Count(len(a.tokens), "token"), a.sampling.MaxTokens)
 	}
 	if a.sampling.Logprobs != protocol.NoLogprobs && a.logprobs != len(a.tokens) {
 		l.end(a, CodeLogprobs, "new_logprobs", len(a.tokens), a.logprobs, "%d rows of logprobs for %d tokens", a.logprobs, len(a.tokens))
@@ -70,7 +70,7 @@ func (l *live) checkEarly(a *ask) {
 	n := len(a.tokens)
 	if n > 0 && n < a.sampling.MinTokens && a.stopsAt(a.tokens[n-1]) {
 		l.end(a, CodeMinTokens, "finish_reason", fmt.Sprintf("at least %d tokens", a.sampling.MinTokens), n,
-			"it stopped after %s, min_tokens is %d", plural.Count(n, "token"), a.sampling.MinTokens)
+			"it stopped after %s, min_tokens is %d", safetext.Count(n, "token"), a.sampling.MinTokens)
 		return
 	}
 	l.end(a, CodeStopRule, "finish_reason", "length", "stop", "finish_reason is stop, and its last token is none to stop at: %s", check.Around(a.tokens, n-1))

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -67,7 +67,7 @@ func gapsOfPlayer(ctx context.Context, e *check.Env, g *check.Golden, c check.Ca
 	case err != nil:
 		return "the player cannot repeat it: " + strings.TrimPrefix(check.FirstLine(err), g.Location+": ")
 	case len(f.Failures) == 0:
-		return fmt.Sprintf("the player repeats it: %s compared", plural.Count(f.Asserted, "message"))
+		return fmt.Sprintf("the player repeats it: %s compared", safetext.Count(f.Asserted, "message"))
 	}
 	var places []string
 	for _, failure := range f.Failures {
@@ -98,7 +98,7 @@ func JudgeFrames(name string, codec *protocol.Codec, messages []trace.Message) (
 	j.found.report(&f)
 	if j.counts["ADD"]+j.counts["UTILITY"] == 0 || j.counts["output"] == 0 {
 		f.Fail(check.Failed(CodeFramesNothing, "%s: %s and %s of a frontend, %s of an engine: the session has no requests, or no answers",
-			name, plural.Count(j.counts["ADD"], "request"), plural.Count(j.counts["UTILITY"], "utility call"), plural.Count(j.counts["output"], "message")))
+			name, safetext.Count(j.counts["ADD"], "request"), safetext.Count(j.counts["UTILITY"], "utility call"), safetext.Count(j.counts["output"], "message")))
 	}
 	if left := j.unanswered(); left != "" {
 		f.AddNote(left)
@@ -325,7 +325,7 @@ func (j *FramesJudge) unanswered() string {
 	if requests+calls == 0 {
 		return ""
 	}
-	return fmt.Sprintf("not answered to the end: %s, %s", plural.Count(requests, "request"), plural.Count(calls, "utility call"))
+	return fmt.Sprintf("not answered to the end: %s, %s", safetext.Count(requests, "request"), safetext.Count(calls, "utility call"))
 }
 
 // repeated collects failures: what repeats is one that counts the others.

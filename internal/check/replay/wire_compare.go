@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -47,7 +47,7 @@ func NewWireComparison(name string, codec *protocol.Codec, clock *StepClock) *wi
 func (c *wireComparison) Message(root string, want *WireMessage, requests []*wireRequest, got [][]byte) {
 	c.compared++
 	if len(got) != len(want.Frames) {
-		c.fail(want, nil, CodeWireFrames, "frames", plural.Count(len(want.Frames), "frame"), plural.Count(len(got), "frame"))
+		c.fail(want, nil, CodeWireFrames, "frames", safetext.Count(len(want.Frames), "frame"), safetext.Count(len(got), "frame"))
 	}
 	if len(got) == 0 {
 		return
@@ -87,7 +87,7 @@ func (c *wireComparison) buffer(want *WireMessage, i int, got []byte) {
 	path := fmt.Sprintf("frames[%d]", i)
 	switch {
 	case len(got) != len(want.Frames[i]):
-		c.fail(want, nil, CodeWireFrames, path, plural.Count(len(want.Frames[i]), "byte"), plural.Count(len(got), "byte"))
+		c.fail(want, nil, CodeWireFrames, path, safetext.Count(len(want.Frames[i]), "byte"), safetext.Count(len(got), "byte"))
 	case !bytes.Equal(got, want.Frames[i]):
 		if expected, allowed := c.allowed(path, "its bytes", want.Frames[i], got); !allowed {
 			c.fail(want, nil, CodeWireValue, path, expected, "others")

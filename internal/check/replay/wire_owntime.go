@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -235,10 +235,10 @@ func (o *ownTime) compare(f *check.Outcome) {
 	}
 	failed := o.compareAnswers(f)
 	if refused > 0 {
-		f.AddNote(fmt.Sprintf("not judged: %d of %s, which the engine refused by finish reason error", refused, plural.Count(o.sent, "request")))
+		f.AddNote(fmt.Sprintf("not judged: %d of %s, which the engine refused by finish reason error", refused, safetext.Count(o.sent, "request")))
 	}
 	if failed > 0 {
-		f.AddNote(fmt.Sprintf("not judged: %s, which the engine answered by a failure", plural.Count(failed, "utility call")))
+		f.AddNote(fmt.Sprintf("not judged: %s, which the engine answered by a failure", safetext.Count(failed, "utility call")))
 	}
 	if o.sent > 0 && refused == o.sent {
 		f.Fail(check.Failed(CodeRefused, "%s: the engine refused every request of the session", o.session.name).Compared("tokens", "finish reason error"))

@@ -17,7 +17,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/base/filedigest"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 )
 
 // Names in dist/ and in release/.
@@ -84,7 +84,7 @@ func sumFiles(dir string, wanted func(name string) bool) (checksums, error) {
 		if file.IsDir() || !wanted(file.Name()) {
 			continue
 		}
-		if sums[file.Name()], err = filedigest.SHA256(filepath.Join(dir, file.Name())); err != nil {
+		if sums[file.Name()], err = atomicfile.SHA256(filepath.Join(dir, file.Name())); err != nil {
 			return nil, err
 		}
 	}
@@ -158,7 +158,7 @@ func (p *product) tree(ctx context.Context) (string, error) {
 		if strings.ContainsAny(name, "\\\n\r\"'") {
 			return "", fmt.Errorf("%q: scripts/install.sh cannot read such a name: rename the file", name)
 		}
-		sums[name], err = filedigest.SHA256(filepath.Join(p.root, name))
+		sums[name], err = atomicfile.SHA256(filepath.Join(p.root, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			return "", fmt.Errorf("%s is deleted, but not committed as such", name)
 		} else if err != nil {

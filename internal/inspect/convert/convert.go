@@ -18,7 +18,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -61,7 +61,7 @@ func (in *Input) Each(yield func(*trace.Record) error) error { return in.each(yi
 // Skipped says what was left out, once Each has returned.
 func (in *Input) Skipped() (lines []string) {
 	for reason, n := range in.left {
-		lines = append(lines, plural.Count(n, "request")+" "+reason)
+		lines = append(lines, safetext.Count(n, "request")+" "+reason)
 	}
 	slices.Sort(lines)
 	return lines

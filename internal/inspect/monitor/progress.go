@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/recorder"
 )
 
@@ -91,7 +91,7 @@ func line(s recorder.Stats, since time.Duration, tokensPerSecond float64) string
 	parts = append(parts,
 		fmt.Sprintf("%d in flight, %d done", s.InFlight, s.Done),
 		fmt.Sprintf("%.0f tok/s", tokensPerSecond),
-		plural.Count(int(s.Records), "record"))
+		safetext.Count(int(s.Records), "record"))
 	if s.Aborted > 0 {
 		parts[1] += fmt.Sprintf(", %d aborted", s.Aborted)
 	}

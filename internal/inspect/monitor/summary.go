@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/recorder"
 )
@@ -53,12 +52,12 @@ func misses(s recorder.Stats) []miss {
 func Text(w io.Writer, r Report) error {
 	var b bytes.Buffer
 	s := r.Stats
-	fmt.Fprintf(&b, "%s in %v: %s, %s, %s\n", plural.Count(len(r.Ranks), "engine"), r.Duration.Round(time.Millisecond),
-		plural.Count(int(s.Requests), "request"), plural.Count(int(s.Tokens), "output token"), plural.Count(int(s.Records), "record"))
+	fmt.Fprintf(&b, "%s in %v: %s, %s, %s\n", safetext.Count(len(r.Ranks), "engine"), r.Duration.Round(time.Millisecond),
+		safetext.Count(int(s.Requests), "request"), safetext.Count(int(s.Tokens), "output token"), safetext.Count(int(s.Records), "record"))
 	if s.Messages != [2]uint64{} {
 		fmt.Fprintf(&b, "forwarded: %s (%s) from the engine, %s (%s) from the frontend\n",
-			plural.Count(int(s.Messages[recorder.FromEngine]), "message"), size(s.Bytes[recorder.FromEngine]),
-			plural.Count(int(s.Messages[recorder.FromFrontend]), "message"), size(s.Bytes[recorder.FromFrontend]))
+			safetext.Count(int(s.Messages[recorder.FromEngine]), "message"), size(s.Bytes[recorder.FromEngine]),
+			safetext.Count(int(s.Messages[recorder.FromFrontend]), "message"), size(s.Bytes[recorder.FromFrontend]))
 	}
 	for _, rank := range r.Ranks {
 		fmt.Fprintf(&b, "engine %d: %s\n", rank.Rank, files(rank))
@@ -75,7 +74,7 @@ func Text(w io.Writer, r Report) error {
 		}
 	}
 	if s.Stopped > 0 {
-		fmt.Fprintf(&b, "RECORDING STOPPED before the end, in %s\n", plural.Count(int(s.Stopped), "file"))
+		fmt.Fprintf(&b, "RECORDING STOPPED before the end, in %s\n", safetext.Count(int(s.Stopped), "file"))
 	}
 	_, err := w.Write(b.Bytes())
 	return err

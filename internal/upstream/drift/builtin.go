@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check/httpdiff"
@@ -89,7 +88,7 @@ func (b Builtin) Run(ctx context.Context) Layer {
 	}
 	layer := Layer{
 		Name: BuiltinLayer, Verdict: None,
-		Compared: fmt.Sprintf("the answers of serve --frontend builtin with those of its vllm-rs to %s, both with a player of line %s", plural.Count(report.Requests, "request"), b.Line),
+		Compared: fmt.Sprintf("the answers of serve --frontend builtin with those of its vllm-rs to %s, both with a player of line %s", safetext.Count(report.Requests, "request"), b.Line),
 	}
 	different := map[string]*LayerCase{}
 	var cases []*LayerCase
@@ -114,11 +113,11 @@ func (b Builtin) Run(ctx context.Context) Layer {
 	case err != nil:
 		layer.Verdict, layer.Reason = Unknown, firstLine(err.Error())
 	case len(cases) > 0:
-		layer.Verdict, layer.Reason = Found, fmt.Sprintf("%s answered alike, %d not, first %s (%s)", plural.Count(same, "request"), len(cases), cases[0].Name, unknown[0].What)
+		layer.Verdict, layer.Reason = Found, fmt.Sprintf("%s answered alike, %d not, first %s (%s)", safetext.Count(same, "request"), len(cases), cases[0].Name, unknown[0].What)
 	case report.Answered == 0:
 		layer.Verdict, layer.Vacuous, layer.Reason = Unknown, true, "nothing was compared: the servers refused every request to generate"
 	default:
-		layer.Reason = fmt.Sprintf("%s answered alike, %d of them with known differences", plural.Count(same, "request"), report.Expected)
+		layer.Reason = fmt.Sprintf("%s answered alike, %d of them with known differences", safetext.Count(same, "request"), report.Expected)
 	}
 	return layer
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
@@ -264,7 +264,7 @@ func (e Engine) recordAndReplay(ctx context.Context, engine cpuengine.Engine, li
 		return "", err
 	}
 	g := accepted.Goldens[0].Golden
-	return fmt.Sprintf("%s recorded and replayed, %d tokens", plural.Count(g.Records, "request"), g.Tokens), nil
+	return fmt.Sprintf("%s recorded and replayed, %d tokens", safetext.Count(g.Records, "request"), g.Tokens), nil
 }
 
 // profiles writes the line's profile into a folder, as this process knows it: what records is a process of its own, and may

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
-	"github.com/vllm-vcr/conformance/internal/base/filedigest"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 )
@@ -102,7 +101,7 @@ func cached(dir string) (f Frontend, err error) {
 		return f, err
 	}
 	f.Binary = filepath.Join(dir, entryBinary)
-	digest, err := filedigest.SHA256(f.Binary)
+	digest, err := atomicfile.SHA256(f.Binary)
 	if err == nil && digest != f.SHA256 {
 		err = fmt.Errorf("%s has sha256 %s, want %s", f.Binary, digest, f.SHA256)
 	}

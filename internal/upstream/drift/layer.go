@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 )
@@ -149,13 +148,13 @@ func judge(name LayerName, reports ...*conformance.Report) Layer {
 	}
 	switch {
 	case len(red) > 0:
-		l.Reason = fmt.Sprintf("%s passed, %d red, first %s", plural.Count(passed, "case"), len(red), describe(red[0]))
+		l.Reason = fmt.Sprintf("%s passed, %d red, first %s", safetext.Count(passed, "case"), len(red), describe(red[0]))
 	case l.Verdict != None:
 		l.Reason = "it " + l.Reason
 	case tokens > 0:
-		l.Reason = fmt.Sprintf("%s passed, %d tokens compared", plural.Count(passed, "case"), tokens)
+		l.Reason = fmt.Sprintf("%s passed, %d tokens compared", safetext.Count(passed, "case"), tokens)
 	default:
-		l.Reason = plural.Count(passed, "case") + " passed"
+		l.Reason = safetext.Count(passed, "case") + " passed"
 	}
 	return l
 }
@@ -190,7 +189,7 @@ func (l *Layer) judgeCases(all []LayerCase) {
 			}
 		}
 	}
-	text := plural.Count(passed, "case") + " passed"
+	text := safetext.Count(passed, "case") + " passed"
 	if len(red) > 0 {
 		text += fmt.Sprintf(", %d red, first %s", len(red), red[0])
 	}

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -56,7 +56,7 @@ func compare(known *protocol.Profile, got extract.Result) Layer {
 	diff.Gaps = append(diff.Gaps, Gaps(got.Profile, got.Gaps)...)
 	l := Layer{Name: StaticLayer, Verdict: None, Diff: diff, Downloaded: got.Downloaded}
 	breaking := diff.At(wirediff.Breaking)
-	text := plural.Count(len(diff.Changes), "change")
+	text := safetext.Count(len(diff.Changes), "change")
 	if len(diff.Changes) > 0 {
 		text += fmt.Sprintf(", %d breaking", len(breaking))
 	}
@@ -65,7 +65,7 @@ func compare(known *protocol.Profile, got extract.Result) Layer {
 		parts = append(parts, "first "+breaking[0].Subject)
 	}
 	if len(diff.Gaps) > 0 {
-		parts = append(parts, fmt.Sprintf("%s could not be read, first %s", plural.Count(len(diff.Gaps), "part"), diff.Gaps[0]))
+		parts = append(parts, fmt.Sprintf("%s could not be read, first %s", safetext.Count(len(diff.Gaps), "part"), diff.Gaps[0]))
 	}
 	switch {
 	case len(got.Profile.Structs) == 0: // not one that has none any more

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/base/filedigest"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
@@ -90,7 +90,7 @@ func (s *Subject) chooseFrontend(ctx context.Context, r Request, _ *slog.Logger)
 		return err
 	}
 	s.Local.Binary = path
-	if s.Local.SHA256, err = filedigest.SHA256(path); err != nil {
+	if s.Local.SHA256, err = atomicfile.SHA256(path); err != nil {
 		return fmt.Errorf("--frontend: %w", err)
 	}
 	if s.Build != (compat.Build{}) {

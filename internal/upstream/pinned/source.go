@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
-	"github.com/vllm-vcr/conformance/internal/base/filedigest"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
@@ -59,7 +58,7 @@ func (s Source) Open(ctx context.Context) (*pypi.Wheel, error) {
 func (s Source) Key() (key string, sure bool, err error) {
 	switch {
 	case s.Path != "":
-		key, err = filedigest.SHA256(s.Path)
+		key, err = atomicfile.SHA256(s.Path)
 		return key, true, err
 	case s.File.SHA256 != "":
 		return s.File.SHA256, true, nil
@@ -199,7 +198,7 @@ func (s Source) Save(ctx context.Context, dir string) (path string, err error) {
 // DigestsOf are those of a wheel on disk.
 func DigestsOf(path string) (w Wheel, err error) {
 	w.Name = filepath.Base(path)
-	if w.SHA256, err = filedigest.SHA256(path); err != nil {
+	if w.SHA256, err = atomicfile.SHA256(path); err != nil {
 		return w, err
 	}
 	wheel, err := pypi.OpenFile(path)

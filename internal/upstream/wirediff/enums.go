@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -15,12 +15,12 @@ var internalMembers = []string{"EngineCoreRequestType.EXECUTOR_FAILED", "EngineC
 func (c *comparison) enums() {
 	eachName(c.a.Enums, c.b.Enums, func(name string, e protocol.Enum) {
 		c.add(Change{
-			Kind: EnumAdded, Subject: name, Struct: name, After: plural.Count(len(e.Members), "member"), Level: Informational,
+			Kind: EnumAdded, Subject: name, Struct: name, After: safetext.Count(len(e.Members), "member"), Level: Informational,
 			Reason: comesWithUse, Where: c.where(c.b, e.Place, 0),
 		})
 	}, func(name string, e protocol.Enum) {
 		c.add(Change{
-			Kind: EnumRemoved, Subject: name, Struct: name, Before: plural.Count(len(e.Members), "member"), Level: Informational,
+			Kind: EnumRemoved, Subject: name, Struct: name, Before: safetext.Count(len(e.Members), "member"), Level: Informational,
 			Reason: goesWithUse, Where: c.where(c.a, e.Place, 0),
 		})
 	}, c.compareEnum)

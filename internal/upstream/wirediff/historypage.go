@@ -12,7 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/report/page"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -22,7 +22,7 @@ var pages embed.FS
 
 var historyPage = page.NewTemplate(pages, template.FuncMap{
 	"add":      func(a, b int) int { return a + b },
-	"count":    plural.Count,
+	"count":    safetext.Count,
 	"parties":  func() []Party { return Parties },
 	"sentence": sentence,
 	"sign":     func(level Level) string { return signs[level] },
@@ -167,7 +167,7 @@ func newLink(release, name string, changes []Change) *linkData {
 		return nil
 	}
 	l := &linkData{Level: changes[0].Level, Count: len(changes), Anchor: release + "-" + name, Breaks: breaksOf(changes...)}
-	l.Label = fmt.Sprintf("%s, %s: %s, %s", release, name, plural.Count(len(changes), "change"), l.Level)
+	l.Label = fmt.Sprintf("%s, %s: %s, %s", release, name, safetext.Count(len(changes), "change"), l.Level)
 	for _, p := range Parties {
 		if n := CountBreaking(changes, p); n > 0 {
 			l.Parties = append(l.Parties, partyCount{p, n})

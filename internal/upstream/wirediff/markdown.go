@@ -5,7 +5,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
@@ -70,7 +69,7 @@ func (m *markdown) section(head string, rows []string, noun string) {
 		m.b.WriteString("\n")
 	}
 	if n := len(rows) - written; n > 0 {
-		m.left = append(m.left, plural.Count(n, noun))
+		m.left = append(m.left, safetext.Count(n, noun))
 	}
 }
 

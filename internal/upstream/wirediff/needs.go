@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
@@ -160,7 +160,7 @@ func (c *comparison) utilityNeeds(ch *Change) string {
 		}
 		if !same {
 			return fmt.Sprintf("player/utilities.go reads the first %s of %s by position",
-				plural.Count(known.reads, "argument"), ch.Subject)
+				safetext.Count(known.reads, "argument"), ch.Subject)
 		}
 	}
 	return FromProfile

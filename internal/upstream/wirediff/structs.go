@@ -8,7 +8,7 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -43,7 +43,7 @@ func uniqueFields(p *protocol.Profile) map[string]protocol.Struct {
 }
 
 func shape(s protocol.Struct) string {
-	return s.Encoding + " of " + plural.Count(len(s.Fields), "field")
+	return s.Encoding + " of " + safetext.Count(len(s.Fields), "field")
 }
 
 // structPair is a struct that both profiles have.
@@ -214,7 +214,7 @@ func (p *structPair) fieldAdded(i int) {
 		var how []string
 		if p.b.Exact {
 			how = append(how, fmt.Sprintf("a NamedTuple must have its exact length: %s refuse one of %s",
-				p.readers, plural.Count(len(p.b.Fields), "value")))
+				p.readers, safetext.Count(len(p.b.Fields), "value")))
 		}
 		if f.Required {
 			how = append(how, fmt.Sprintf("%s refuses the shorter array that %s write", p.newReader, p.writers))
@@ -247,7 +247,7 @@ func (p *structPair) shifted(i int) string {
 	case 1:
 		return later[0] + " moves on"
 	}
-	return fmt.Sprintf("%s and %s after it move on", later[0], plural.Count(len(later)-1, "field"))
+	return fmt.Sprintf("%s and %s after it move on", later[0], safetext.Count(len(later)-1, "field"))
 }
 
 // insert puts a field behind the nearest of those before it.

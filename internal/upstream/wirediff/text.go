@@ -9,7 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
@@ -97,7 +96,7 @@ func (d *Diff) Headline() string {
 		len(d.At(Breaking)), breaks, len(d.At(Compatible)), len(d.At(Informational)))
 	switch {
 	case len(d.Gaps) > 0:
-		counts += fmt.Sprintf("; %s could not be read", plural.Count(len(d.Gaps), "part"))
+		counts += fmt.Sprintf("; %s could not be read", safetext.Count(len(d.Gaps), "part"))
 	case len(d.Changes) == 0:
 		counts = "nothing changed on the wire"
 	}

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
@@ -384,7 +384,7 @@ func (c *Codec) CheckCall(call *UtilityCall) error {
 		return fmt.Errorf("'EngineCoreProc' object has no attribute '%s'", call.Method)
 	}
 	if len(call.Args) > len(parameters) {
-		return fmt.Errorf("%s, and it takes %d", plural.Count(len(call.Args), "argument"), len(parameters))
+		return fmt.Errorf("%s, and it takes %d", safetext.Count(len(call.Args), "argument"), len(parameters))
 	}
 	for i, p := range parameters {
 		switch s, isStruct := p.typ.(*structShape); {
@@ -433,7 +433,7 @@ func (s argumentsShape) check(x *examination) {
 		required = i
 	}
 	if n < required || n > len(s.parameters) {
-		x.report(s.String()+x.rules.profile.Utilities[s.method].Signature, plural.Count(n, "argument"))
+		x.report(s.String()+x.rules.profile.Utilities[s.method].Signature, safetext.Count(n, "argument"))
 	}
 	for i := range n {
 		if i < len(s.parameters) {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
@@ -50,9 +49,9 @@ func (s *structShape) checkArray(x *examination) {
 		for _, f := range fields[n:] {
 			missing = append(missing, f.Name)
 		}
-		m := x.report(plural.Count(len(fields), "field"), plural.Count(n, "field")+": without "+strings.Join(missing, ", "))
+		m := x.report(safetext.Count(len(fields), "field"), safetext.Count(n, "field")+": without "+strings.Join(missing, ", "))
 		if lines := x.linesWith(func(r *rules) bool { return len(r.profile.Structs[s.name].Fields) == n }); len(lines) > 0 {
-			m.hint(fmt.Sprintf("%s has %s in %s", s.name, plural.Count(n, "field"), LineRanges(lines)))
+			m.hint(fmt.Sprintf("%s has %s in %s", s.name, safetext.Count(n, "field"), LineRanges(lines)))
 		}
 	}
 	x.cur = ahead
@@ -62,7 +61,7 @@ func (s *structShape) checkArray(x *examination) {
 			continue
 		}
 		x.path = append(x.path, place{index: i})
-		m := x.mismatch(fmt.Sprintf("no more than the %s of line %s", plural.Count(len(fields), "field"), x.rules.profile.Line))
+		m := x.mismatch(fmt.Sprintf("no more than the %s of line %s", safetext.Count(len(fields), "field"), x.rules.profile.Line))
 		x.hintField(m, s.name, "", i)
 		x.path = x.path[:len(x.path)-1]
 		x.skip()

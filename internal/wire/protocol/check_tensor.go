@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/plural"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -133,7 +133,7 @@ func (x *examination) tensorData(size int) {
 	case size < 0:
 		x.report("a shape, a list of sizes", "another")
 	case size > 0 && got != size:
-		x.report(plural.Count(size, "byte")+" by dtype and shape", plural.Count(got, "byte"))
+		x.report(safetext.Count(size, "byte")+" by dtype and shape", safetext.Count(got, "byte"))
 	}
 	x.cur = end
 }

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/base/program"
+	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 )
 
@@ -34,7 +34,7 @@ const memoryBase = 512 << 20
 // code. version is that which the linker set, if it did.
 func Main(version string) int {
 	if len(os.Args) > 1 && os.Args[1] == "version" {
-		fmt.Println(program.Version(version))
+		fmt.Println(process.Version(version))
 		return 0
 	}
 	if len(os.Args) != 2 {

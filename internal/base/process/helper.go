@@ -1,13 +1,9 @@
-// Package program finds the programs that lie beside vllm-vcr and do what few of its users need, as git finds its own: their
-// libraries would double the size and the start time of vllm-vcr.
-package program
+package process
 
 import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,22 +26,11 @@ func Version(linked string) string {
 	return "(devel)"
 }
 
-// NewLog returns the log of a program: warnings and errors, if it is verbose also what it does, as text or "json".
-func NewLog(w io.Writer, verbose bool, format string) *slog.Logger {
-	opt := &slog.HandlerOptions{Level: slog.LevelWarn}
-	if verbose {
-		opt.Level = slog.LevelDebug
-	}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(safetext.LineWriter{W: w}, opt))
-	}
-	return slog.New(slog.NewTextHandler(safetext.LineWriter{W: w}, opt))
-}
-
-// Find returns the path of a helper, named without the suffix of an executable: in the folder of this program, else on
-// $PATH. It must be of the same version. An error says what needs it ("captures in a cluster need"), where Find looked, and
-// how to get the helper.
-func Find(ctx context.Context, name, need, version string) (string, error) {
+// FindHelper returns the path of a helper: a program in the archive of vllm-vcr that does what few of its users need, as its
+// libraries would double the size and the start time of vllm-vcr. The name is without the suffix of an executable. The helper is
+// looked for in the folder of this program, then on $PATH, and must have the same version. An error contains what needs it
+// ("captures in a cluster need"), where FindHelper looked, and how to get the helper.
+func FindHelper(ctx context.Context, name, need, version string) (string, error) {
 	file := name
 	if runtime.GOOS == "windows" {
 		file += ".exe"

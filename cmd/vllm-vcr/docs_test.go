@@ -146,20 +146,3 @@ func buckets(t *testing.T, server, checkout string) {
 		}
 	}
 }
-
-// TestNoTemplates: cobra links text/template into programs that set a template, and then the linker keeps every exported
-// method of every type, since a template may call it: 8 MB of 32.
-func TestNoTemplates(t *testing.T) {
-	files, err := filepath.Glob("*.go")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no sources: %v", err)
-	}
-	calls := regexp.MustCompile(`\.Set(Version|Usage|Help)Template\(`)
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		if calls.Match(text) {
-			t.Errorf("%s sets a template of cobra: use a function", file)
-		}
-	}
-}

@@ -20,7 +20,7 @@ import (
 func TestGiven(t *testing.T) {
 	values := map[string]string{
 		"record-tokens": "false", "record-prompts": "false", "record-aborted": "false", "block-size": "32", "model": "new", "gpu": "new",
-		"tp": "2", "max-num-seqs": "2", "vllm-version": "v0.2.0", "engine-config": "new", "config-hash": "new",
+		"tensor-parallel-size": "2", "max-num-seqs": "2", "vllm-version": "v0.2.0", "engine-config": "new", "config-hash": "new",
 	}
 	earlier := recorder.Options{
 		RecordTokens: true, RecordPrompts: true, RecordAborted: true, BlockSize: 16, Model: "old", GPU: "old",

@@ -175,6 +175,7 @@ func (l *Line) AddExchange(x check.Exchange) {
 		l.ToEngine(frames)
 	}
 	for _, frames := range x.Said {
+		l.values = l.values[:0]
 		l.FromEngine(frames)
 	}
 }

@@ -85,9 +85,9 @@ func archive(t *testing.T, name string, content []byte) []byte {
 func helpers(name string) []string {
 	stem, exe := strings.CutSuffix(name, ".exe")
 	if exe {
-		return []string{stem + "-cluster.exe", stem + "-dataset.exe", stem + "-python.exe"}
+		return []string{stem + "-cluster.exe", stem + "-dataset.exe"}
 	}
-	return []string{stem + "-cluster", stem + "-dataset", stem + "-python"}
+	return []string{stem + "-cluster", stem + "-dataset"}
 }
 
 type file struct {

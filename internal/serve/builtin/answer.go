@@ -14,8 +14,9 @@ type answer struct {
 	w http.ResponseWriter
 	*jsonBuffer
 	flusher *http.ResponseController
-	named   bool // events have names and there is no [DONE], as in the API of Anthropic
-	sent    bool // something was written
+	head    []byte // of each chunk
+	named   bool   // events have names and there is no [DONE], as in the API of Anthropic
+	sent    bool   // something was written
 	failed  func(*apiError)
 }
 
@@ -39,8 +40,9 @@ var (
 	noCache         = []string{"no-cache"}
 )
 
-// stream sets the headers of a stream.
-func (a *answer) stream() {
+// stream sets the headers of a stream. Its chunks begin with the members of head.
+func (a *answer) stream(head any) {
+	a.head = append([]byte("data: "), toJSON(head)...)
 	h := a.w.Header()
 	if a.named { // an endpoint of the Python frontend alone
 		h["Content-Type"] = typeNamedEvents
@@ -59,6 +61,16 @@ func (a *answer) event(name string, v any) {
 	}
 	a.WriteString("data: ")
 	a.value(v)
+	a.WriteByte('\n')
+}
+
+// chunk writes an event of the members of the head and of those of v, an object that is not empty. The head was encoded once, as most of
+// the work for a token would be to encode it.
+func (a *answer) chunk(v any) {
+	a.Write(a.head[:len(a.head)-1])
+	at := a.Len()
+	a.value(v)
+	a.Bytes()[at] = ',' // in the place of its brace
 	a.WriteByte('\n')
 }
 

@@ -251,7 +251,6 @@ func (s *Server) writeChat(w http.ResponseWriter, g *generation, q *chatRequest,
 
 // chatEvent is a part of a stream.
 type chatEvent struct {
-	envelope
 	Choices   []chatDelta `json:"choices"`
 	Modality  string      `json:"modality,omitempty"`
 	PromptIDs []uint32    `json:"prompt_token_ids,omitzero"`
@@ -292,7 +291,7 @@ type chatState struct {
 
 func (c *chatStream) send(delta chatDelta, usage *usage) {
 	c.event.Choices[0], c.event.Usage = delta, usage
-	c.answer.event("", &c.event)
+	c.chunk(&c.event)
 }
 
 func (c *chatStream) begin(one *sequence) {
@@ -394,13 +393,13 @@ func (c *chatStream) call(e callEvent, state *chatState) chatToolCall {
 }
 
 func (s *Server) streamChat(r *http.Request, g *generation, q *chatRequest, a *answer, head envelope) {
-	a.stream()
-	c := &chatStream{answer: a, s: s, q: q, event: chatEvent{envelope: head, Choices: make([]chatDelta, 1)}, states: make([]chatState, len(g.all))}
+	a.stream(head)
+	c := &chatStream{answer: a, s: s, q: q, event: chatEvent{Choices: make([]chatDelta, 1)}, states: make([]chatState, len(g.all))}
 	g.streamed(r.Context(), a, func(one *sequence, p *piece, text string) { c.write(r.Context(), one, p, text) }, func() {
 		if q.usage {
 			u := g.usage()
 			u.OfAnswer.Reasoning = s.reasoningTokens(q, g.all)
-			a.event("", &chatEvent{envelope: head, Choices: []chatDelta{}, Usage: u})
+			a.chunk(&chatEvent{Choices: []chatDelta{}, Usage: u})
 		}
 	})
 }

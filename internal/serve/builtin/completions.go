@@ -335,7 +335,6 @@ func (s *Server) writeCompletion(w http.ResponseWriter, g *generation, q *comple
 
 // completionEvent is a part of a stream.
 type completionEvent struct {
-	envelope
 	Choices []completionDelta `json:"choices"`
 	Usage   *usage            `json:"usage,omitempty"`
 }
@@ -351,13 +350,13 @@ type completionDelta struct {
 }
 
 func (s *Server) streamCompletion(r *http.Request, g *generation, q *completionRequest, a *answer, head envelope) {
-	a.stream()
+	a.stream(head)
 	offsets := make([]int, len(g.all)) // of the text, in characters
 	begun := make([]bool, len(g.all))
-	event := completionEvent{envelope: head, Choices: make([]completionDelta, 1)}
+	event := completionEvent{Choices: make([]completionDelta, 1)}
 	send := func(delta completionDelta, usage *usage) {
 		event.Choices[0], event.Usage = delta, usage
-		a.event("", &event)
+		a.chunk(&event)
 	}
 	begin := func(one *sequence) {
 		if begun[one.index] = true; !q.Echo && !q.ReturnTokenIDs {
@@ -396,7 +395,7 @@ func (s *Server) streamCompletion(r *http.Request, g *generation, q *completionR
 		}
 	}, func() {
 		if q.usage {
-			a.event("", &completionEvent{envelope: head, Choices: []completionDelta{}, Usage: g.usage()})
+			a.chunk(&completionEvent{Choices: []completionDelta{}, Usage: g.usage()})
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -40,10 +41,9 @@ type sequence struct {
 	eager    bool // each output is handled when it comes, and not all of them at the end
 
 	// What has come and was not taken, under the mutex of the generation.
-	pieces  []piece
-	spare   []piece
-	waiting bool // Full was true
-	room    [1]piece
+	*pieces
+	waiting bool         // Full was true
+	length  atomic.Int32 // of the pieces that have come
 
 	// Of the goroutine of the HTTP request.
 	decoder  decoder
@@ -89,8 +89,35 @@ type piece struct {
 	received time.Time // with stop strings
 }
 
-// mostPieces is how many outputs wait for a client that reads slowly. Then its requests get no more.
-const mostPieces = 1 << 10
+// pieces are the outputs of a request, those that come and those that are being handled. They are used again by other requests.
+type pieces struct{ come, taken []piece }
+
+var piecePool = sync.Pool{New: func() any { return new(pieces) }}
+
+// maxPieces is how many outputs wait for a client that reads slowly. Then its requests get no more. Rooms for more than maxKeptPieces are
+// not kept.
+const (
+	maxPieces     = 1 << 10
+	maxKeptPieces = 1 << 9
+)
+
+// release gives the pieces of a sequence back. Outputs that are on their way are lost.
+func (q *sequence) release() {
+	q.gen.mu.Lock()
+	p := q.pieces
+	q.pieces = nil
+	q.gen.mu.Unlock()
+	if p == nil || cap(p.come)+cap(p.taken) > maxKeptPieces {
+		return
+	}
+	for _, list := range [][]piece{p.come[:cap(p.come)], p.taken[:cap(p.taken)]} {
+		for i := range list {
+			list[i] = piece{ids: list[i].ids[:0]}
+		}
+	}
+	p.come, p.taken = p.come[:0], p.taken[:0]
+	piecePool.Put(p)
+}
 
 // Receive keeps an output for the HTTP request.
 func (q *sequence) Receive(o *player.EngineOutput, at float64) {
@@ -117,16 +144,21 @@ func (q *sequence) Receive(o *player.EngineOutput, at float64) {
 	}
 	g := q.gen
 	g.mu.Lock()
-	if last := len(q.pieces) - 1; !q.eager && last >= 0 && p.finish == protocol.Unfinished && p.logprobs == nil && q.pieces[last].logprobs == nil {
-		q.pieces[last].ids = append(q.pieces[last].ids, o.Tokens...) // nobody looks at it before the end
-	} else if n := len(q.pieces); n < cap(q.pieces) {
-		q.pieces = q.pieces[:n+1]
-		p.ids = append(q.pieces[n].ids[:0], o.Tokens...)
-		q.pieces[n] = p
+	if q.pieces == nil { // the client has left
+		g.mu.Unlock()
+		return
+	}
+	if last := len(q.come) - 1; !q.eager && last >= 0 && p.finish == protocol.Unfinished && p.logprobs == nil && q.come[last].logprobs == nil {
+		q.come[last].ids = append(q.come[last].ids, o.Tokens...) // it is looked at in the end only
+	} else if n := len(q.come); n < cap(q.come) {
+		q.come = q.come[:n+1]
+		p.ids = append(q.come[n].ids[:0], o.Tokens...)
+		q.come[n] = p
 	} else {
 		p.ids = append(p.ids, o.Tokens...)
-		q.pieces = append(q.pieces, p)
+		q.come = append(q.come, p)
 	}
+	q.length.Store(int32(len(q.come)))
 	g.mu.Unlock()
 	if q.eager || o.Finish != protocol.Unfinished {
 		g.notify()
@@ -135,12 +167,12 @@ func (q *sequence) Receive(o *player.EngineOutput, at float64) {
 
 // Full reports whether the client reads too slowly.
 func (q *sequence) Full() bool {
-	if !q.eager {
+	if !q.eager || q.length.Load() < maxPieces {
 		return false
 	}
 	q.gen.mu.Lock()
 	defer q.gen.mu.Unlock()
-	q.waiting = len(q.pieces) >= mostPieces
+	q.waiting = q.pieces != nil && len(q.come) >= maxPieces
 	return q.waiting
 }
 
@@ -192,7 +224,7 @@ func (s *Server) generate(ctx context.Context, p *params, id string, prompts [][
 			} else {
 				s.balance.take(q.engine)
 			}
-			q.pieces = q.room[:0]
+			q.pieces = piecePool.Get().(*pieces)
 			g.all = append(g.all, q)
 			q.decoder = newDecoder(s.opt.Tokenizer, p, !p.Stream)
 			r := s.opt.Group.NewRequest(q.engine)
@@ -264,14 +296,16 @@ func (g *generation) next(ctx context.Context, take func(q *sequence, p *piece, 
 			continue
 		}
 		g.mu.Lock()
-		pieces, resume := q.pieces, q.waiting
-		q.pieces, q.spare, q.waiting = q.spare[:0], pieces, false
+		q.come, q.taken = q.taken[:0], q.come
+		resume := q.waiting
+		q.waiting = false
+		q.length.Store(0)
 		g.mu.Unlock()
 		if resume {
 			g.server.opt.Group.Resume(q.engine)
 		}
-		for i := range pieces {
-			p := &pieces[i]
+		for i := range q.taken {
+			p := &q.taken[i]
 			text := q.take(p)
 			if err := take(q, p, text); err != nil {
 				return err
@@ -369,6 +403,7 @@ func (g *generation) close() {
 			g.server.opt.Group.Abort(q.engine, q.id)
 			g.server.metrics.aborted(q)
 		}
+		q.release()
 	}
 }
 
@@ -380,18 +415,6 @@ func (g *generation) failure() *apiError {
 		}
 	}
 	return nil
-}
-
-// counts are the tokens of all answers. A prompt counts once, whatever n is.
-func (g *generation) counts() (prompt, completion, cached int) {
-	for i, q := range g.all {
-		if i%g.params.answers == 0 {
-			prompt += len(q.prompt)
-			cached += q.cached
-		}
-		completion += q.count
-	}
-	return prompt, completion, cached
 }
 
 // leave is called once for each answer, when it has ended.

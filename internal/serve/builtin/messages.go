@@ -431,7 +431,7 @@ func (m *messageStream) show(e callEvent) {
 
 func (s *Server) streamMessage(r *http.Request, g *generation, c *chatRequest, a *answer, head messageAnswer) {
 	a.named = true
-	a.stream()
+	a.stream(nil)
 	m, begun, parser := &messageStream{answer: a, s: s}, false, s.parser(c)
 	g.streamed(r.Context(), a, func(one *sequence, _ *piece, text string) {
 		if !begun {

@@ -80,7 +80,7 @@ type params struct {
 	onlyIDs           bool            // nothing is decoded
 	keepTokens        bool            // the ids of the answer are needed at the end
 	rank              int             // of the engine that the client wants, from 1; 0 is any
-	tools, response   bool            // of /render: the request has tools, or is of /v1/responses
+	tools             bool            // of /render: the request has tools
 	pythonOnly        bool            // the endpoint is one of the Python frontend, which vllm-rs does not have
 	planner           planner         // of answers that this server chooses; nil if there are none
 	cacheThreshold    bool            // the answer is that too little of the prompt is cached

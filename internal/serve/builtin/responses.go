@@ -590,7 +590,7 @@ func (o *responseOutput) stream(r *http.Request, g *generation) {
 			Type    string `json:"type"`
 		}{strconv.Itoa(err.status), err.message, nil, o.number, "error"})
 	}
-	o.answer.stream()
+	o.answer.stream(nil)
 	o.send("created", responseEvent{Response: o.response(inProgress, false)})
 	o.send("in_progress", responseEvent{Response: o.response(inProgress, false)})
 	if o.flush() != nil {

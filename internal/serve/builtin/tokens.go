@@ -57,7 +57,6 @@ type idChoice struct {
 
 // generatedEvent is a part of a stream.
 type generatedEvent struct {
-	ID        string    `json:"request_id"`
 	Choices   []idDelta `json:"choices"`
 	Usage     *usage    `json:"usage,omitempty"`
 	PromptIDs []uint32  `json:"prompt_token_ids,omitzero"`
@@ -161,8 +160,8 @@ func (s *Server) fromIDs(ctx context.Context, q *generateRequest, id string) (*g
 }
 
 func (s *Server) streamIDs(r *http.Request, g *generation, q *generateRequest, a *answer, id string) {
-	a.stream()
-	event := generatedEvent{ID: id, Choices: make([]idDelta, 1), PromptIDs: idsIf(q.ReturnIDs, g.all[0].prompt)}
+	a.stream(object{{"request_id", id}})
+	event := generatedEvent{Choices: make([]idDelta, 1), PromptIDs: idsIf(q.ReturnIDs, g.all[0].prompt)}
 	g.streamed(r.Context(), a, func(one *sequence, p *piece, _ string) {
 		if one.finish == protocol.FinishError || len(p.ids) == 0 && !one.ended {
 			return
@@ -175,11 +174,11 @@ func (s *Server) streamIDs(r *http.Request, g *generation, q *generateRequest, a
 			d.FinishReason, d.Versions = one.finishReason(), s.weightVersions(one)
 		}
 		event.Choices[0], event.Usage = d, one.soFar()
-		a.event("", &event)
+		a.chunk(&event)
 		event.PromptIDs = nil
 	}, func() {
 		if q.Sampling.usage {
-			a.event("", &generatedEvent{ID: id, Choices: []idDelta{}, Usage: g.usage()})
+			a.chunk(&generatedEvent{Choices: []idDelta{}, Usage: g.usage()})
 		}
 	})
 }

@@ -25,10 +25,10 @@ type logprobs struct {
 	start  int // place that the first row of scores follows
 }
 
-// mostCells bounds one table, in ids. A request for more, such as the whole
+// maxCells bounds one table, in ids. A request for more, such as the whole
 // vocabulary for each token of a long prompt, ends with an error: a player that is
 // out of memory answers no request.
-const mostCells = 1 << 24
+const maxCells = 1 << 24
 
 // newLogprobs returns nil when the request wants none.
 func newLogprobs(r *protocol.Request, vocab uint32) (*logprobs, error) {
@@ -96,7 +96,7 @@ func (l *logprobs) promptRank(place int, token uint32) int64 {
 // logprobTable has a row for each token: the token itself, then as many ids, the most
 // likely ones unless others are wanted. It is nil when it would be too large.
 func logprobTable(tokens []uint32, count int, wanted []uint32, rankOf func(row int, token uint32) int64) *protocol.Logprobs {
-	if len(tokens)*(count+1) > mostCells {
+	if len(tokens)*(count+1) > maxCells {
 		return nil
 	}
 	cells := len(tokens) * (count + 1)
@@ -128,7 +128,7 @@ func (l *logprobs) scored() *protocol.Tensor {
 	if p.Rows > 0 {
 		rows = min(rows, p.Rows)
 	}
-	if rows*p.Width > mostCells {
+	if rows*p.Width > maxCells {
 		return nil
 	}
 	t := &protocol.Tensor{Shape: []int{rows, p.Width}, Values: make([]float32, 0, rows*p.Width)}

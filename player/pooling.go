@@ -57,8 +57,8 @@ func newPooling(codec *protocol.Codec, r *protocol.Request, opt *Options) (*pool
 	if r.LoRA != nil {
 		p.seed = hashText(p.seed, r.LoRA.Name)
 	}
-	if n := p.cells(len(r.PromptTokenIDs)); n > mostCells {
-		return nil, fmt.Errorf("the answer would have %d numbers: at most %d are allowed", n, mostCells)
+	if n := p.cells(len(r.PromptTokenIDs)); n > maxCells {
+		return nil, fmt.Errorf("the answer would have %d numbers: at most %d are allowed", n, maxCells)
 	}
 	return p, nil
 }

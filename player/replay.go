@@ -197,8 +197,8 @@ func (s *Replay) Summary() ReplaySummary {
 	return sum
 }
 
-// mostDepths is how many depths a summary names.
-const mostDepths = 8
+// maxDepths is how many depths a summary names.
+const maxDepths = 8
 
 // String is one line for a person.
 func (s ReplaySummary) String() string {
@@ -208,10 +208,10 @@ func (s ReplaySummary) String() string {
 	if len(s.Depths) > 0 {
 		depths := slices.Sorted(maps.Keys(s.Depths))
 		var parts []string
-		for _, d := range depths[:min(len(depths), mostDepths)] {
+		for _, d := range depths[:min(len(depths), maxDepths)] {
 			parts = append(parts, fmt.Sprintf("%d of %d tokens", s.Depths[d], d))
 		}
-		if len(depths) > mostDepths {
+		if len(depths) > maxDepths {
 			parts = append(parts, fmt.Sprintf("the others of up to %d", depths[len(depths)-1]))
 		}
 		fmt.Fprintf(&b, " (%s)", strings.Join(parts, ", "))

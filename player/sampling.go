@@ -29,9 +29,9 @@ type picker struct {
 
 // Bounds of what a request may ask for: each token is looked for among all of it.
 const (
-	mostBadWords      = 1024
-	mostBadWordTokens = 16384
-	mostBiases        = 1024
+	maxBadWords      = 1024
+	maxBadWordTokens = 16384
+	maxBiases        = 1024
 )
 
 // newPicker returns nil for a request that allows every token.
@@ -52,8 +52,8 @@ func newPicker(r *protocol.Request, seed uint64, vocab uint32) (*picker, error) 
 		p.early = slices.Concat(s.AllStops, s.StopTokenIDs)
 		slices.Sort(p.early)
 	}
-	if len(s.LogitBias) > mostBiases {
-		return nil, fmt.Errorf("logit_bias has %d tokens: %d are allowed", len(s.LogitBias), mostBiases)
+	if len(s.LogitBias) > maxBiases {
+		return nil, fmt.Errorf("logit_bias has %d tokens: %d are allowed", len(s.LogitBias), maxBiases)
 	}
 	for _, b := range s.LogitBias {
 		if !math.IsNaN(b.Logit) {
@@ -68,8 +68,8 @@ func newPicker(r *protocol.Request, seed uint64, vocab uint32) (*picker, error) 
 func (p *picker) addBadWords(words [][]uint32) error {
 	tokens := 0
 	for _, word := range words {
-		if tokens += len(word); len(words) > mostBadWords || tokens > mostBadWordTokens {
-			return fmt.Errorf("bad_words are too many: %d of %d tokens are allowed", mostBadWords, mostBadWordTokens)
+		if tokens += len(word); len(words) > maxBadWords || tokens > maxBadWordTokens {
+			return fmt.Errorf("bad_words are too many: %d of %d tokens are allowed", maxBadWords, maxBadWordTokens)
 		}
 		if len(word) == 0 {
 			continue
@@ -97,7 +97,7 @@ func (p *picker) pick(proposed uint32, said []uint32) uint32 {
 	// What is ruled out is bounded, so among so many that follow each other there is one.
 	n := p.candidates()
 	from := scramble(draw) % n
-	for i := range min(n, uint64(mostBadWords+len(p.bias)+len(p.early)+1)) {
+	for i := range min(n, uint64(maxBadWords+len(p.bias)+len(p.early)+1)) {
 		token := uint32((from + i) % n)
 		if p.allowed != nil {
 			token = p.allowed[token]

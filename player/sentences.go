@@ -26,8 +26,8 @@ type order struct {
 // answers rare.
 const sentenceOrders = 16
 
-// mostSentences is how long an answer is at most.
-const mostSentences = 5
+// maxSentences is how long an answer is at most.
+const maxSentences = 5
 
 // NewSentences encodes the sentences. It fails where the vocabulary cannot spell them.
 func NewSentences(encoder Encoder, seed uint64) (*Sentences, error) {
@@ -58,7 +58,7 @@ func (s *Sentences) Script(r *Request) (Script, error) {
 	draw := s.draw(r)
 	o := &s.orders[draw%sentenceOrders]
 	place := int(draw / sentenceOrders % uint64(len(o.first)))
-	count := 1 + int(draw>>32%mostSentences)
+	count := 1 + int(draw>>32%maxSentences)
 	opening, second := s.opening[o.first[place]], o.starts[(place+1)%len(o.starts)]
 	end := len(opening)
 	for i := 1; i < count; i++ {

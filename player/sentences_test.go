@@ -39,7 +39,7 @@ func TestSentences(t *testing.T) {
 		text := say(r, 10000)
 		texts[text] = true
 		whole, ended := strings.CutSuffix(text, ".$")
-		if n := strings.Count(whole, ". ") + 1; !ended || n > mostSentences || strings.HasPrefix(whole, " ") || strings.Contains(whole, "  ") {
+		if n := strings.Count(whole, ". ") + 1; !ended || n > maxSentences || strings.HasPrefix(whole, " ") || strings.Contains(whole, "  ") {
 			t.Errorf("seed %d: %q", seed, text)
 		}
 		if r.ID = "b"; say(r, 10000) != text {

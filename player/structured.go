@@ -67,8 +67,8 @@ func (s *Structured) Script(r *Request) (Script, error) {
 		s.warn(r)
 		return s.Source.Script(r)
 	}
-	if n := len(r.Sampling.StructuredOutputs); n > mostRaw {
-		return Script{}, refusal(fmt.Errorf("the constraint has %d bytes: at most %d are allowed", n, mostRaw))
+	if n := len(r.Sampling.StructuredOutputs); n > maxRaw {
+		return Script{}, refusal(fmt.Errorf("the constraint has %d bytes: at most %d are allowed", n, maxRaw))
 	}
 	if s.Answered != nil && s.Answered(r) && callsAreOptional(r.Sampling.StructuredOutputs) {
 		return s.Source.Script(r)
@@ -155,8 +155,8 @@ func uncompiled(err error, c *unwritten) error {
 	return &uncompiledError{refusal(err), c.end}
 }
 
-// mostRaw bounds a constraint as it is sent, in bytes: nothing larger waits for its turn.
-const mostRaw = 4 << 20
+// maxRaw bounds a constraint as it is sent, in bytes: nothing larger waits for its turn.
+const maxRaw = 4 << 20
 
 // unwritten is what is kept of a request until its answer is written.
 type unwritten struct {
@@ -168,12 +168,12 @@ type unwritten struct {
 	fill   func(position int) uint32
 }
 
-// mostReason is how many characters of a reason a refusal repeats.
-const mostReason = 1000
+// maxReason is how many characters of a reason a refusal repeats.
+const maxReason = 1000
 
 func refusal(err error) *Refusal {
-	if text := err.Error(); len(text) > mostReason {
-		err = errors.New(safetext.Clip(strings.ToValidUTF8(text, "\ufffd"), mostReason))
+	if text := err.Error(); len(text) > maxReason {
+		err = errors.New(safetext.Clip(strings.ToValidUTF8(text, "\ufffd"), maxReason))
 	}
 	return &Refusal{"validation_error", fmt.Errorf("invalid structured outputs: %w", err)}
 }
@@ -190,8 +190,8 @@ func (s *Structured) warn(r *Request) {
 
 // Bounds of what is kept of constraints. Clients repeat theirs.
 const (
-	mostLanguages = 256
-	mostHeld      = 64 << 20 // bytes
+	maxLanguages = 256
+	maxHeld      = 64 << 20 // bytes
 )
 
 // languages are compiled constraints, by the hash of what a request says. They are safe
@@ -223,7 +223,7 @@ func (s *Structured) language(w *grammar.Work, raw []byte) (*grammar.Language, e
 	}
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if all.kept == nil || len(all.kept) >= mostLanguages || all.held+l.Size() > mostHeld {
+	if all.kept == nil || len(all.kept) >= maxLanguages || all.held+l.Size() > maxHeld {
 		all.kept, all.held = map[[sha256.Size]byte]*grammar.Language{}, 0
 	}
 	if all.kept[key] == nil { // another rank may have been faster

@@ -221,7 +221,7 @@ func TestWithoutATokenizerOneWarning(t *testing.T) {
 func TestConstraintsAreCompiledOnce(t *testing.T) {
 	s := structured(t, newByteEncoder(t))
 	var all []change
-	for i := range mostLanguages + 2 {
+	for i := range maxLanguages + 2 {
 		all = append(all, constrainedText("regex", strings.Repeat("a", i+1)))
 	}
 	for _, c := range all {
@@ -364,7 +364,7 @@ func TestLargeConstraintsAreNotKept(t *testing.T) {
 		for _, l := range s.languages.kept {
 			held += l.Size()
 		}
-		if held != s.languages.held || held > mostHeld || held == 0 {
+		if held != s.languages.held || held > maxHeld || held == 0 {
 			t.Fatalf("%d bytes are kept, and %d counted", held, s.languages.held)
 		}
 	}

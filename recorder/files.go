@@ -237,7 +237,7 @@ func (c *fileSet) fail(i int, err error) {
 	s := c.sinks[i]
 	var broken *trace.WriteError
 	if !errors.As(err, &broken) {
-		if c.counts.Refused.Add(1) <= mostLogged {
+		if c.counts.Refused.Add(1) <= maxLogged {
 			c.log.Error("a line was left out of the "+s.name, "file", s.file.Name(), "cause", err)
 		}
 		return

@@ -265,8 +265,8 @@ type Event struct {
 	Elided int64
 }
 
-// mostLogged is how often a cause is logged one by one.
-const mostLogged = 3
+// maxLogged is how often a cause is logged one by one.
+const maxLogged = 3
 
 // undecodable counts and logs a message that could not be read.
 func (o *Observer) undecodable(ev *Event, what string, err error, args ...any) {
@@ -278,7 +278,7 @@ func (o *Observer) undecodable(ev *Event, what string, err error, args ...any) {
 // events of this observer from 1: line number + 1 of a frames file without notes.
 func (o *Observer) warn(ev *Event, cause string, err error, args ...any) {
 	o.logged[cause]++
-	if o.logged[cause] > mostLogged {
+	if o.logged[cause] > maxLogged {
 		return
 	}
 	args = append(args, "channel", ev.Channel.String(), "client", ev.Client, "message", o.events)
@@ -291,8 +291,8 @@ func (o *Observer) warn(ev *Event, cause string, err error, args ...any) {
 // logSuppressed logs how often what was not logged any more has happened.
 func (o *Observer) logSuppressed() {
 	for _, cause := range slices.Sorted(maps.Keys(o.logged)) {
-		if n := o.logged[cause]; n > mostLogged {
-			o.log.Warn(cause, "times", n, "not_logged", n-mostLogged)
+		if n := o.logged[cause]; n > maxLogged {
+			o.log.Warn(cause, "times", n, "not_logged", n-maxLogged)
 		}
 	}
 }

@@ -48,8 +48,8 @@ type requestExtra struct {
 }
 
 const (
-	// mostKept is how many requests are kept for reuse.
-	mostKept = 1024
+	// maxKept is how many requests are kept for reuse.
+	maxKept = 1024
 	// keptGaps is the most gaps that there is kept storage for.
 	keptGaps = 16 << 10
 )
@@ -67,7 +67,7 @@ func (o *Observer) takeRequest() *request {
 
 // release keeps the storage of an ended request.
 func (o *Observer) release(q *request) {
-	if len(o.spare) >= mostKept || cap(q.gaps) > keptGaps || cap(q.rec.PromptTokenIDs) > 4*keptGaps {
+	if len(o.spare) >= maxKept || cap(q.gaps) > keptGaps || cap(q.rec.PromptTokenIDs) > 4*keptGaps {
 		return
 	}
 	*q = request{
@@ -216,21 +216,21 @@ type finishedIDs struct {
 	next int
 }
 
-// mostFinished bounds what is remembered.
-const mostFinished = 8192
+// maxFinished bounds what is remembered.
+const maxFinished = 8192
 
 func (f *finishedIDs) add(id string) {
 	if f.at == nil {
 		f.at = make(map[string]int)
 	}
-	if len(f.ring) < mostFinished {
+	if len(f.ring) < maxFinished {
 		f.ring = append(f.ring, "")
 	}
 	if old := f.ring[f.next]; f.at[old] == f.next {
 		delete(f.at, old)
 	}
 	f.ring[f.next], f.at[id] = id, f.next
-	f.next = (f.next + 1) % mostFinished
+	f.next = (f.next + 1) % maxFinished
 }
 
 func (f *finishedIDs) has(id []byte) bool {

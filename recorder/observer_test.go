@@ -337,8 +337,8 @@ func TestObserveLogsACauseAFewTimes(t *testing.T) {
 		s.out(-1, obsTokens(fmt.Sprint("x", i), 1))
 	}
 	s.finish()
-	if n := strings.Count(s.log.String(), "never arrived"); n != mostLogged+1 {
-		t.Errorf("%d lines of log, want %d and a sum", n, mostLogged)
+	if n := strings.Count(s.log.String(), "never arrived"); n != maxLogged+1 {
+		t.Errorf("%d lines of log, want %d and a sum", n, maxLogged)
 	}
 	if !strings.Contains(s.log.String(), "times=1000") {
 		t.Errorf("no sum in the log:\n%s", s.log.String())
@@ -348,14 +348,14 @@ func TestObserveLogsACauseAFewTimes(t *testing.T) {
 // TestFinishedIDsAreBounded: the memory of ended requests forgets the oldest.
 func TestFinishedIDsAreBounded(t *testing.T) {
 	var f finishedIDs
-	for i := range 3 * mostFinished {
+	for i := range 3 * maxFinished {
 		f.add(fmt.Sprint(i))
 		f.add("again and again")
 	}
-	if len(f.at) > mostFinished || len(f.ring) != mostFinished {
-		t.Errorf("%d ids in a ring of %d, want at most %d", len(f.at), len(f.ring), mostFinished)
+	if len(f.at) > maxFinished || len(f.ring) != maxFinished {
+		t.Errorf("%d ids in a ring of %d, want at most %d", len(f.at), len(f.ring), maxFinished)
 	}
-	if !f.has([]byte(fmt.Sprint(3*mostFinished-1))) || !f.has([]byte("again and again")) || f.has([]byte("0")) {
+	if !f.has([]byte(fmt.Sprint(3*maxFinished-1))) || !f.has([]byte("again and again")) || f.has([]byte("0")) {
 		t.Error("the newest must be remembered and the oldest forgotten")
 	}
 }

@@ -98,7 +98,7 @@ func TestGatherIsBounded(t *testing.T) {
 	for range 10_000 {
 		require.NoError(t, w.Gather(&line))
 	}
-	if kept := 10_000*1000 - out.Len(); kept > 2*mostGathered || out.writes > 100 {
+	if kept := 10_000*1000 - out.Len(); kept > 2*maxGathered || out.writes > 100 {
 		t.Errorf("%d bytes are kept after %d writes", kept, out.writes)
 	}
 	if w.Lines() == 0 || w.Lines() == 10_000 {

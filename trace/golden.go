@@ -16,7 +16,7 @@ import (
 const (
 	goldenRatio = 64
 	goldenSlack = 1 << 20 // bytes, for small ones
-	goldenMost  = 1 << 30 // bytes, of any
+	maxGolden  = 1 << 30 // bytes, of any
 )
 
 // harmless is how many bytes may be read before it is known that they are too many.
@@ -63,7 +63,7 @@ func (o Options) check(r io.Reader, name string, strict bool) error {
 // memory.
 func GoldenOptions(data []byte, name string, gzip bool) (Options, error) {
 	stored := int64(len(data))
-	opt := Options{Strict: true, MaxBytes: min(goldenMost, goldenSlack+goldenRatio*stored), stored: stored}
+	opt := Options{Strict: true, MaxBytes: min(maxGolden, goldenSlack+goldenRatio*stored), stored: stored}
 	if !gzip || opt.MaxBytes <= harmless {
 		return opt, nil
 	}

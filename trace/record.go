@@ -190,16 +190,16 @@ func (r *Record) validateCounts() error {
 	return nil
 }
 
-// mostMs is further from 0 than any time of a recording: 30,000 years. Sums and differences of
+// maxMs is further from 0 than any time of a recording: 30,000 years. Sums and differences of
 // how exactly times within it tell steps apart.
-const mostMs = 1e15
+const maxMs = 1e15
 
 func (r *Record) validateTimes() error {
 	far := func(field string, ms float64) error {
-		if math.Abs(ms) <= mostMs {
+		if math.Abs(ms) <= maxMs {
 			return nil
 		}
-		return invalid(field, "want a time between %g and %g ms, got %g", -mostMs, mostMs, ms)
+		return invalid(field, "want a time between %g and %g ms, got %g", -maxMs, maxMs, ms)
 	}
 	if r.ArrivalMs != nil {
 		if err := far("arrival_ms", *r.ArrivalMs); err != nil {
@@ -207,7 +207,7 @@ func (r *Record) validateTimes() error {
 		}
 	}
 	for i, ms := range r.ITLMs {
-		if math.Abs(ms) <= mostMs {
+		if math.Abs(ms) <= maxMs {
 			continue
 		}
 		return far(fmt.Sprintf("itl_ms[%d]", i), ms)

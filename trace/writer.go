@@ -56,9 +56,9 @@ type lineWriter struct {
 }
 
 const (
-	// mostGathered is how many bytes are gathered at most before they are handed on
+	// maxGathered is how many bytes are gathered at most before they are handed on
 	// without being asked for.
-	mostGathered = 256 << 10
+	maxGathered = 256 << 10
 	// keptLine is the most memory that a line leaves behind for the next.
 	keptLine = 1 << 20
 )
@@ -121,7 +121,7 @@ func (l *lineWriter) add(encode func([]byte) ([]byte, error)) error {
 		l.buf = nil
 	}
 	l.waiting++
-	if l.gather(line); l.err != nil || l.out.Len() < mostGathered {
+	if l.gather(line); l.err != nil || l.out.Len() < maxGathered {
 		return l.err
 	}
 	return l.settle()

@@ -491,7 +491,7 @@ func (opts *coreOptions) check(flags *pflag.FlagSet) error {
 		{"max-num-seqs", o.Limits.MaxNumSeqs, math.MaxInt32},
 		{"max-num-batched-tokens", o.Limits.MaxNumBatchedTokens, math.MaxInt32},
 		{"block-size", o.KVCache.BlockSize, math.MaxInt32},
-		{"num-gpu-blocks-override", o.KVCache.NumGPUBlocks, kvcache.MostBlocks},
+		{"num-gpu-blocks-override", o.KVCache.NumGPUBlocks, kvcache.MaxBlocks},
 		{"output-token-chunk-size", o.Decoding.TokensPerStep, maxDrafts + 1},
 		{"pooling-size", o.Pooling.Size, maxNumbers},
 		{"pooling-labels", o.Pooling.Labels, maxNumbers},

@@ -61,8 +61,8 @@ func (a *arrayNode) shortest() int {
 	return plus(sum, times(max(count-listed, 0), a.rest.least))
 }
 
-// mostWanted bounds minContains.
-const mostWanted = 1000
+// maxWanted bounds minContains.
+const maxWanted = 1000
 
 // arrayOf returns the arrays that conform.
 func (s *schemas) arrayOf(all []*object) *node {
@@ -84,7 +84,7 @@ func (s *schemas) arrayOf(all []*object) *node {
 	for _, o := range all {
 		if wanted, ok := o.get("contains"); ok {
 			one := s.of(append([]any{wanted}, rest...))
-			count := min(s.count(o, "minContains", 1), mostWanted)
+			count := min(s.count(o, "minContains", 1), maxWanted)
 			s.work.spend(count)
 			for range count {
 				a.wanted = append(a.wanted, one)

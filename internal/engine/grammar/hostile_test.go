@@ -151,8 +151,8 @@ func answer(t testing.TB, c grammar.Constraint) (done int, err error) {
 	return w.Done(), err
 }
 
-// mostBytes is what a step allocates at most: work that is not counted shows there.
-const mostBytes = 400
+// maxBytes is what a step allocates at most: work that is not counted shows there.
+const maxBytes = 400
 
 // hold checks that a constraint costs no more than a request may, nor more than is
 // counted.
@@ -162,7 +162,7 @@ func hold(t *testing.T, c grammar.Constraint) (done int, err error) {
 	runtime.ReadMemStats(&before)
 	done, err = answer(t, c)
 	runtime.ReadMemStats(&after)
-	if bytes := after.TotalAlloc - before.TotalAlloc; done > grammar.MostWork || bytes > uint64(mostBytes*done+4<<20) {
+	if bytes := after.TotalAlloc - before.TotalAlloc; done > grammar.MaxWork || bytes > uint64(maxBytes*done+4<<20) {
 		t.Errorf("%d steps and %d bytes: %v", done, bytes, err)
 	}
 	return done, err

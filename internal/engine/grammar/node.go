@@ -322,14 +322,14 @@ func (d *draw) extra(most, price int) int {
 
 // Bounds on what is repeated without need.
 const (
-	mostRunes = 12
+	maxRunes = 12
 	mostItems = 3
 )
 
 func (d *draw) repeat(n *node) {
 	kid, most := n.kids[0], mostItems
 	if kid.op == opClass {
-		most = mostRunes
+		most = maxRunes
 	}
 	if n.max >= 0 {
 		most = min(most, n.max-n.min)
@@ -339,7 +339,7 @@ func (d *draw) repeat(n *node) {
 		count += d.extra(most, kid.least)
 	}
 	if kid.least == 0 {
-		count = min(count, mostRunes) // the others are empty
+		count = min(count, maxRunes) // the others are empty
 	}
 	for ; count > 0 && !d.done(); count-- {
 		d.write(kid)

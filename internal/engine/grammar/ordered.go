@@ -142,8 +142,8 @@ func appendJSON(b []byte, v any) []byte {
 	return b
 }
 
-// mostShown is how many characters of a value an error repeats.
-const mostShown = 100
+// maxShown is how many characters of a value an error repeats.
+const maxShown = 100
 
 // shown is a value in an error.
 func shown(v any) string {
@@ -153,7 +153,7 @@ func shown(v any) string {
 	case *object:
 		return "an object"
 	}
-	return safetext.Clip(string(appendJSON(nil, v)), mostShown)
+	return safetext.Clip(string(appendJSON(nil, v)), maxShown)
 }
 
 const hex = "0123456789abcdef"

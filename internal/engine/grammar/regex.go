@@ -24,7 +24,7 @@ func compileRegex(w *Work, text string) (*node, error) {
 func (p *pattern) check(pattern string) func(*Work, []byte) error {
 	return func(w *Work, text []byte) error {
 		if !p.match(w, text, true) {
-			return fmt.Errorf("no text was found that matches %q", safetext.Clip(pattern, mostShown))
+			return fmt.Errorf("no text was found that matches %q", safetext.Clip(pattern, maxShown))
 		}
 		return nil
 	}
@@ -274,10 +274,10 @@ func fewer(count string) string {
 	low, high, ranged := strings.Cut(count[1:len(count)-1], ",")
 	n, _ := strconv.Atoi(high)
 	m, _ := strconv.Atoi(low)
-	if !ranged || high == "" || n <= m+4*mostRunes {
+	if !ranged || high == "" || n <= m+4*maxRunes {
 		return count
 	}
-	return "{" + low + "," + strconv.Itoa(m+4*mostRunes) + "}"
+	return "{" + low + "," + strconv.Itoa(m+4*maxRunes) + "}"
 }
 
 func regexNode(w *Work, re *syntax.Regexp) *node {

@@ -140,15 +140,15 @@ func identity(all []any) string {
 	return b.String()
 }
 
-// mostCases bounds the ways in which anyOf and the like are combined.
-const mostCases = 64
+// maxCases bounds the ways in which anyOf and the like are combined.
+const maxCases = 64
 
 // expand resolves what combines schemas: each case is a list of schemas that all
 // hold, in which allOf, anyOf, oneOf, if and $ref are followed. What is left to
 // look at afterwards is that no second branch of oneOf holds.
 func (s *schemas) expand(todo []any, done []*object, cases *[][]*object) {
 	for len(todo) > 0 {
-		if s.err != nil || len(*cases) >= mostCases {
+		if s.err != nil || len(*cases) >= maxCases {
 			return
 		}
 		s.work.spend(2 + len(done)/4 + len(todo)/8)
@@ -231,7 +231,7 @@ func product(a, b [][]any) [][]any {
 	var ways [][]any
 	for _, x := range a {
 		for _, y := range b {
-			if len(ways) < mostCases {
+			if len(ways) < maxCases {
 				ways = append(ways, slices.Concat(x, y))
 			}
 		}

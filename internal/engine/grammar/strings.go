@@ -106,7 +106,7 @@ func words(low, high int) *node {
 			return strings.Repeat("a", d.limit) // the rest is cut off
 		}
 		d.work.spend(1 + low/16)
-		size := low + d.extra(min(high-low, 2*mostRunes), 1)
+		size := low + d.extra(min(high-low, 2*maxRunes), 1)
 		var b strings.Builder
 		for b.Len() < size {
 			if b.Len() > 0 {

@@ -19,18 +19,18 @@ type Work struct {
 	kept            int // bytes of what was parsed and of patterns
 }
 
-// MostWork is how many steps a request may take. A step takes at most 200 ns or so of a
+// MaxWork is how many steps a request may take. A step takes at most 200 ns or so of a
 // processor, and usually much less: see BenchmarkHostile.
-const MostWork = 500_000
+const MaxWork = 500_000
 
 // ErrTooMuch says that a request has no steps left.
-var ErrTooMuch = fmt.Errorf("it takes too long: more than %d steps of work", MostWork)
+var ErrTooMuch = fmt.Errorf("it takes too long: more than %d steps of work", MaxWork)
 
 // NewWork returns the work of one request, which ends early when ctx does.
-func NewWork(ctx context.Context) *Work { return &Work{ctx: ctx, left: MostWork} }
+func NewWork(ctx context.Context) *Work { return &Work{ctx: ctx, left: MaxWork} }
 
 // Done is how many steps were taken.
-func (w *Work) Done() int { return MostWork - w.left }
+func (w *Work) Done() int { return MaxWork - w.left }
 
 // Spend takes n steps for what somebody else does, or tells that there are no more.
 func (w *Work) Spend(n int) error {

@@ -83,8 +83,8 @@ type block struct {
 	hash               digest
 }
 
-// MostBlocks is how many blocks a pool has at most; it keeps some 60 bytes of each.
-const MostBlocks = 1 << 24
+// MaxBlocks is how many blocks a pool has at most; it keeps some 60 bytes of each.
+const MaxBlocks = 1 << 24
 
 // New returns a pool whose blocks are all free.
 func New(o Options) (*Pool, error) {
@@ -93,8 +93,8 @@ func New(o Options) (*Pool, error) {
 		return nil, fmt.Errorf("block size %d: give a block at least one token", o.BlockSize)
 	case o.Blocks < 2:
 		return nil, fmt.Errorf("%d blocks: one is never given out, so have at least 2", o.Blocks)
-	case o.Blocks > MostBlocks:
-		return nil, fmt.Errorf("%d blocks: have at most %d", o.Blocks, MostBlocks)
+	case o.Blocks > MaxBlocks:
+		return nil, fmt.Errorf("%d blocks: have at most %d", o.Blocks, MaxBlocks)
 	case o.MaxModelLen < 0:
 		return nil, fmt.Errorf("max model length %d: it cannot be negative", o.MaxModelLen)
 	}

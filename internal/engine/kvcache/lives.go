@@ -17,11 +17,11 @@ type Lives struct {
 // life is that of a block since it was last given to a sequence.
 type life struct {
 	begin, last time.Duration
-	found       []time.Duration // the last mostFound times at which another sequence found it
+	found       []time.Duration // the last maxFound times at which another sequence found it
 }
 
-// mostFound is the length of the access history of vLLM.
-const mostFound = 4
+// maxFound is the length of the access history of vLLM.
+const maxFound = 4
 
 // Life is that of a block whose content was overwritten.
 type Life struct {
@@ -57,7 +57,7 @@ func (l *Lives) found(id int32) {
 		return
 	}
 	b.last = l.Now()
-	if len(b.found) == mostFound {
+	if len(b.found) == maxFound {
 		b.found = append(b.found[:0], b.found[1:]...)
 	}
 	b.found = append(b.found, b.last)

@@ -84,8 +84,8 @@ func place(t *trace.Trace, r *trace.Record) string {
 	return fmt.Sprintf("%s:%d", t.Name, r.Line)
 }
 
-// mostTokens bounds the prompts that are learned from; no model has as many positions.
-const mostTokens = math.MaxInt32
+// maxTokens bounds the prompts that are learned from; no model has as many positions.
+const maxTokens = math.MaxInt32
 
 // check refuses what a reader of files never returns, but another caller may.
 func check(r *trace.Record) error {
@@ -100,8 +100,8 @@ func check(r *trace.Record) error {
 	if s := r.ITLSummary; s != nil && (math.IsNaN(s.MeanMs) || math.IsInf(s.MeanMs, 0)) {
 		return fmt.Errorf("itl_summary.mean_ms is %v: want a number", s.MeanMs)
 	}
-	if r.PromptTokens > mostTokens || r.OutputTokens > mostTokens {
-		return fmt.Errorf("%d prompt and %d output tokens: want at most %d", r.PromptTokens, r.OutputTokens, mostTokens)
+	if r.PromptTokens > maxTokens || r.OutputTokens > maxTokens {
+		return fmt.Errorf("%d prompt and %d output tokens: want at most %d", r.PromptTokens, r.OutputTokens, maxTokens)
 	}
 	return r.Validate()
 }
@@ -187,7 +187,7 @@ func uncachedOf(r *trace.Record) int { return max(r.PromptTokens-r.CachedTokens,
 
 // concurrencyOf counts the request itself where a recording does not.
 func concurrencyOf(r *trace.Record) int {
-	return int(min(max(r.Concurrency, 1), mostTokens))
+	return int(min(max(r.Concurrency, 1), maxTokens))
 }
 
 const (
@@ -493,8 +493,8 @@ func (s *sizes) drafts() int {
 	if s.block() != 0 {
 		return 0
 	}
-	return min(max(s.most-1, 0), mostDrafts)
+	return min(max(s.most-1, 0), maxDrafts)
 }
 
-// mostDrafts bounds what a recording can make a step's drafts.
-const mostDrafts = 1023
+// maxDrafts bounds what a recording can make a step's drafts.
+const maxDrafts = 1023

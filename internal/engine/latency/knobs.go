@@ -37,8 +37,8 @@ type Knobs struct {
 // A draw never leaves these parts of its mean, and a deviation of one fixed value
 // is at most this part of it.
 const (
-	leastOfMean, mostOfMean = 0.3, 1.7
-	mostDeviation           = 0.3
+	leastOfMean, maxOfMean = 0.3, 1.7
+	maxDeviation           = 0.3
 )
 
 // A knob is one setting under its name on the command line.
@@ -106,7 +106,7 @@ func (k *Knobs) validateDeviations() error {
 		{"inter-token-latency-std-dev", "inter-token-latency", k.InterTokenLatencyStdDev, k.InterTokenLatency},
 		{"kv-cache-transfer-latency-std-dev", "kv-cache-transfer-latency", k.TransferLatencyStdDev, k.TransferLatency},
 	} {
-		if most := scaled(d.mean, mostDeviation); d.deviation > most {
+		if most := scaled(d.mean, maxDeviation); d.deviation > most {
 			return fmt.Errorf("%s is %v: want at most %v, 30%% of %s", d.name, d.deviation, most, d.of)
 		}
 	}
@@ -195,7 +195,7 @@ func (r *Request) deviate(deviation time.Duration, p purpose, position int) floa
 
 // clamped is mean and a deviation from it, within what it may leave of the mean.
 func clamped(mean, deviation float64) float64 {
-	return min(max(mean+deviation, leastOfMean*mean), mostOfMean*mean)
+	return min(max(mean+deviation, leastOfMean*mean), maxOfMean*mean)
 }
 
 // scaled is a part of a duration.

@@ -85,8 +85,8 @@ type stretch struct {
 	steps       int
 }
 
-// mostStretches bounds the pairs that a slope is found from.
-const mostStretches = 256
+// maxStretches bounds the pairs that a slope is found from.
+const maxStretches = 256
 
 // contextSlope is what a token of context adds to a step, at least 0: the median of the slopes between any two stretches of steps
 // with equally many requests, those whose contexts are far apart weighing more (Theil and Sen). So a recording in which something
@@ -100,7 +100,7 @@ func contextSlope(steps []step) float64 {
 				stretches = append(stretches, stretchOf(some))
 			}
 		}
-		stretches = evenly(stretches, mostStretches)
+		stretches = evenly(stretches, maxStretches)
 		for i, a := range stretches {
 			for _, b := range stretches[:i] {
 				if apart := math.Abs(a.context - b.context); apart > 0 {

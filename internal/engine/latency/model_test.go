@@ -379,14 +379,14 @@ func TestOddRecords(t *testing.T) {
 		"all cached": {PromptTokens: 9, CachedTokens: 90, OutputTokens: 2, ITLMs: []float64{1}, Concurrency: 1},
 		"no time":    {PromptTokens: 9, OutputTokens: 3, ITLMs: []float64{0, 0}, ArrivalMs: at},
 		"huge": {
-			PromptTokens: mostTokens, OutputTokens: mostTokens, TTFTMs: 1e15, ITLMs: []float64{1e15}, ArrivalMs: at,
+			PromptTokens: maxTokens, OutputTokens: maxTokens, TTFTMs: 1e15, ITLMs: []float64{1e15}, ArrivalMs: at,
 		},
 		"a mean only":    {PromptTokens: 9, OutputTokens: 5, ITLSummary: &trace.ITLSummary{MeanMs: 3, Count: 1 << 48}},
 		"negative times": {PromptTokens: 9, OutputTokens: 3, TTFTMs: -5, ITLMs: []float64{-1, 4}, ArrivalMs: at},
 		"more gaps":      {PromptTokens: 9, OutputTokens: 1, TTFTMs: 5, ITLMs: []float64{1, 1, 1}, ArrivalMs: at},
 		"all at once":    {PromptTokens: 9, OutputTokens: 9, ITLMs: []float64{1e-9, 1e-9, 1e-9}, ArrivalMs: at},
 		"large chunks": {
-			PromptTokens: 9, OutputTokens: mostTokens, ITLMs: []float64{1, 1}, ITLTokens: []uint32{1 << 30, 9},
+			PromptTokens: 9, OutputTokens: maxTokens, ITLMs: []float64{1, 1}, ITLTokens: []uint32{1 << 30, 9},
 		},
 		"huge concurrency": {PromptTokens: 9, OutputTokens: 2, TTFTMs: 5, ITLMs: []float64{1}, Concurrency: math.MaxUint64},
 		"marked, all of it": {

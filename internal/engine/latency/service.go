@@ -49,7 +49,7 @@ type cell struct {
 }
 
 // borrowed bounds how far a cell's times are stretched for a prompt of another bucket.
-const leastBorrowed, mostBorrowed = 0.25, 8
+const leastBorrowed, maxBorrowed = 0.25, 8
 
 // newService learns from the points of the least concurrency. Where these are too few
 // to make a curve, points of more concurrency are taken in, one value after the other: the
@@ -248,7 +248,7 @@ func (s *service) time(uncached int, draw float64) float64 {
 	if distance == 0 {
 		return t
 	}
-	return max(t*min(max(u/cell.median, leastBorrowed), mostBorrowed), min(t, s.step))
+	return max(t*min(max(u/cell.median, leastBorrowed), maxBorrowed), min(t, s.step))
 }
 
 // quantile is the inverse of the cumulative distribution of sorted samples.

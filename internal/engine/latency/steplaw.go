@@ -31,7 +31,7 @@ type stepLaw struct {
 
 const (
 	stepsLeast = 100  // clean steps without which there is no law
-	noiseMost  = 4096 // factors that are kept
+	maxNoise  = 4096 // factors that are kept
 	// hidesBetter is how much better the law must tell the recorded times with chunks
 	// hidden than with chunks added.
 	hidesBetter = 0.9
@@ -327,7 +327,7 @@ func (l *stepLaw) chunks(requests, tokens int, pairs float64) float64 {
 // thinned sorts the factors, and keeps some of many, evenly.
 func thinned(factors []float64) []float64 {
 	slices.Sort(factors)
-	return evenly(factors, noiseMost)
+	return evenly(factors, maxNoise)
 }
 
 // evenly keeps so many of the values, from the first to the last.

@@ -21,7 +21,7 @@ type coordinator struct {
 	busy, paused     bool
 }
 
-// ready is the only message of the coordinator that is no request: every engine of the
+// ready is the only message of the coordinator that is not a request: every engine of the
 // group has subscribed.
 const ready = "READY"
 

@@ -326,7 +326,7 @@ func (e *engine) endWithError(q *request, err error) {
 	e.sendFinal(q.client, q.stream, out)
 }
 
-// endUnexplained ends a request as endWithError does. The client is told no reason, but what has happened to the request.
+// endUnexplained ends a request as endWithError does. The error has no reason, only what has happened to the request.
 func (e *engine) endUnexplained(q *request, err error) {
 	e.log.Error("request ended, and its client is not told why, as with a real engine", "request", q.id, "error", err)
 	if e.onRefused != nil {

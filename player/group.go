@@ -165,7 +165,7 @@ func (g *Group) run(ctx context.Context, run func(*Player, context.Context) erro
 	}
 }
 
-// await tells when all are ready, unless ctx ends before.
+// await returns when all are ready, or when ctx ends.
 func (g *Group) await(ctx context.Context) {
 	for _, p := range g.players {
 		select {

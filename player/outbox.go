@@ -10,7 +10,7 @@ import (
 
 // outbox keeps messages to one peer until they are written, so that a peer that reads
 // slowly, or not at all, delays no other. The engine puts and flushes, which
-// writes what the kernel takes at once; write runs beside it, and waits for the rest.
+// writes what the kernel takes at once; write runs in a goroutine of its own, and waits for the rest.
 //
 // What is kept is bounded: beyond half of limit bytes the outbox is full, and drained is
 // called when it no longer is. Beyond limit bytes put waits, as a message is never dropped.

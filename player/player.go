@@ -400,7 +400,7 @@ func (p *Player) attachConnector() error {
 // later has something done by the goroutine of the engine.
 func (p *Player) later(do func()) { p.inbox.put(event{kind: ofEngine, do: do}) }
 
-// fetch pulls a KV cache beside the engine.
+// fetch pulls a KV cache outside of the engine's loop.
 func (p *Player) fetch(c kvtransfer.Cache, fetched func(error)) {
 	p.fetches.Go(func() {
 		err := p.engine.connector.DataPlane.Pull(p.serving, c)

@@ -105,7 +105,7 @@ type Script struct {
 	// output, and between outputs, past them the last one. They count at [PaceRecorded].
 	FirstToken time.Duration
 	Gaps       []time.Duration
-	// Transferred tells that the KV cache of the prompt comes from another engine: at [PaceAlone] the first output takes as long as that.
+	// Transferred is set if the KV cache of the prompt comes from another engine: at [PaceAlone] the first output takes as long as that.
 	Transferred bool
 	// Later, if set, makes the script in place of this one, in which only CachedTokens
 	// counts then. It runs beside the engine, while other requests go on, one after the

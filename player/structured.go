@@ -375,7 +375,7 @@ func decodeConstraint(raw []byte) (c grammar.Constraint, guidance bool, err erro
 	return c, guidance, nil
 }
 
-// decodeConstraintValue returns a constraint of no kind for what is none.
+// decodeConstraintValue returns a constraint without a kind where there is none.
 func decodeConstraintValue(cur *pack.Cursor, key string) (c grammar.Constraint, err error) {
 	if cur.Nil() {
 		return c, nil

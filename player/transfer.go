@@ -52,7 +52,7 @@ type connector struct {
 	stages [completedWaiting + 1]int
 	stats  protocol.CacheStats
 	moved  protocol.ConnectorStats // since the last message
-	// fetch and release ask the data plane, beside the engine; fetched is called in turn.
+	// fetch and release ask the data plane outside of the engine's loop; fetched is called in it.
 	fetch   func(c kvtransfer.Cache, fetched func(error))
 	release func(c kvtransfer.Cache)
 	// later has something done by the engine's goroutine; any goroutine may call it.

@@ -396,7 +396,7 @@ func (e *engine) wakeUp(call protocol.UtilityCall) (any, error) {
 
 // stillAsleep is what remains asleep when the tags wake up: nothing when there
 // are no tags, everything when one of them is not asleep, as in a real engine.
-// "scheduling" stands for a sleep of level 0, which frees no memory.
+// "scheduling" means a sleep of level 0, which frees no memory.
 func stillAsleep(asleep, tags []string) []string {
 	if tags == nil {
 		return nil

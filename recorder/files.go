@@ -181,7 +181,7 @@ func (c *fileSet) tally() {
 	}
 }
 
-// extras collects the keys of this recorder; their values stand in c.text.
+// extras collects the keys of this recorder; their values are in c.text.
 func (c *fileSet) extras(q *request) map[string]json.RawMessage {
 	clear(c.extra)
 	c.text = c.text[:0]
@@ -231,7 +231,7 @@ func (c *fileSet) step(at float64, stats []byte) {
 	}
 }
 
-// fail tells what became of a file that could not be written on. What its writer
+// fail logs what became of a file that could not be written on. What its writer
 // only refused is counted, and the file goes on.
 func (c *fileSet) fail(i int, err error) {
 	s := c.sinks[i]

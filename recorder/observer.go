@@ -135,7 +135,7 @@ func (o *Observer) Observe(ev *Event) {
 }
 
 // register takes the first message of an engine on an input: its registration,
-// the same on all of them, tells the line.
+// the same on all of them, names the line.
 func (o *Observer) register(ev *Event) {
 	if o.files.ready != nil || len(ev.Frames) == 0 {
 		return

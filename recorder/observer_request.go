@@ -10,7 +10,7 @@ import (
 )
 
 // request is what is remembered of a request in flight, in storage that the next
-// request takes over. What every chunk touches stands together at the beginning.
+// request takes over. The fields that every chunk touches are together at the beginning.
 type request struct {
 	id       string
 	live     bool          // between its ADD and its end

@@ -83,7 +83,7 @@ func (s *session) run(ctx context.Context, engine *zmq.Conn, hello zmq.Message) 
 	return s.watch(ctx, cancel)
 }
 
-// watch waits for all links to stand, each by the deadline it was given, and then for
+// watch waits for all links to connect, each by its deadline, and then for
 // the first to end.
 func (s *session) watch(ctx context.Context, cancel context.CancelCauseFunc) error {
 	standing := 0
@@ -132,9 +132,9 @@ func (s *session) end(ctx context.Context, cancel context.CancelCauseFunc, first
 	return first.err
 }
 
-// leftAbruptly tells a peer that went without reading all that it was sent, as a
+// leftAbruptly reports whether a peer left without reading all that it was sent, as a
 // frontend that is stopped may, from a link that broke off in the middle of a message.
-// Whether anything was lost by it, the requests in flight tell.
+// Something was lost by it if requests are in flight.
 func leftAbruptly(err error) bool {
 	return errors.Is(err, zmq.ErrPeerGone) && !errors.Is(err, io.ErrUnexpectedEOF)
 }
@@ -417,7 +417,7 @@ func (s *session) saw(l *link, d Direction, msg zmq.Message) {
 }
 
 // share is the gate of a coordinator's address. All engines get the same one, as
-// a frontend compares what they say of it; so a connection to it is nobody's in
+// a frontend compares its address from all of them; so a connection to it belongs to none in
 // particular, and its messages count as those of the engine that was first.
 func (s *session) share(l *link, typ zmq.Type) (string, error) {
 	t := s.tap
@@ -463,7 +463,7 @@ func (s *session) serveShared(ctx context.Context, l *link) {
 }
 
 // coordinate relays the connection of one engine. That it ends means nothing: the
-// engine's other links tell what has become of it.
+// engine's other links show what has become of it.
 func (s *session) coordinate(ctx context.Context, l *link, engine *zmq.Conn) {
 	frontend, err := zmq.DialAs(ctx, l.upstream, engine.Peer(), zmq.Options{})
 	if err != nil {
@@ -506,7 +506,7 @@ func (w *linkObserver) HungUp() {
 // connectTime is how long an engine that has closed its handshake may take to connect the rest: the order is its own.
 const connectTime = 2 * time.Second
 
-// warnUnready tells a person who waits that there is nothing to wait for.
+// warnUnready logs that an engine that is waited for is not coming.
 func (s *session) warnUnready() {
 	if !s.stood.Load() && s.tap.coordinator.Err() == nil {
 		s.tap.log.Warn("the engine closed the handshake before it was ready: its own output says why; the frontend accepts each engine once, "+
@@ -546,7 +546,7 @@ func (e *LineError) Error() string {
 	return fmt.Sprintf("the engine is vLLM %s, but the recording is for %s; nothing was forwarded: start the other engine, or record for its version", e.Got, e.Want)
 }
 
-// guard refuses a registration of another line than tag's. What tells no line, a
+// guard refuses a registration of another line than tag's. What names no line, a
 // nightly's version for one, passes.
 func guard(tag string, registration []byte) error {
 	ready, err := protocol.DecodeReady(registration)
@@ -560,12 +560,12 @@ func guard(tag string, registration []byte) error {
 	return nil
 }
 
-// isLine tells a line from the name of a nightly, and from nothing.
+// isLine reports whether a text is a line, and not empty or the name of a nightly.
 func isLine(s string) bool { return s != "" && s[0] >= '0' && s[0] <= '9' }
 
 // openGate binds a socket for the engine's messages, where [Config.Data] says. host is
 // how the engine reached the tap, which is the host it gets if the tap listens
-// everywhere; name tells ipc sockets apart.
+// everywhere; name distinguishes ipc sockets.
 func (t *tap) openGate(host, name string, typ zmq.Type) (*zmq.Gate, error) {
 	endpoint, err := t.dataEndpoint(host, name)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
-// Config says between whom the tap stands and what it writes down.
+// Config has the two sides of the tap, and the files that it writes.
 type Config struct {
 	// Frontend is the handshake address of the real frontend, which the tap dials.
 	Frontend string

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth bounds the nesting of values nobody asked for, so that a hostile
+// maxDepth bounds the nesting of values that are skipped, so that a hostile
 // line cannot exhaust the stack. Other readers of the format stop there too.
 const maxDepth = 128
 
@@ -195,7 +195,7 @@ func (c *cursor) raw(want string) (raw []byte, escaped bool, err error) {
 	return nil, false, c.fail("the line ends inside a string")
 }
 
-// escapeLen returns the length of the escape b starts with, 0 if it is none.
+// escapeLen returns the length of the escape that b starts with, 0 without one.
 func escapeLen(b []byte) int {
 	if len(b) < 2 {
 		return 0
@@ -277,7 +277,7 @@ func plainEscape(ch byte) byte {
 	return ch
 }
 
-// value consumes any value and returns its bytes as they stand.
+// value consumes any value and returns its bytes.
 func (c *cursor) value(depth int) ([]byte, error) {
 	c.space()
 	start := c.i
@@ -317,7 +317,7 @@ func (c *cursor) skip(depth int) error {
 	return err
 }
 
-// inRange reports whether a number fits a float64, for values nobody reads. What
+// inRange reports whether a number fits a float64, for values that are skipped. What
 // has fewer than 300 digits and no exponent does.
 func inRange(text []byte) bool {
 	if len(text) < 300 && bytes.IndexByte(text, 'e') < 0 && bytes.IndexByte(text, 'E') < 0 {

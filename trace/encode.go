@@ -100,7 +100,7 @@ func (r *Record) appendGaps(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// appendContent appends what tells the request's content: hashes and ids.
+// appendContent appends the content of the request: hashes and ids.
 func (r *Record) appendContent(b []byte) ([]byte, error) {
 	if r.BlockHashes != nil {
 		b = appendUints(append(b, `,"block_hashes":`...), r.BlockHashes)

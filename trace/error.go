@@ -70,7 +70,7 @@ func within(err error, key string) error {
 	return e
 }
 
-// inKey is within for a key as it stands in a file, which may be anything.
+// inKey is within for a key of a file, which may be anything.
 func inKey(err error, key []byte) error {
 	if err == nil {
 		return nil

@@ -22,7 +22,7 @@ const (
 // note of something that happened to the links.
 //
 // A frames file is JSON Lines, gzipped if its name ends in ".gz". Its first line
-// may be {"meta":{…}}, whatever its writer wants to be told by the file; others are
+// may be {"meta":{…}}, with what its writer wants to keep with the file; others are
 //
 //	{"t":82375833164,"ch":"input0","dir":"f2e","frames":["AA==","3AAW…"]}
 //	{"t":82375833164,"note":"the engine hung up"}
@@ -133,7 +133,7 @@ func parseFramesHead(line []byte) (meta json.RawMessage, err error) {
 	return meta, err
 }
 
-// Meta returns the meta object as it stands, nil if the file has none.
+// Meta returns the meta object as its bytes, nil if the file has none.
 func (r *FrameReader) Meta() json.RawMessage { return r.meta }
 
 // Next fills m with the next message, or returns io.EOF after the last. Its
@@ -141,7 +141,7 @@ func (r *FrameReader) Meta() json.RawMessage { return r.meta }
 // same one.
 func (r *FrameReader) Next(m *Message) (err error) {
 	m.Line, err = r.in.next(func(line []byte) error {
-		// Base64 is longer than what it stands for, so that the arena never moves.
+		// Base64 is longer than the bytes that it encodes, so that the arena never moves.
 		if most := len(line); cap(r.arena) < most {
 			r.arena = make([]byte, 0, 2*most)
 		}

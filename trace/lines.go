@@ -12,7 +12,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// IsGzip tells from its name alone whether a trace is gzipped: by the suffix
+// IsGzip reports by its name alone whether a trace is gzipped: by the suffix
 // ".gz", lower case.
 func IsGzip(name string) bool { return strings.HasSuffix(name, ".gz") }
 
@@ -21,7 +21,7 @@ const readSize = 64 << 10
 // errCut marks a gzip stream that ends before its trailer.
 var errCut = errors.New("the gzip stream ends without its trailer")
 
-// source yields the inflated bytes of a trace, and tells a clean end (io.EOF)
+// source yields the inflated bytes of a trace, and distinguishes a clean end (io.EOF)
 // from a cut one (errCut) and from a failing disk or network.
 type source struct {
 	raw    *bufio.Reader
@@ -32,7 +32,7 @@ type source struct {
 }
 
 // faultReader remembers how the underlying reader failed: a network body that
-// breaks off is no killed recorder, though both end in an unexpected EOF.
+// breaks off is not a killed recorder, though both end in an unexpected EOF.
 type faultReader struct {
 	r   io.Reader
 	err error

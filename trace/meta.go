@@ -26,7 +26,7 @@ type Meta struct {
 	// need not be the engine's KV block size.
 	BlockSize *int
 	// ConfigHash is the capture's fingerprint, see [ConfigHash], or whatever
-	// the recorder was told to stamp.
+	// the recorder has by an option.
 	ConfigHash *string
 	// VLLMVersion is the version the engine itself reported.
 	VLLMVersion *string

@@ -147,7 +147,7 @@ func (c *cursor) digits(want string) error {
 	return nil
 }
 
-// entries counts the entries of the flat array the cursor stands behind the
+// entries counts the entries of the flat array that the cursor is behind the
 // bracket of, so that its slice is made once, at its size. It is bounded by
 // the bytes at hand, and only a hint if the array is malformed.
 func (c *cursor) entries() int {
@@ -158,7 +158,7 @@ func (c *cursor) entries() int {
 	return bytes.Count(c.b[c.i:c.i+end], []byte{','}) + 1
 }
 
-// room returns an empty slice for the array the cursor stands in, in the
+// room returns an empty slice for the array that the cursor is in, in the
 // storage of old if that suffices. It is never nil.
 func room[T any](c *cursor, old []T) []T {
 	if n := c.entries(); old == nil || cap(old) < n {

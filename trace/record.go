@@ -26,7 +26,7 @@ type Record struct {
 	// ITLTokens is parallel to ITLMs: the tokens of the chunk that closed the
 	// gap. Absent means one each.
 	ITLTokens []uint32
-	// ITLSummary stands in for ITLMs where only a mean is known.
+	// ITLSummary takes the place of ITLMs where only a mean is known.
 	ITLSummary *ITLSummary
 	// Concurrency is the number of requests in flight at arrival, this one
 	// included, or the load level of a load generator. Absent reads as 1.

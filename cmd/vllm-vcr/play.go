@@ -82,7 +82,7 @@ func (opts *playOptions) add(flags *pflag.FlagSet) {
 }
 
 // played is what play runs. found knows how requests found their answers, and
-// closePeers ends what listens beside the engines.
+// closePeers closes the sockets that are not the engines' own.
 type played struct {
 	group      *player.Group
 	found      found // nil where there is nothing to find
@@ -204,7 +204,7 @@ func warnOtherRelease(env *environment, wanted string) {
 	}
 }
 
-// playGrace is how long play may take to end once it is told to: more than its frontend gets to read what was said last.
+// playGrace is how long play may take to end after a signal: more than its frontend gets to read the last outputs.
 const playGrace = 15 * time.Second
 
 // withinGrace runs what heeds ctx, and does not wait for it for longer than so long after the end of ctx: whatever a
@@ -287,7 +287,7 @@ func logFrontend(ctx context.Context, env *environment, group *player.Group, opt
 	}
 }
 
-// peerOptions say whom the player talks to beside its frontend, and what goes wrong.
+// peerOptions are the peers of the player other than its frontend, and injected faults.
 type peerOptions struct {
 	kvEvents      string
 	hash          string
@@ -439,7 +439,7 @@ func (opts *coreOptions) add(flags *pflag.FlagSet) {
 	grouped(flags, "Observability")
 }
 
-// options are the player's as far as these flags say them. learned tells that times, and
+// options are the player's, as far as these flags set them. learned is set if times, and
 // what is said in a step, are learned from a recording.
 func (opts *coreOptions) options(flags *pflag.FlagSet, fitted bool) (opt player.Options, err error) {
 	if err := opts.check(flags); err != nil {

@@ -70,7 +70,7 @@ func (opts *sourceOptions) add(flags *pflag.FlagSet) {
 	grouped(flags, "Answers")
 }
 
-// check finds what no file has to be read for. timed tells that recordings of times are given.
+// check checks flags without reading a file. timed is set if recordings of times are given.
 func (opts *sourceOptions) check(flags *pflag.FlagSet, timed bool) error {
 	if flags.Changed("vocab-size") && opts.vocab == 0 {
 		return errors.New("--vocab-size 0: a vocabulary has at least one token")
@@ -190,8 +190,8 @@ func (opts *sourceOptions) loadTokenizer(opt *player.Options) (*tokenizer.Tokeni
 	return tok, nil
 }
 
-// guessedVocabulary is a source of tokens below the default size of a vocabulary. Nothing on the boundary tells how many
-// tokens the tokenizer of the frontend has, so it warns, once, if the first ids of requests are all small.
+// guessedVocabulary is a source of tokens below the default size of a vocabulary. Nothing on the boundary has the number of
+// tokens of the frontend's tokenizer, so it warns, once, if the first ids of requests are all small.
 type guessedVocabulary struct {
 	player.Source
 	log  *slog.Logger

@@ -302,7 +302,7 @@ func given(flags *pflag.FlagSet, now, earlier recorder.Options) recorder.Options
 	return opt
 }
 
-// recordExitCode tells a wrong engine and a faulty input file from the rest.
+// recordExitCode distinguishes a wrong engine and a faulty input file from other errors.
 func recordExitCode(err error) int {
 	var coded exitError
 	var line *recorder.LineError

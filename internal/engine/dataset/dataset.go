@@ -89,7 +89,7 @@ func Load(path string, tok *tokenizer.Tokenizer, tables TableReader) (*Set, erro
 	return s, nil
 }
 
-// readers are those of text files; nil stands for the [TableReader].
+// readers are those of text files; nil means the [TableReader].
 var readers = map[string]func(t *Table, path string) error{
 	".jsonl": (*Table).readLines, ".ndjson": (*Table).readLines, ".json": (*Table).readJSON,
 	".csv": (*Table).readCSV, ".tsv": (*Table).readCSV, ".parquet": nil, ".db": nil, ".sqlite": nil, ".sqlite3": nil,
@@ -104,7 +104,7 @@ func gzipped(path string) string {
 	return ""
 }
 
-// seen tells which keys the first row has, in place of those that were looked for.
+// seen is the keys of the first row, and the keys that were looked for, for an error.
 func (s *Set) seen() string {
 	if len(s.Keys) == 0 {
 		return ""

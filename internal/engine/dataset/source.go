@@ -162,7 +162,7 @@ func Hash(prompt []uint32) [sha256.Size]byte {
 	return sha256.Sum256(b)
 }
 
-// findText finds the rows of a prompt's whole text. A text that is equal as it stands goes before one that is equal but
+// findText finds the rows of a prompt's whole text. A text that is equal goes before one that is equal but
 // for white space around it, and a row of one message before the last message of many.
 func (s *Source) findText(prompt []uint32) []int {
 	if len(s.byText) == 0 {
@@ -195,7 +195,7 @@ func trimTemplate(prompt []uint32, tok *tokenizer.Tokenizer) []uint32 {
 	return prompt
 }
 
-// roles are the names that stand alone at the beginning of an answer.
+// roles are the names that are alone at the beginning of an answer.
 var roles = []string{"assistant", "model"}
 
 // findMessage finds the rows of the last message of a chat. After it there are only the beginning of the answer, with or
@@ -225,7 +225,7 @@ func (s *Source) findMessage(prompt []uint32) []int {
 	}
 }
 
-// message finds the rows of a message, as it stands or after a line that names the role.
+// message finds the rows of a message, with or without a first line that names the role.
 func (s *Source) message(text string) []int {
 	if candidates := s.byText[s.key(text)]; len(candidates) > 0 {
 		return candidates

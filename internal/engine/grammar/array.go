@@ -18,7 +18,7 @@ type arrayNode struct {
 	unique bool
 }
 
-// item is what stands at a place.
+// item is the node of the item at a place.
 func (a *arrayNode) item(i int) *node {
 	if i < len(a.first) {
 		return a.first[i]

@@ -4,7 +4,7 @@
 // StructuredOutputsParams). It has no model: it stands in for one whose every
 // token was masked by such a grammar.
 //
-// [Compile] turns a [Constraint] into a [Language], or tells why it cannot be
+// [Compile] turns a [Constraint] into a [Language]. Its error is why that cannot be
 // understood or that nothing conforms to it. [Language.Text] writes a text of it:
 // the same seed and size give the same text, and size 0 gives about the shortest
 // one.

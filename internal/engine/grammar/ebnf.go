@@ -159,7 +159,7 @@ func (g *ebnf) sequence(depth int) *node {
 }
 
 // ended reports whether a sequence ends here. A line ends it unless the next one
-// goes on with an alternative, or is no rule.
+// goes on with an alternative, or is not a rule.
 func (g *ebnf) ended() bool {
 	if g.at >= len(g.text) {
 		return true
@@ -228,7 +228,7 @@ func (g *ebnf) bracket(depth int, end string) *node {
 	return n
 }
 
-// repeated reads what stands after an item: * + ? {2,3}, or Lark's ~ 2..3.
+// repeated reads the repetition after an item: * + ? {2,3}, or Lark's ~ 2..3.
 func (g *ebnf) repeated(n *node) *node {
 	for {
 		g.work.spend(2)

@@ -260,7 +260,7 @@ func TestWhatCannotBeHonoured(t *testing.T) {
 		{"a reference to nowhere", schema(`{"$ref":"#/$defs/a"}`), "leads nowhere"},
 		{"a reference elsewhere", schema(`{"$ref":"https://example.com/x"}`), "out of the document"},
 		{"a pattern that is none", schema(`{"type":"string","pattern":"["}`), "missing closing ]"},
-		{"a count that is none", schema(`{"type":"string","minLength":-1}`), "no count"},
+		{"a count that is none", schema(`{"type":"string","minLength":-1}`), "not a count"},
 		{"a step of nothing", schema(`{"type":"number","multipleOf":0}`), "not above 0"},
 		{"branches without end", schema(`{"type":"null","anyOf":[{"$ref":"#"},{"$ref":"#"}]}`), "takes too long"},
 		{"too large", schema(`"` + strings.Repeat("a", 1<<20) + `"`), "bytes: at most"},

@@ -24,7 +24,7 @@ const (
 	opArray
 )
 
-// node stands for a set of texts. A node that is reached from itself is a
+// node is a set of texts. A node that is reached from itself is a
 // recursive rule.
 type node struct {
 	op       op
@@ -242,7 +242,7 @@ type draw struct {
 // maxDepth is not as deep.
 const deepest = 20_000
 
-// done reports whether there is no sense in going on.
+// done reports whether the text has its end.
 func (d *draw) done() bool { return d.err != nil || len(d.out) >= d.limit }
 
 func (d *draw) write(n *node) {

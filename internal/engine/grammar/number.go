@@ -68,7 +68,7 @@ func (s *schemas) number(o *object, key string) (*big.Rat, bool) {
 	}
 	r, ok := rational(s.work, v)
 	if _, isBool := v.(bool); !ok && !isBool {
-		s.fail("JSON schema: %s is %s, which is no number", key, shown(v))
+		s.fail("JSON schema: %s is %s, which is not a number", key, shown(v))
 	}
 	return r, ok
 }

@@ -43,7 +43,7 @@ type memberNode struct {
 // extraNode writes members whose names the schema leaves open.
 type extraNode struct{ key, value *node }
 
-// overhead is what a member has beside its name and value.
+// overhead is the bytes of a member without its name and value.
 func (o *objectNode) overhead() int {
 	if o.style.xml() {
 		return len(o.style.before) + len(o.style.between) + len(o.style.after)
@@ -154,7 +154,7 @@ func (s *schemas) strings(o *object, key string) []string {
 	for _, v := range items(o.values[key]) {
 		text, ok := v.(string)
 		if !ok {
-			s.fail("JSON schema: %s has %s, which is no name", key, shown(v))
+			s.fail("JSON schema: %s has %s, which is not a name", key, shown(v))
 		}
 		texts = append(texts, text)
 	}
@@ -344,7 +344,7 @@ func (o *objectNode) fill(chosen []bool, count int) {
 	}
 }
 
-// accompany adds what members need beside them.
+// accompany adds the members that chosen ones need.
 func (o *objectNode) accompany(w *Work, chosen []bool) {
 	if o.partners == nil {
 		return

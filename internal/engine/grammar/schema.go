@@ -61,7 +61,7 @@ func compileSchema(w *Work, document any, as style) (*node, error) {
 	}), nil
 }
 
-// learn looks through the document for anchors, and for what is no schema.
+// learn looks through the document for anchors, and for values that are not schemas.
 func (s *schemas) learn(v any) error {
 	o, ok := v.(*object)
 	if !ok {
@@ -127,7 +127,7 @@ func (s *schemas) of(all []any) *node {
 	return n
 }
 
-// identity distinguishes sets of schemas by where they stand in the document.
+// identity distinguishes sets of schemas by their places in the document.
 func identity(all []any) string {
 	var b strings.Builder
 	for _, schema := range all {
@@ -160,7 +160,7 @@ func (s *schemas) expand(todo []any, done []*object, cases *[][]*object) {
 				continue
 			}
 			if first != false {
-				s.fail("JSON schema: %s is no schema", shown(first))
+				s.fail("JSON schema: %s is not a schema", shown(first))
 			}
 			return
 		}
@@ -370,7 +370,7 @@ func (s *schemas) types(all []*object) []string {
 		}
 		for _, name := range names {
 			if text, ok := name.(string); !ok || !slices.Contains(jsonTypes, text) {
-				s.fail("JSON schema: %s is no type", shown(name))
+				s.fail("JSON schema: %s is not a type", shown(name))
 			}
 		}
 		left = slices.DeleteFunc(left, func(name string) bool {
@@ -388,7 +388,7 @@ func (s *schemas) types(all []*object) []string {
 	return left
 }
 
-// typeOf tells which type a member is about.
+// typeOf is the type that a member is about.
 var typeOf = map[string]string{
 	"properties": "object", "required": "object", "additionalProperties": "object", "patternProperties": "object",
 	"propertyNames": "object", "minProperties": "object", "maxProperties": "object", "dependentRequired": "object",
@@ -420,7 +420,7 @@ func (s *schemas) count(o *object, key string, otherwise int) int {
 	s.work.spend(1 + len(number)/32)
 	f, err := number.Float64()
 	if !ok || err != nil || f < 0 {
-		s.fail("JSON schema: %s is %s, which is no count", key, shown(v))
+		s.fail("JSON schema: %s is %s, which is not a count", key, shown(v))
 		return otherwise
 	}
 	return int(min(f, longest))

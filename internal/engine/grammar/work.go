@@ -23,7 +23,7 @@ type Work struct {
 // processor, and usually much less: see BenchmarkHostile.
 const MaxWork = 500_000
 
-// ErrTooMuch says that a request has no steps left.
+// ErrTooMuch is the error of a request that has no steps left.
 var ErrTooMuch = fmt.Errorf("it takes too long: more than %d steps of work", MaxWork)
 
 // NewWork returns the work of one request, which ends early when ctx does.
@@ -32,7 +32,7 @@ func NewWork(ctx context.Context) *Work { return &Work{ctx: ctx, left: MaxWork} 
 // Done is how many steps were taken.
 func (w *Work) Done() int { return MaxWork - w.left }
 
-// Spend takes n steps for what somebody else does, or tells that there are no more.
+// Spend takes n steps for work outside of this package. Its error is [ErrTooMuch], or that of the context.
 func (w *Work) Spend(n int) error {
 	return w.bounded(func() error {
 		w.spend(n)

@@ -129,7 +129,7 @@ func (h *hasher) key(k *Key, path string) {
 	}
 }
 
-// Key is one extra key of a block: what is in its hash beside its tokens.
+// Key is one extra key of a block: a part of its hash that is not its tokens.
 type Key struct {
 	Kind KeyKind
 	// Text is the name of the adapter, the salt, or the id of the feature.

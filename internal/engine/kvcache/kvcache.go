@@ -56,7 +56,7 @@ func RulesOf(line string) Rules {
 // (DEFAULT_NONE_HASH_SEED).
 const DefaultSeed = "vllm-none-hash"
 
-// Pool is the KV cache of one engine. Block 0 belongs to nobody, as vLLM's null
+// Pool is the KV cache of one engine. Block 0 is never given out, as vLLM's null
 // block does; here it joins the ends of the free queue.
 type Pool struct {
 	blockSize, maxTokens int
@@ -120,13 +120,13 @@ func New(o Options) (*Pool, error) {
 // BlockSize is the number of tokens a block holds.
 func (p *Pool) BlockSize() int { return p.blockSize }
 
-// FreeBlocks is the number of blocks nobody holds.
+// FreeBlocks is the number of blocks that no sequence holds.
 func (p *Pool) FreeBlocks() int { return p.free }
 
 // Usage is the part of the blocks that is held, from 0 to 1.
 func (p *Pool) Usage() float64 { return 1 - float64(p.free)/float64(len(p.blocks)-1) }
 
-// Fits reports whether so many tokens have room in the pool when nobody else is in
+// Fits reports whether so many tokens have room in the pool when no other sequence is in
 // it. Allocate returns false for ever for a sequence that does not fit.
 func (p *Pool) Fits(tokens int) bool { return p.blocksFor(tokens) <= len(p.blocks)-1 }
 

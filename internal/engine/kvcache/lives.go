@@ -31,7 +31,7 @@ type Life struct {
 }
 
 // taken notes that a block is given to a sequence, which overwrites it. Without caching it held nothing that others
-// could find, and its end is no eviction.
+// could find, and its end is not an eviction.
 func (l *Lives) taken(id int32, caching bool) {
 	now := l.Now()
 	if old := l.blocks[id]; old != nil && caching {

@@ -24,7 +24,7 @@ type Sequence struct {
 	stored  int // blocks from the front that are in the cache
 }
 
-// Extra is what decides about the content of KV blocks beside the tokens.
+// Extra is what the content of KV blocks depends on, other than the tokens.
 type Extra struct {
 	LoRA LoRA
 	// Salt keeps those who do not know it out of the blocks; empty for none.
@@ -33,7 +33,7 @@ type Extra struct {
 	Features []Feature
 }
 
-// LoRA is an adapter; one without a name is none.
+// LoRA is an adapter; without a name there is no adapter.
 type LoRA struct {
 	ID         int64
 	Name, Path string
@@ -282,7 +282,7 @@ type BlockStored struct {
 	// until its owner uses their memory for something else.
 	Tokens    []uint32
 	BlockSize int
-	// LoRA is the adapter; one without a name is none.
+	// LoRA is the adapter; without a name there is no adapter.
 	LoRA LoRA
 	// Session is that of the sequence; empty for none.
 	Session string
@@ -320,7 +320,7 @@ func (p *Pool) TakeEvents() []Event {
 	return events
 }
 
-// storedEvent tells of blocks from up to to of s.
+// storedEvent is the event of the blocks of s from number from up to number to.
 func (p *Pool) storedEvent(s *Sequence, from, to int) BlockStored {
 	e := BlockStored{
 		Hashes: make([][]byte, 0, to-from), Keys: make([][]Key, 0, to-from),

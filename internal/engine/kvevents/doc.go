@@ -13,5 +13,5 @@
 //
 // It follows vllm/distributed/kv_events.py, ZmqEventPublisher, with two differences.
 // Hashes that are numbers are always written 64 bits wide, as there are readers that
-// take no others. And a subscriber that is slow in being answered again holds up nobody.
+// take no others. A subscriber that reads its replay slowly delays no other one.
 package kvevents

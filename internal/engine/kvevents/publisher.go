@@ -255,7 +255,7 @@ func reported(configured, bound string) string {
 }
 
 // nodeIP is the address of this machine towards others: the one it would send from to
-// 192.0.2.1, which is nobody's. Nothing is sent.
+// 192.0.2.1, an address for documentation. Nothing is sent.
 func nodeIP() string {
 	c, err := net.Dial("udp4", "192.0.2.1:9")
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 // come, and one that was pulled is let go at once. It speaks HTTP, and not what the
 // agents of NIXL speak with each other.
 //
-// Where a KV cache is kept, a request says, so whoever may send requests names the addresses that a player asks. What
+// The address of a KV cache comes with a request, so every client can name addresses that a player asks. What
 // keeps that from being a way into its network: it asks peers alone, with one path; it follows no redirects; and nothing
 // that a peer writes reaches the request's error.
 type SideChannel struct {
@@ -85,7 +85,7 @@ func ListenSideChannel(host string, port, count int, peers []netip.Prefix) (*Sid
 // errNoPeer is the error of an address that is not one of a peer.
 var errNoPeer = errors.New("it is not one of the peers of this engine: add it to --kv-transfer-peers")
 
-// check refuses the address of one that is no peer. It is that of a connection: what a name stands for is known by then.
+// check refuses an address that is not a peer's. It is that of a connection, after names were looked up.
 func (s *SideChannel) check(address string) error {
 	ip, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -201,7 +201,7 @@ func (s *SideChannel) Pull(ctx context.Context, cache Cache) error {
 // hostName is a name or an address, and nothing that would end the host of a URL.
 var hostName = lazyregexp.New(`^([A-Za-z0-9_]([A-Za-z0-9._-]*)|[0-9A-Fa-f.:]+)$`)
 
-// unanswered is why a peer did not answer, without what it wrote: an error of package http quotes what is no HTTP.
+// unanswered is why a peer did not answer, without what it wrote: an error of package http quotes an answer that is not HTTP.
 func unanswered(err error) error {
 	var dialed *net.OpError
 	switch {

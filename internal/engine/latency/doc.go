@@ -1,7 +1,7 @@
 // Package latency says how long an engine takes for the steps it makes.
 //
 // A scheduler composes a [Step]: which requests decode, which prompts are
-// computed and how much of each. A [Model] tells the time the step occupies the
+// computed and how much of each. A [Model] is the time that the step occupies the
 // engine, and how many tokens each decode says if that is the model's to say.
 // There are two: [Knobs], which are set by a person, and [Fit],
 // which is learned from recordings.

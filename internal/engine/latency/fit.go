@@ -16,7 +16,7 @@ type FitOptions struct {
 	// Budget is the captured engine's max_num_batched_tokens; 0 is 8192. Prompts
 	// were cut at it.
 	Budget int
-	// Knobs may set the transfer of KV blocks, which recordings do not tell, and
+	// Knobs may set the transfer of KV blocks, which recordings do not have, and
 	// nothing else.
 	Knobs Knobs
 }
@@ -102,7 +102,7 @@ func newFit(budget int, transfer Knobs, g *gathered) *Fit {
 	return f
 }
 
-// borrowChunks lets chunks take what gaps or the service curve tell, where too few
+// borrowChunks takes the times of chunks from gaps or the service curve, where too few
 // steps had chunks beside decodes.
 func (f *Fit) borrowChunks() {
 	switch {
@@ -114,7 +114,7 @@ func (f *Fit) borrowChunks() {
 	}
 }
 
-// idleLeast is how many requests must have met an idle engine to tell what it takes beyond
+// idleLeast is how many requests must have met an idle engine to know what it takes beyond
 // its steps.
 const idleLeast = 5
 
@@ -138,7 +138,7 @@ func (f *Fit) idleTimes(points []point) []float64 {
 	return thinned(untilOutliers(idle, f.charged(1, 1)))
 }
 
-// Noise tells how sure the time of a usual step is, as parts of it: spread is by how much recordings differ, a standard deviation,
+// Noise is how sure the time of a usual step is, as parts of it: spread is by how much recordings differ, a standard deviation,
 // and uncertain by how much what was learned from all of them may be off. Of a single recording both are how much its speed changed
 // while it was made. They are 0 if the recordings do not show whole steps.
 func (f *Fit) Noise() (spread, uncertain float64) {
@@ -257,7 +257,7 @@ func (f *Fit) compose(s *Step, pacer *Decode) float64 {
 		}
 	}
 	if pacer != nil && ending != nil && f.law.zero() && f.stalls.any {
-		// Nothing tells what a chunk takes but how long such steps were as a whole.
+		// All that is known of chunks is how long such steps were as a whole.
 		u := ending.uniform(drawFirst, 1)
 		return max(decode, f.stalls.draw(ending.Prompt, s.Running, u), beyond)
 	}

@@ -198,7 +198,7 @@ const (
 )
 
 // warmUp returns the records, at the start of a recording, that took much longer than
-// the later ones tell, by their index.
+// the later ones let expect, by their index.
 func warmUp(records []trace.Record) map[int]bool {
 	order := trace.ReplaySubset(records)
 	if len(order) < len(records) {
@@ -234,7 +234,7 @@ func expected(records []trace.Record, others []int, u int) float64 {
 	return times[len(times)/2]
 }
 
-// aloneOf tells for each record whether it is known to have met an idle engine and waited
+// aloneOf is for each record whether it is known to have met an idle engine and waited
 // for its first token alone.
 func aloneOf(records []trace.Record) []bool {
 	alone := make([]bool, len(records))
@@ -368,7 +368,7 @@ func (g *grid) finish() {
 
 func (g *grid) filled(row, col int) bool { return len(g.cells[row][col]) > 0 }
 
-// empty reports whether there is no donor at all.
+// empty reports whether it has no donors.
 func (g *grid) empty() bool { return g.nearest[0][0][0] < 0 }
 
 // nearestCell is the filled cell of a half of the grid with the least distance in rows

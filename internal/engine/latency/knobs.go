@@ -203,7 +203,7 @@ func scaled(d time.Duration, part float64) time.Duration {
 	return nanoseconds(float64(d) * part)
 }
 
-// nanoseconds rounds to a whole one, within what a duration can be. It is 0 for what is no
+// nanoseconds rounds to a whole one, within what a duration can be. It is 0 for what is not a
 // number.
 func nanoseconds(ns float64) time.Duration {
 	switch {

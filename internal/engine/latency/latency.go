@@ -73,7 +73,7 @@ func NewRequest(seed uint64, id string, prompt, cached int) *Request {
 func (r *Request) uncached() int { return max(r.Prompt-r.Cached, 1) }
 
 // What is recorded is kept by the size of the prompt and the number of requests
-// that ran beside each other.
+// that ran at the same time.
 const (
 	promptBuckets      = 11
 	concurrencyBuckets = 8

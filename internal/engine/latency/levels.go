@@ -11,7 +11,7 @@ import (
 type level struct {
 	requests, ms float64
 	// spread is by what part of ms recordings differ, a standard deviation, and uncertain by what part ms itself may be off;
-	// weight is how much it is to be trusted beside other levels.
+	// weight is how much it counts, compared with other levels.
 	spread, uncertain, weight float64
 	steps                     int
 }
@@ -164,7 +164,7 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// weighted is a value and how much it is to be trusted beside others.
+// weighted is a value and how much it counts, compared with others.
 type weighted struct {
 	value, weight float64
 }

@@ -72,7 +72,7 @@ func stepsOf(records []trace.Record, budget int) []step {
 	return slices.DeleteFunc(steps, func(s step) bool { return s.decodes == 0 || s.ms <= 0 })
 }
 
-// spokenOf lists the outputs of the records that tell when they were said, by time.
+// spokenOf lists the outputs of the records that have their times, by time.
 func spokenOf(records []trace.Record) []spoken {
 	var all []spoken
 	for i := range records {

@@ -7,7 +7,7 @@ import (
 )
 
 // A stepLaw is what a step takes, ms, learned from steps that were seen: by the number of
-// requests in it, the contexts of the decodes, and the chunks beside them.
+// requests in it, the contexts of the decodes, and the chunks.
 type stepLaw struct {
 	// levels are the times of steps with so many requests and no context, ascending by
 	// requests; perContext is added for each token of context.

@@ -36,7 +36,7 @@ func (q *queue[T]) putBack(r *Request[T]) {
 	q.front = append(q.front, r)
 }
 
-// removed tells the queue that one of its requests does not wait any more. What is
+// removed is called when one of its requests does not wait any more. What is
 // left over of such requests never outnumbers the others for long.
 func (q *queue[T]) removed() {
 	q.count--

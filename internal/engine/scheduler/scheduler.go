@@ -310,7 +310,7 @@ type Request[T any] struct {
 	ID string
 	// Seq holds the tokens of the prompt and of what was said, and the blocks.
 	Seq *kvcache.Sequence
-	// Owner is what the engine knows of the request beside this.
+	// Owner is the request as the engine knows it.
 	Owner T
 	// Prompt is the number of tokens of the prompt.
 	Prompt int

@@ -426,7 +426,7 @@ func (t *Tokenizer) add(tokens []addedToken) error {
 	return nil
 }
 
-// fromAlphabet returns the bytes that a token's name stands for. A name with other characters stands for itself.
+// fromAlphabet returns the bytes of a token by its name. A name with other characters is its own bytes.
 func fromAlphabet(name string) string {
 	text := make([]byte, 0, len(name))
 	for _, r := range name {
@@ -439,7 +439,7 @@ func fromAlphabet(name string) string {
 	return string(text)
 }
 
-// parseTemplate reads which special tokens stand around a prompt of one text.
+// parseTemplate reads the special tokens before and after a prompt of one text.
 func (t *Tokenizer) parseTemplate(raw json.RawMessage) error {
 	parts, types, err := parts(raw)
 	if err != nil {

@@ -190,8 +190,8 @@ func (t *Tokenizer) Normalize(text string) string {
 // Added reports whether an id is that of an added token, as those that a chat template puts around messages.
 func (t *Tokenizer) Added(id uint32) bool { return t.isAdded[id] }
 
-// Decode returns the text of ids, special tokens included. What is no UTF-8 is replaced by U+FFFD, once for each part of
-// a character; ids that are not in use stand for nothing.
+// Decode returns the text of ids, special tokens included. Invalid UTF-8 is replaced by U+FFFD, once for each part of
+// a character; ids that are not in use have no text.
 func (t *Tokenizer) Decode(ids []uint32) string {
 	if t.words != nil {
 		return t.words.decode(ids)
@@ -205,7 +205,7 @@ func (t *Tokenizer) Decode(ids []uint32) string {
 	return lossy(text)
 }
 
-// Bytes returns what an id stands for, and whether it is a special token, which frontends do not show. It may be a part of a
+// Bytes returns the bytes of an id, and whether it is a special token, which frontends do not show. It may be a part of a
 // character.
 func (t *Tokenizer) Bytes(id uint32) (text string, special bool) {
 	if t.words != nil {
@@ -230,7 +230,7 @@ func (t *Tokenizer) Name(id uint32) string {
 	return toAlphabet(t.texts[id])
 }
 
-// Lossy is a text of bytes, in which what is no UTF-8 is replaced as by [Tokenizer.Decode].
+// Lossy is a text of bytes, in which invalid UTF-8 is replaced as by [Tokenizer.Decode].
 func Lossy(text []byte) string { return lossy(text) }
 
 // VocabSize is one more than the largest id in use, the added tokens included.
@@ -260,7 +260,7 @@ func (t *Tokenizer) Template() (before, after []uint32) { return t.before, t.aft
 // IsWords reports whether this is the tokenizer of [Words].
 func (t *Tokenizer) IsWords() bool { return t.words != nil }
 
-// lossy replaces what is no UTF-8 by one U+FFFD for each maximal part of a character, as Unicode recommends. Go's own
+// lossy replaces invalid UTF-8 by one U+FFFD for each maximal part of a character, as Unicode recommends. Go's own
 // functions replace each byte, or a whole run at once.
 func lossy(text []byte) string {
 	if utf8.Valid(text) {

@@ -235,7 +235,7 @@ func TestGRPCRefuses(t *testing.T) {
 		{"transfer to no port", with(func(q *enginepb.GenerateRequest) { q.KvTransferParams = &enginepb.KvTransferParams{RemoteHost: "a"} }), "a remote_port from 1"},
 		{"transfer that is no JSON", with(func(q *enginepb.GenerateRequest) { q.KvTransferParamsJson = proto.String("[") }), "kv_transfer_params"},
 		{"json_object false", sampling(&enginepb.SamplingParams{Constraint: &enginepb.SamplingParams_JsonObject{}}), "json_object is false"},
-		{"a schema that is none", sampling(&enginepb.SamplingParams{Constraint: &enginepb.SamplingParams_JsonSchema{JsonSchema: `{"type":"strange"}`}}), `"strange" is no type`},
+		{"a schema that is none", sampling(&enginepb.SamplingParams{Constraint: &enginepb.SamplingParams_JsonSchema{JsonSchema: `{"type":"strange"}`}}), `"strange" is not a type`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := all(c.Generate(t.Context(), test.request))

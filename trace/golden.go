@@ -16,7 +16,7 @@ import (
 const (
 	goldenRatio = 64
 	goldenSlack = 1 << 20 // bytes, for small ones
-	maxGolden  = 1 << 30 // bytes, of any
+	maxGolden   = 1 << 30 // bytes, of any
 )
 
 // harmless is how many bytes may be read before it is known that they are too many.

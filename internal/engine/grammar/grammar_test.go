@@ -246,7 +246,7 @@ func TestWhatCannotBeHonoured(t *testing.T) {
 		{"no UTF-8", schema("\"\xff\""), "not UTF-8"},
 		{"no schema", schema(`"string"`), "a JSON schema is an object"},
 		{"false", schema(`false`), "no text conforms"},
-		{"unknown type", schema(`{"type":"float"}`), `"float" is no type`},
+		{"unknown type", schema(`{"type":"float"}`), `"float" is not a type`},
 		{"bounds that cross", schema(`{"type":"integer","minimum":4,"maximum":2}`), "no text conforms"},
 		{"bounds without an integer", schema(`{"type":"integer","minimum":0.1,"maximum":0.9}`), "no text conforms"},
 		{"lengths that cross", schema(`{"type":"string","minLength":3,"maxLength":2}`), "no text conforms"},

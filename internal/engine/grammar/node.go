@@ -322,7 +322,7 @@ func (d *draw) extra(most, price int) int {
 
 // Bounds on what is repeated without need.
 const (
-	maxRunes = 12
+	maxRunes  = 12
 	mostItems = 3
 )
 

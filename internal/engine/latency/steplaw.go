@@ -31,7 +31,7 @@ type stepLaw struct {
 
 const (
 	stepsLeast = 100  // clean steps without which there is no law
-	maxNoise  = 4096 // factors that are kept
+	maxNoise   = 4096 // factors that are kept
 	// hidesBetter is how much better the law must tell the recorded times with chunks
 	// hidden than with chunks added.
 	hidesBetter = 0.9

@@ -60,23 +60,23 @@ func bears(r *http.Request, tokens ...string) bool {
 }
 
 // administer answers /admin/config, and the endpoints of the policy.
-func (e *Edge) administer(next http.Handler) http.Handler {
+func (e *Edge) administer(config, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h := e.opt.Policy.Endpoints[r.Method+" "+r.URL.Path]; h != nil {
-			h.ServeHTTP(w, r)
+			e.readBody(h).ServeHTTP(w, r)
 			return
 		}
 		switch {
 		case path.Clean(r.URL.Path) != adminPath:
 			next.ServeHTTP(w, r)
 		case e.opt.AdminToken == "" && e.opt.Policy.OpenAdmin:
-			e.serveAdmin(w, r)
+			config.ServeHTTP(w, r)
 		case e.opt.AdminToken == "":
 			apiError{status: http.StatusNotFound, message: adminPath + " is off: it needs an admin token"}.write(w)
 		case !bears(r, e.opt.AdminToken):
 			apiError{status: http.StatusUnauthorized, message: "the admin token is wrong or missing"}.write(w)
 		default:
-			e.serveAdmin(w, r)
+			config.ServeHTTP(w, r)
 		}
 	})
 }

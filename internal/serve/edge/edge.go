@@ -18,10 +18,9 @@ import (
 
 // Limits of what a client may send.
 const (
-	maxHeader     = 64 << 10 // bytes
-	headerTimeout = 30 * time.Second
-	idleTimeout   = 5 * time.Minute
-	maxStreams    = 1000 // of an HTTP/2 connection
+	maxHeader   = 64 << 10 // bytes
+	idleTimeout = 5 * time.Minute
+	maxStreams  = 1000 // of an HTTP/2 connection
 )
 
 // Options configures an edge. Frontends are needed; the zero value of everything else is a default.
@@ -132,12 +131,9 @@ func (e *Edge) Handler(rank int) http.Handler {
 	h = e.inject(h)
 	h = e.readBody(h)
 	h = e.authorize(h)
-	h = e.administer(h)
+	h = e.administer(e.readBody(http.HandlerFunc(e.serveAdmin)), h)
 	h = e.name(h)
-	if e.opt.RequestLog != nil {
-		h = e.logged(rank, h)
-	}
-	return e.identify(translateErrors(h))
+	return e.identify(rank, translateErrors(h))
 }
 
 // Serve answers the connections of listeners, each with the frontend of its number, until [Edge.Shutdown], which makes it return
@@ -176,10 +172,12 @@ type server struct {
 }
 
 func (e *Edge) newServer(rank int, l net.Listener) *server {
+	limits := e.bodies.limits
 	s := &server{listener: newListener(l), Server: http.Server{
-		Handler: e.Handler(rank), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		Handler: e.Handler(rank), ReadHeaderTimeout: limits.Head, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(e.log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols),
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams}, TLSConfig: e.opt.TLS,
+		// A ping ends a connection that sends the frames of a head without end.
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: limits.Head, PingTimeout: limits.Head}, TLSConfig: e.opt.TLS,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 	}}
 	s.Protocols.SetHTTP1(true)

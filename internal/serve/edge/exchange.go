@@ -1,27 +1,74 @@
 package edge
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 )
 
 const headerRequestID = "X-Request-Id"
 
-// An exchange is a request and its answer, as the middlewares know them.
+// An exchange is a request and its answer, as the middlewares know them. It writes the answer.
 type exchange struct {
-	id     string
-	given  bool   // the client has given an id in a header
-	body   []byte // nil of a request without one, of a call of gRPC, and once the frontend has read it and answers
-	size   int    // of the body in bytes
-	asked  asked
-	record *Record // nil without a log
+	wrapper
+	id      string
+	given   bool   // the client has given an id in a header
+	body    []byte // nil of a request without one, of a call of gRPC, and once the frontend has read it and answers
+	size    int    // of the body in bytes
+	release func() // gives back the memory of the body, if the frontend has read it; nil without a body
+	asked   asked
+	begun   bool    // the answer
+	record  *Record // nil without a log
+	tail    []byte  // the last of the answer, for the log
+}
+
+func (x *exchange) WriteHeader(status int) {
+	if status >= http.StatusOK && !x.begun {
+		x.begun = true
+		if x.release != nil {
+			x.release()
+		}
+		if x.record != nil {
+			x.record.Status, x.record.FirstByteMS = status, milliseconds(time.Since(x.record.Time))
+		}
+	}
+	x.ResponseWriter.WriteHeader(status)
+}
+
+func (x *exchange) Write(p []byte) (int, error) {
+	if !x.begun {
+		x.WriteHeader(http.StatusOK)
+	}
+	if x.record != nil {
+		x.note(p)
+	}
+	return x.ResponseWriter.Write(p)
+}
+
+// Flush implements [http.Flusher].
+func (x *exchange) Flush() { _ = x.FlushError() }
+
+// FlushError is for [http.ResponseController]. It sends the head, if that is not sent yet.
+func (x *exchange) FlushError() error {
+	if !x.begun {
+		x.WriteHeader(http.StatusOK)
+	}
+	return x.wrapper.FlushError()
+}
+
+// Hijack is for WebSockets.
+func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	x.begun = true
+	return http.NewResponseController(x.ResponseWriter).Hijack()
 }
 
 type exchangeKey struct{}
@@ -69,9 +116,9 @@ func isWebSocket(r *http.Request) bool {
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 // identify gives a request its id, and refuses methods that no frontend has. It is the outermost middleware.
-func (e *Edge) identify(next http.Handler) http.Handler {
+func (e *Edge) identify(rank int, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{id: r.Header.Get(headerRequestID), given: true}
+		x := &exchange{wrapper: wrapper{w}, id: r.Header.Get(headerRequestID), given: true}
 		if !validID(x.id) {
 			x.given = r.Header.Get(headerRequestID) != ""
 			if x.id = newID(); e.opt.Policy.NewID != nil && r.Method == http.MethodPost {
@@ -79,27 +126,35 @@ func (e *Edge) identify(next http.Handler) http.Handler {
 			}
 		}
 		r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
-		e.setID(w, r, x)
+		e.setID(r, x)
 		if !isWebSocket(r) {
 			// Headers of the connection: they change nothing here, and are for no frontend.
 			delete(r.Header, "Upgrade")
 			delete(r.Header, "Http2-Settings")
 		}
+		if e.opt.RequestLog != nil {
+			x.begin(r, rank)
+			defer e.record(r, x)
+		}
 		if !slices.Contains(methods, r.Method) {
-			w.Header()["Allow"] = []string{strings.Join(methods, ", ")}
-			apiError{status: http.StatusMethodNotAllowed, message: "the method of the request is not supported"}.write(w)
+			x.Header()["Allow"] = []string{strings.Join(methods, ", ")}
+			apiError{status: http.StatusMethodNotAllowed, message: "the method of the request is not supported"}.write(x)
 			return
 		}
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(x, r)
+		if !x.begun && r.Context().Err() != nil {
+			// The client has left, or closed its side. Silence must not become status 200.
+			panic(http.ErrAbortHandler)
+		}
 	})
 }
 
 // setID puts the id of a request into what the frontend gets and into the answer.
-func (e *Edge) setID(w http.ResponseWriter, r *http.Request, x *exchange) {
+func (e *Edge) setID(r *http.Request, x *exchange) {
 	shown := []string{x.id}
 	r.Header[headerRequestID] = shown
 	if !e.opt.Policy.HideID {
-		w.Header()[headerRequestID] = shown
+		x.Header()[headerRequestID] = shown
 	}
 }
 

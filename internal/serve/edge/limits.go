@@ -29,7 +29,7 @@ type Limits struct {
 
 func (l Limits) withDefaults() Limits {
 	return Limits{
-		Body: cmp.Or(l.Body, 64<<20), Bodies: cmp.Or(l.Bodies, 256<<20), Head: cmp.Or(l.Head, 30*time.Second), Rate: cmp.Or(l.Rate, 16<<10),
+		Body: cmp.Or(l.Body, 64<<20), Bodies: cmp.Or(l.Bodies, max(256<<20, 4*l.Body)), Head: cmp.Or(l.Head, 30*time.Second), Rate: cmp.Or(l.Rate, 16<<10),
 	}
 }
 
@@ -149,37 +149,20 @@ func (e *Edge) readBody(next http.Handler) http.Handler {
 			}
 			if !x.given && validID(x.asked.id) {
 				x.id = x.asked.id // a header of ours would count more than the body
-				e.setID(w, r, x)
+				e.setID(r, x)
 			}
 		}
 		stored := &storedBody{rest: x.body}
 		r.Body, r.ContentLength, r.TransferEncoding = stored, int64(len(x.body)), nil
 		r.GetBody = func() (io.ReadCloser, error) { return &storedBody{rest: x.body}, nil }
-		next.ServeHTTP(&releasing{wrapper{w}, func() {
-			if x.body != nil && stored.empty() {
+		x.release = func() {
+			if stored.empty() {
 				x.body = nil
 				body.release()
 			}
-		}}, r)
+		}
+		next.ServeHTTP(w, r)
 	})
-}
-
-// A releasing writer lets the memory of a body go when the answer begins, if the frontend has read all of it.
-type releasing struct {
-	wrapper
-	release func()
-}
-
-func (w *releasing) WriteHeader(status int) {
-	if status >= http.StatusOK {
-		w.release()
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *releasing) Write(p []byte) (int, error) {
-	w.release()
-	return w.ResponseWriter.Write(p)
 }
 
 func refuseBody(w http.ResponseWriter, r *http.Request, err error) {

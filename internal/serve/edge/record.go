@@ -35,52 +35,28 @@ type Record struct {
 	CompletionTokens int `json:"completion_tokens,omitempty"`
 }
 
-// A recorder is a ResponseWriter that counts.
-type recorder struct {
-	wrapper
-	record *Record
-	tail   []byte // of the answer
-}
-
 // tailSize is enough for the usage, which is among the last things of an answer, in bytes.
 const tailSize = 2 << 10
 
-// logged writes a line to the log for each request, also for one that gets no answer.
-func (e *Edge) logged(rank int, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := exchangeOf(r)
-		x.record = &Record{Time: time.Now(), Client: r.RemoteAddr, Method: r.Method, Path: r.URL.Path, Rank: rank, BytesIn: max(r.ContentLength, 0)}
-		recording := &recorder{wrapper: wrapper{w}, record: x.record}
-		defer e.record(recording, r, x)
-		next.ServeHTTP(recording, r)
-	})
+// begin begins the record of a request.
+func (x *exchange) begin(r *http.Request, rank int) {
+	x.record = &Record{Time: time.Now(), Client: r.RemoteAddr, Method: r.Method, Path: r.URL.Path, Rank: rank, BytesIn: max(r.ContentLength, 0)}
 }
 
-func (w *recorder) WriteHeader(status int) {
-	if w.record.Status == 0 && status >= 200 {
-		w.record.Status = status
-		w.record.FirstByteMS = milliseconds(time.Since(w.record.Time))
+// note counts a part of the answer.
+func (x *exchange) note(p []byte) {
+	x.record.BytesOut += int64(len(p))
+	x.record.Events += bytes.Count(p, []byte("\n\n"))
+	x.tail = append(x.tail, p[max(0, len(p)-tailSize):]...)
+	if extra := len(x.tail) - tailSize; extra > 0 {
+		x.tail = append(x.tail[:0], x.tail[extra:]...)
 	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *recorder) Write(p []byte) (int, error) {
-	if w.record.Status == 0 {
-		w.WriteHeader(http.StatusOK)
-	}
-	w.record.BytesOut += int64(len(p))
-	w.record.Events += bytes.Count(p, []byte("\n\n"))
-	w.tail = append(w.tail, p[max(0, len(p)-tailSize):]...)
-	if extra := len(w.tail) - tailSize; extra > 0 {
-		w.tail = append(w.tail[:0], w.tail[extra:]...)
-	}
-	return w.ResponseWriter.Write(p)
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // record writes the line. It is called also when the answer is given up, which is a panic.
-func (e *Edge) record(w *recorder, r *http.Request, x *exchange) {
+func (e *Edge) record(r *http.Request, x *exchange) {
 	gone := recover()
 	one := x.record
 	one.ID, one.Model, one.Stream = x.id, x.asked.model, x.asked.stream
@@ -89,12 +65,12 @@ func (e *Edge) record(w *recorder, r *http.Request, x *exchange) {
 		one.BytesIn = int64(x.size)
 	}
 	one.DurationMS = milliseconds(time.Since(one.Time))
-	if at := bytes.LastIndex(w.tail, []byte(`"usage":{`)); at >= 0 {
+	if at := bytes.LastIndex(x.tail, []byte(`"usage":{`)); at >= 0 {
 		var usage struct {
 			Prompt     int `json:"prompt_tokens"`
 			Completion int `json:"completion_tokens"`
 		}
-		if json.NewDecoder(bytes.NewReader(w.tail[at+len(`"usage":`):])).Decode(&usage) == nil {
+		if json.NewDecoder(bytes.NewReader(x.tail[at+len(`"usage":`):])).Decode(&usage) == nil {
 			one.PromptTokens, one.CompletionTokens = usage.Prompt, usage.Completion
 		}
 	}

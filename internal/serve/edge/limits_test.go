@@ -86,7 +86,7 @@ func TestBodies(t *testing.T) {
 	if held := e.bodies.held.Load(); held != 0 {
 		t.Errorf("%d bytes are held while the answer is a stream", held)
 	}
-	go func() { <-answer; close(next) }()
+	go func() { <-answer; close(next); <-answer }()
 	if again, text := fetch(t, "POST", e.url+"/v1/completions", body); again.StatusCode != 200 {
 		t.Errorf("%d %s", again.StatusCode, text)
 	}
@@ -137,7 +137,7 @@ func TestFanOutIsBounded(t *testing.T) {
 	}
 	const size, n = 100 << 10, 1024
 	status, allocated := ask(size, n)
-	if status != 200 || parts.Load() != n || most.Load() > partsAtOnce || bytes.Load() < size*n {
+	if status != 200 || parts.Load() != n || most.Load() > 128 || bytes.Load() < size*n {
 		t.Errorf("status %d, %d parts of %d bytes, %d at once", status, parts.Load(), bytes.Load(), most.Load())
 	}
 	if allocated > 64*size+n*40<<10 {
@@ -155,7 +155,10 @@ func (deadlines) SetReadDeadline(time.Time) error { return nil }
 
 // A client that closes its side gets no status 200 for an answer that was given up.
 func TestHalfClosed(t *testing.T) {
-	gone := func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() } // and then nothing is written
+	gone := func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done() // and then nothing is written
+	}
 	for name, e := range map[string]*running{
 		"in this process": start(t, Options{Frontends: []http.Handler{http.HandlerFunc(gone)}}),
 		"proxied":         before(t, Options{}, gone),

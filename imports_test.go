@@ -75,7 +75,7 @@ var importRules = map[string][]string{
 
 	"internal/golden":          {},
 	"internal/golden/s3store":  {"internal/golden", "internal/forge/oidc", "github.com/aws"},
-	"internal/report":          {"conformance", "compat", "internal/check", "github.com/sethvargo/go-githubactions"},
+	"internal/report":          {"conformance", "compat", "internal/check", "github.com/sethvargo/go-githubactions", "github.com/jstemmer/go-junit-report/v2"},
 	"internal/report/page":     {},
 	"internal/report/sarif":    {},
 	"internal/inspect":         {"trace", "internal/engine", "internal/report/page"},

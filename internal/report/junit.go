@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/jstemmer/go-junit-report/v2/junit"
+
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
@@ -15,138 +17,68 @@ import (
 // junitFailures is how many failures of a case JUnit shows; the JSON has all.
 const junitFailures = 50
 
-type junitSuites struct {
-	XMLName  xml.Name     `xml:"testsuites"`
-	Name     string       `xml:"name,attr"`
-	Tests    int          `xml:"tests,attr"`
-	Failures int          `xml:"failures,attr"`
-	Errors   int          `xml:"errors,attr"`
-	Skipped  int          `xml:"skipped,attr"`
-	Time     string       `xml:"time,attr,omitempty"`
-	Suites   []junitSuite `xml:"testsuite"`
-}
-
-type junitSuite struct {
-	Name       string          `xml:"name,attr"`
-	Tests      int             `xml:"tests,attr"`
-	Failures   int             `xml:"failures,attr"`
-	Errors     int             `xml:"errors,attr"`
-	Skipped    int             `xml:"skipped,attr"`
-	Time       string          `xml:"time,attr,omitempty"`
-	Timestamp  string          `xml:"timestamp,attr,omitempty"`
-	Properties []junitProperty `xml:"properties>property"`
-	Cases      []junitCase     `xml:"testcase"`
-	seconds    float64
-}
-
-type junitProperty struct {
-	Name  string `xml:"name,attr"`
-	Value string `xml:"value,attr"`
-}
-
-type junitCase struct {
-	Name      string        `xml:"name,attr"`
-	Classname string        `xml:"classname,attr"`
-	Time      string        `xml:"time,attr,omitempty"`
-	Skipped   *junitSkipped `xml:"skipped"`
-	Error     *junitOutcome `xml:"error"`
-	Failure   *junitOutcome `xml:"failure"`
-	SystemOut string        `xml:"system-out,omitempty"`
-}
-
-type junitSkipped struct {
-	Message string `xml:"message,attr"`
-}
-
-type junitOutcome struct {
-	Message string `xml:"message,attr"`
-	Type    string `xml:"type,attr"`
-	Text    string `xml:",chardata"`
-}
-
 // JUnit writes a suite per line and a test per case. What failed as expected is
 // skipped there, which is the only word that JUnit has for it.
 func JUnit(w io.Writer, d *Document) error {
-	all := junitSuites{Name: "vllm-vcr conform"}
+	all := junit.Testsuites{Name: "vllm-vcr conform"}
 	total := 0.0
-	for _, l := range d.Lines {
-		all.Suites = append(all.Suites, d.junitLine(l))
+	for i, l := range d.Lines {
+		suite, ms := d.junitLine(l)
+		suite.ID = i
+		all.AddSuite(suite)
+		total += ms
 	}
 	if len(d.Problems) > 0 {
-		all.Suites = append(all.Suites, d.junitProblems())
-	}
-	for _, s := range all.Suites {
-		all.Tests, all.Failures, all.Errors, all.Skipped = all.Tests+s.Tests, all.Failures+s.Failures, all.Errors+s.Errors, all.Skipped+s.Skipped
-		total += s.seconds
+		all.AddSuite(d.junitProblems())
 	}
 	all.Time = d.seconds(total)
 	if _, err := io.WriteString(w, xml.Header); err != nil {
 		return err
 	}
-	enc := xml.NewEncoder(w)
-	enc.Indent("", "  ")
-	if err := enc.Encode(all); err != nil {
-		return err
-	}
-	_, err := io.WriteString(w, "\n")
-	return err
+	return all.WriteXML(w)
 }
 
-func (d *Document) junitLine(l Line) junitSuite {
-	s := junitSuite{Name: xmlText(l.Line), Properties: d.junitProperties(l)}
+func (d *Document) junitLine(l Line) (s junit.Testsuite, ms float64) {
+	s = junit.Testsuite{Name: xmlText(l.Line)}
+	d.addProperties(&s, l)
 	if len(d.Runs) > 0 && !d.Runs[0].Started.IsZero() {
-		s.Timestamp = d.Runs[0].Started.UTC().Format("2006-01-02T15:04:05")
+		s.SetTimestamp(d.Runs[0].Started.UTC())
 	}
 	for i := range d.Cases {
 		if c := &d.Cases[i]; c.Line == l.Line {
-			s.add(d.junitCase(c), c.DurationMs/1000)
+			s.AddTestcase(d.junitCase(c))
+			ms += c.DurationMs
 		}
 	}
-	s.Time = d.seconds(s.seconds)
-	return s
+	s.Time = d.seconds(ms)
+	return s, ms
 }
 
-// add counts a case in.
-func (s *junitSuite) add(c junitCase, seconds float64) {
-	s.Cases, s.Tests, s.seconds = append(s.Cases, c), s.Tests+1, s.seconds+seconds
-	switch {
-	case c.Failure != nil:
-		s.Failures++
-	case c.Error != nil:
-		s.Errors++
-	case c.Skipped != nil:
-		s.Skipped++
-	}
-}
-
-func (d *Document) junitProperties(l Line) []junitProperty {
-	properties := []junitProperty{
-		{"tag", l.Tag},
-		{"gating", fmt.Sprint(l.Gating)},
-		{"verdict", string(l.Verdict)},
-		{"goldens", fmt.Sprint(l.Goldens)},
-		{"asserted", fmt.Sprint(l.Asserted)},
-		{"tokens", fmt.Sprint(l.Tokens)},
-	}
+func (d *Document) addProperties(s *junit.Testsuite, l Line) {
+	add := func(name, value string) { s.AddProperty(name, xmlText(safetext.Line(value))) }
+	add("tag", l.Tag)
+	add("gating", fmt.Sprint(l.Gating))
+	add("verdict", string(l.Verdict))
+	add("goldens", fmt.Sprint(l.Goldens))
+	add("asserted", fmt.Sprint(l.Asserted))
+	add("tokens", fmt.Sprint(l.Tokens))
 	for _, r := range d.Runs {
-		properties = append(properties, junitProperty{"tool", r.Tool.Name + " " + r.Tool.Version})
+		add("tool", r.Tool.Name+" "+r.Tool.Version)
 		if r.Subject.Kind != "" {
-			properties = append(properties, junitProperty{"subject", strings.TrimSpace(r.Subject.Kind + " " + r.Subject.Command)})
+			add("subject", strings.TrimSpace(r.Subject.Kind+" "+r.Subject.Command))
 		}
 		if v := r.Subject.Versions[l.Line]; v != "" {
-			properties = append(properties, junitProperty{"version", v})
+			add("version", v)
 		}
 	}
-	for i := range properties {
-		properties[i].Value = xmlText(safetext.Line(properties[i].Value))
-	}
-	return properties
 }
 
-func (d *Document) junitCase(c *Case) junitCase {
-	j := junitCase{
-		Name: xmlText(c.shortName()), Classname: xmlText("vllm-vcr." + c.Line), Time: d.seconds(c.DurationMs / 1000),
-		SystemOut: xmlText(c.output()),
+func (d *Document) junitCase(c *Case) junit.Testcase {
+	j := junit.Testcase{
+		Name: xmlText(c.shortName()), Classname: xmlText("vllm-vcr." + c.Line), Time: d.seconds(c.DurationMs),
+	}
+	if text := xmlText(c.output()); text != "" {
+		j.SystemOut = &junit.Output{Data: text}
 	}
 	switch c.Verdict {
 	case conformance.Fail:
@@ -156,9 +88,9 @@ func (d *Document) junitCase(c *Case) junitCase {
 	case conformance.Error:
 		j.Error = outcome(c, "could not be judged")
 	case conformance.Skip:
-		j.Skipped = &junitSkipped{xmlText(safetext.Line(c.Note))}
+		j.Skipped = &junit.Result{Message: xmlText(safetext.Line(c.Note))}
 	case conformance.XFail, conformance.Flaky:
-		j.Skipped = &junitSkipped{string(c.Verdict)}
+		j.Skipped = &junit.Result{Message: string(c.Verdict)}
 		if c.Expected != nil {
 			j.Skipped.Message += ": " + xmlText(c.Expected.says())
 		}
@@ -167,8 +99,8 @@ func (d *Document) junitCase(c *Case) junitCase {
 }
 
 // outcome is what went wrong: its first failure as the message, all in the text.
-func outcome(c *Case, otherwise string) *junitOutcome {
-	o := &junitOutcome{Message: xmlText(otherwise), Type: string(c.Verdict)}
+func outcome(c *Case, otherwise string) *junit.Result {
+	o := &junit.Result{Message: xmlText(otherwise), Type: string(c.Verdict)}
 	if len(c.Failures) > 0 {
 		o.Message, o.Type = xmlText(says(c.Failures[0])), xmlText(string(c.Failures[0].Code))
 	}
@@ -180,7 +112,7 @@ func outcome(c *Case, otherwise string) *junitOutcome {
 		}
 		text.WriteString(xmlText(says(f)) + "\n")
 	}
-	o.Text = text.String()
+	o.Data = text.String()
 	return o
 }
 
@@ -198,25 +130,24 @@ func (c *Case) output() string {
 }
 
 // junitProblems is what is wrong with the run, as tests that fail.
-func (d *Document) junitProblems() junitSuite {
-	s := junitSuite{Name: "run"}
+func (d *Document) junitProblems() junit.Testsuite {
+	s := junit.Testsuite{Name: "run", ID: len(d.Lines), Time: d.seconds(0)}
 	for i, f := range d.Problems {
 		text := xmlText(says(f))
-		s.add(junitCase{
+		s.AddTestcase(junit.Testcase{
 			Name: fmt.Sprintf("problem-%d", i+1), Classname: "vllm-vcr.run", Time: d.seconds(0),
-			Failure: &junitOutcome{Message: text, Type: xmlText(string(f.Code)), Text: text + "\n"},
-		}, 0)
+			Failure: &junit.Result{Message: text, Type: xmlText(string(f.Code)), Data: text + "\n"},
+		})
 	}
-	s.Time = d.seconds(0)
 	return s
 }
 
-// seconds is a duration as JUnit has it, "" when the document holds none.
-func (d *Document) seconds(s float64) string {
+// seconds is a duration as JUnit has it.
+func (d *Document) seconds(ms float64) string {
 	if d.deterministic() {
-		return ""
+		ms = 0
 	}
-	return fmt.Sprintf("%.3f", s)
+	return fmt.Sprintf("%.3f", ms/1000)
 }
 
 // xmlText leaves out what no XML document may hold, escaped or not: control

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/xml"
 	"errors"
 	"fmt"
@@ -30,8 +31,8 @@ func (n *node) all(name string) []*node {
 // must be there with a "!", and its children.
 var junitShape = map[string]struct{ attrs, children []string }{
 	"":           {nil, []string{"testsuites"}},
-	"testsuites": {[]string{"name!", "tests!", "failures!", "errors!", "skipped!", "time"}, []string{"testsuite"}},
-	"testsuite":  {[]string{"name!", "tests!", "failures!", "errors!", "skipped!", "time", "timestamp"}, []string{"properties", "testcase"}},
+	"testsuites": {[]string{"name!", "tests", "failures", "errors", "skipped", "time"}, []string{"testsuite"}},
+	"testsuite":  {[]string{"name!", "tests!", "failures!", "errors!", "id!", "skipped", "time!", "timestamp"}, []string{"properties", "testcase"}},
 	"properties": {nil, []string{"property"}},
 	"property":   {[]string{"name!", "value!"}, nil},
 	"testcase":   {[]string{"name!", "classname!", "time"}, []string{"skipped", "error", "failure", "system-out"}},
@@ -103,14 +104,14 @@ func countsHold(root *node) error {
 				counts["skipped"] += len(c.all("skipped"))
 			}
 			for _, name := range []string{"tests", "failures", "errors", "skipped"} {
-				if strconv.Itoa(counts[name]) != suite.attrs[name] {
+				if strconv.Itoa(counts[name]) != cmp.Or(suite.attrs[name], "0") {
 					return fmt.Errorf("suite %s: %s is %s of %d", suite.attrs["name"], name, suite.attrs[name], counts[name])
 				}
 				sums[name] += counts[name]
 			}
 		}
 		for name, n := range sums {
-			if strconv.Itoa(n) != all.attrs[name] {
+			if strconv.Itoa(n) != cmp.Or(all.attrs[name], "0") {
 				return fmt.Errorf("%s is %s of %d", name, all.attrs[name], n)
 			}
 		}

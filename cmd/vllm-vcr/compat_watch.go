@@ -2,12 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,6 +14,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -29,10 +26,6 @@ const (
 
 // defaultIndex is what --index without a URL means.
 const defaultIndex = "default"
-
-// maxTagsFile is the size of a list of tags that is still read. One of vllm.git with all
-// other refs has half of it.
-const maxTagsFile = 16 << 20
 
 // compatWatchOptions are the flags of compat watch.
 type compatWatchOptions struct {
@@ -109,15 +102,6 @@ func (opts *compatWatchOptions) check() error {
 	return nil
 }
 
-// releaseList is where the releases of vLLM are listed.
-type releaseList struct {
-	where    string // to be shown
-	releases []compat.Release
-	// commitOf asks for the commit of a release, where the list does not name it.
-	commitOf func(compat.Version) (string, error)
-	failure  int // the exit code when nothing can be made of the list
-}
-
 func runCompatWatch(ctx context.Context, env *environment, axis string, opts compatWatchOptions) error {
 	if err := opts.check(); err != nil {
 		return err
@@ -126,26 +110,26 @@ func runCompatWatch(ctx context.Context, env *environment, axis string, opts com
 	if err != nil {
 		return err
 	}
-	list, err := listReleases(ctx, env, opts)
+	list, failure, err := listReleases(ctx, env, opts)
 	if err != nil {
 		return err
 	}
 	var decision *compat.Decision
 	if axis == watchRC {
-		decision, err = matrix.WatchRC(list.releases)
+		decision, err = matrix.WatchRC(list.Releases)
 	} else {
-		decision, err = matrix.WatchStable(list.releases, opts.maxStable)
+		decision, err = matrix.WatchStable(list.Releases, opts.maxStable)
 	}
 	if err != nil {
-		return exitError{list.failure, fmt.Errorf("%s: %w", list.where, err)}
+		return exitError{failure, fmt.Errorf("%s: %w", list.Where, err)}
 	}
-	if err := decision.Resolve(list.commitOf); err != nil {
+	if err := decision.Resolve(list.CommitOf); err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
 	for _, n := range decision.Notes {
 		env.printErr("vllm-vcr: note: " + n)
 	}
-	return concludeWatch(env, opts, matrixEdit{Matrix: matrix, before: data}, watchReport{Decision: decision, list: list})
+	return concludeWatch(env, opts, matrixEdit{Matrix: matrix, before: data}, drift.Watch{Decision: decision, List: list})
 }
 
 // watchedMatrix loads a compat matrix without errors, and its text.
@@ -162,55 +146,27 @@ func watchedMatrix(env *environment, path string) (*compat.Matrix, []byte, error
 	return matrix, data, err
 }
 
-func listReleases(ctx context.Context, env *environment, opts compatWatchOptions) (releaseList, error) {
+// listReleases lists the releases, and returns the exit code for a list that nothing can be made of.
+func listReleases(ctx context.Context, env *environment, opts compatWatchOptions) (list drift.ReleaseList, failure int, err error) {
 	if opts.tagsFile != "" {
-		releases, err := readTags(opts.tagsFile)
-		return releaseList{where: opts.tagsFile, releases: releases, failure: conformance.ExitUsage}, err
+		if list, err = drift.ReadTags(opts.tagsFile); err != nil {
+			err = fmt.Errorf("--tags-file: %w", err)
+		}
+		return list, conformance.ExitUsage, err
 	}
 	index := &pypi.Index{Log: env.log}
 	if opts.index != defaultIndex && opts.index != "true" {
 		index.URL = opts.index
 	}
-	published, err := index.Releases(ctx, "vllm")
-	if err != nil {
-		return releaseList{}, exitError{conformance.ExitInfra, err}
+	if list, err = drift.ListReleases(ctx, index); err != nil {
+		err = exitError{conformance.ExitInfra, err}
 	}
-	list := releaseList{where: index.Where(), failure: conformance.ExitInfra}
-	for _, r := range published {
-		v, err := compat.ParseVersion(r.Version)
-		if err != nil {
-			return releaseList{}, exitError{conformance.ExitInfra, fmt.Errorf("%s: %w", list.where, err)}
-		}
-		list.releases = append(list.releases, compat.Release{Version: v, Yanked: r.Yanked})
-	}
-	list.commitOf = func(v compat.Version) (string, error) {
-		at := slices.IndexFunc(published, func(r pypi.Release) bool { return r.Version == v.String() })
-		return index.Commit(ctx, published[at])
-	}
-	return list, nil
-}
-
-// readTags reads a list of tags, of a size that such a list can have.
-func readTags(path string) ([]compat.Release, error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("--tags-file: %w", err)
-	case !info.Mode().IsRegular(): // opening a pipe would wait for its writer
-		return nil, fmt.Errorf("--tags-file %s: it is not a regular file", path)
-	case info.Size() > maxTagsFile:
-		return nil, fmt.Errorf("--tags-file %s: it is larger than %d bytes: is this the right file?", path, maxTagsFile)
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("--tags-file: %w", err)
-	}
-	return compat.ParseTags(path, data)
+	return list, conformance.ExitInfra, err
 }
 
 // concludeWatch says what was decided, and writes it. The outputs come before the file: once
 // it is edited, the next run says that nothing has changed.
-func concludeWatch(env *environment, opts compatWatchOptions, edit matrixEdit, decided watchReport) (err error) {
+func concludeWatch(env *environment, opts compatWatchOptions, edit matrixEdit, decided drift.Watch) (err error) {
 	done := "unchanged"
 	if decided.Changed() {
 		done = "has to change, see --write"
@@ -221,10 +177,10 @@ func concludeWatch(env *environment, opts compatWatchOptions, edit matrixEdit, d
 		if err != nil {
 			return err
 		}
-		decided.addToDo(checked)
+		decided.AddToDo(checked.matrix, checked.diagnostics, countGoldens(checked.mf), buildVersion())
 	}
 	if opts.outputs {
-		if err := setOutputs(env, decided.outputs()...); err != nil {
+		if err := setOutputs(env, stepOutputs(decided.Outputs())...); err != nil {
 			return err
 		}
 	}
@@ -234,95 +190,6 @@ func concludeWatch(env *environment, opts compatWatchOptions, edit matrixEdit, d
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(env.stdout, "%s: %s\n%s", edit.File, done, decided.text())
+	_, err = fmt.Fprintf(env.stdout, "%s: %s\n%s", edit.File, done, decided.Text())
 	return err
-}
-
-// watchReport is a decision about the compat matrix, as the outputs of a step and as text.
-type watchReport struct {
-	*compat.Decision
-	list            releaseList
-	missingProfiles []string // lines that this binary has no wire profile of
-	toDo            []string // for a person
-}
-
-// addToDo adds what the check of the edited compat matrix leaves to a person.
-func (n *watchReport) addToDo(checked checkedMatrix) {
-	for _, f := range checked.diagnostics {
-		at := slices.IndexFunc(checked.matrix.Lines, func(l compat.Line) bool { return l.Pos == f.Line })
-		if f.Code == compat.CodeNoProfile && at >= 0 {
-			n.missingProfiles = append(n.missingProfiles, checked.matrix.Lines[at].Name)
-		}
-	}
-	for _, name := range n.missingProfiles {
-		n.toDo = append(n.toDo, fmt.Sprintf("vllm-vcr %s has no wire profile of line %s, so that it refuses this matrix "+
-			"(%s): upgrade it to a version that has", buildVersion(), name, compat.CodeNoProfile))
-	}
-	goldens := countGoldens(checked.mf)
-	for _, d := range n.Differences() {
-		if count := goldens[d.Line()]; d.Removed() && count > 0 {
-			n.toDo = append(n.toDo, fmt.Sprintf("line %s leaves goldens in the manifest (%d): remove them with the markers "+
-				"of their block; `vllm-vcr compat check` lists them", d.Line(), count))
-		}
-	}
-}
-
-// outputs are those of the step.
-func (n *watchReport) outputs() []output {
-	var head compat.Line // of the lines that change and stay, the newest
-	names := []string{}
-	for _, d := range n.Differences() {
-		if head.Name == "" {
-			head = d.To
-		}
-		names = append(names, d.Line())
-	}
-	if head.Name == "" && len(names) > 0 {
-		head.Name = names[0]
-	}
-	all, err := json.Marshal(names)
-	if err != nil {
-		all = nil // not reached: they are strings
-	}
-	standard, _ := (&compat.Matrix{Lines: n.Lines}).Default()
-	body := ""
-	if n.Changed() {
-		body = n.Body(n.source(), n.toDo)
-	}
-	return []output{
-		{"changed", strconv.FormatBool(n.Changed())},
-		{"line", head.Name},
-		{"lines", string(all)},
-		{"tag", head.Tag},
-		{"rev", head.ProtocolRev},
-		{"default", standard.Name},
-		{"missing-profiles", strings.Join(n.missingProfiles, ",")},
-		{"title", n.Title()},
-		{"body", body},
-	}
-}
-
-// source says what the decision rests on.
-func (n *watchReport) source() string {
-	newest := n.list.releases[0]
-	for _, r := range n.list.releases {
-		if r.Compare(newest.Version) > 0 {
-			newest = r
-		}
-	}
-	return fmt.Sprintf("the %d releases at %s, the newest %s", len(n.list.releases), n.list.where, newest.Tag())
-}
-
-// text is the outputs for a reader.
-func (n *watchReport) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "source: %s\n", n.source())
-	for _, o := range n.outputs() {
-		if o.name != "body" && o.value != "" {
-			fmt.Fprintf(&b, "%s: %s\n", o.name, o.value)
-		} else if o.value != "" {
-			b.WriteString("\n" + o.value)
-		}
-	}
-	return b.String()
 }

@@ -17,7 +17,6 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
@@ -294,10 +293,7 @@ func printAdoption(env *environment, opts adoptOptions, r *adopt.Report, code in
 	}[opts.format]
 	err := writeResult(env, opts.output, write)
 	if opts.outputs {
-		var body strings.Builder
-		_ = r.Markdown(&body, bodyLimit) // a Builder takes everything
-		err = errors.Join(err, setOutputs(env, output{"adopted", string(r.Outcome)}, output{"version", r.Release}, output{"line", r.Line},
-			output{"summary", safetext.Line(r.Reason)}, output{"body", strings.ReplaceAll(body.String(), outputFence, "(fence)")}))
+		err = errors.Join(err, setOutputs(env, withoutFences(stepOutputs(r.Outputs(bodyLimit)))...))
 	}
 	if err != nil {
 		return exitError{cmp.Or(code, conformance.ExitInfra), fmt.Errorf("write report: %w", err)}

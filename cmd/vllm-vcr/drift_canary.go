@@ -139,11 +139,11 @@ func runDriftReleases(ctx context.Context, env *environment, opts driftReleasesO
 	if err != nil {
 		return err
 	}
-	published, _, err := drift.Published(ctx, &pypi.Index{URL: opts.index, Log: env.log})
+	list, err := drift.ListReleases(ctx, &pypi.Index{URL: opts.index, Log: env.log})
 	if err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
-	rows, err := drift.Rows(matrix, published, opts.nightly)
+	rows, err := drift.Rows(matrix, list.Releases, opts.nightly)
 	if err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}

@@ -3,13 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -313,8 +311,8 @@ func printDrift(env *environment, r *drift.Report, opts *driftOptions) error {
 	_, err := fmt.Fprintf(env.stdout, "drift: %s: %s\n", r.Result.Verdict, r.Summary())
 	failed = append(failed, err)
 	if opts.report.githubOutput {
-		outputs, err := driftOutputs(r)
-		failed = append(failed, err, setOutputs(env, outputs...))
+		outputs, err := r.Outputs(bodyLimit)
+		failed = append(failed, err, setOutputs(env, withoutFences(stepOutputs(outputs))...))
 	}
 	code := r.Result.ExitCode()
 	if err := errors.Join(failed...); err != nil {
@@ -324,28 +322,4 @@ func printDrift(env *environment, r *drift.Report, opts *driftOptions) error {
 		return exitError{code, errReported}
 	}
 	return nil
-}
-
-// driftOutputs are what the next steps of a workflow get, beside the outputs of the report.
-func driftOutputs(r *drift.Report) ([]output, error) {
-	body, err := r.Issue(bodyLimit)
-	verdicts := map[drift.LayerName]drift.Verdict{}
-	changes := ""
-	for _, l := range r.Result.Layers {
-		verdicts[l.Name] = l.Verdict
-		if l.Diff != nil {
-			changes = strconv.Itoa(len(l.Diff.Changes))
-		}
-	}
-	layers, failed := json.Marshal(verdicts)
-	return []output{
-		{"drift", string(r.Result.Verdict)},
-		{"version", r.Release()},
-		{"line", r.Line.Name},
-		{"summary", r.Summary()},
-		{"layers", string(layers)},
-		{"changes", changes},
-		{"wire", drift.Fingerprint(r.Result.Profile)},
-		{"body", strings.ReplaceAll(body, outputFence, "(fence)")},
-	}, errors.Join(err, failed)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 	"github.com/vllm-vcr/conformance/internal/serve/simulator"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
 
 // environment is what a command has of the process that runs it: what it writes to, what it asks, and the flags that every
@@ -142,10 +143,26 @@ func (env *environment) openLog() error {
 }
 
 // An output is a value that a step of a GitHub workflow hands on to others.
-type output struct{ name, value string }
+type output struct{ Name, Value string }
+
+// stepOutputs are the outputs that a report has for a step.
+func stepOutputs(all []drift.StepOutput) (outputs []output) {
+	for _, o := range all {
+		outputs = append(outputs, output(o))
+	}
+	return outputs
+}
 
 // outputFence ends a value in the file that GitHub reads: a value that has it could set other outputs.
 const outputFence = "_GitHubActionsFileCommandDelimeter_"
+
+// withoutFences takes the fence out of outputs, whose values may be of others.
+func withoutFences(outputs []output) []output {
+	for i := range outputs {
+		outputs[i].Value = strings.ReplaceAll(outputs[i].Value, outputFence, "(fence)")
+	}
+	return outputs
+}
 
 // addOutputFlag adds the flag of the commands that set outputs.
 func addOutputFlag(flags *pflag.FlagSet, wanted *bool) {
@@ -159,8 +176,8 @@ func setOutputs(env *environment, outputs ...output) (err error) {
 		return errors.New("--github-output: GITHUB_OUTPUT is not set: this does not run as a step of a GitHub workflow")
 	}
 	for _, o := range outputs {
-		if strings.Contains(o.value, outputFence) {
-			return fmt.Errorf("output %s: its value has %s in it", o.name, outputFence)
+		if strings.Contains(o.Value, outputFence) {
+			return fmt.Errorf("output %s: its value has %s in it", o.Name, outputFence)
 		}
 	}
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
@@ -178,7 +195,7 @@ func setOutputs(env *environment, outputs ...output) (err error) {
 	}()
 	action := githubactions.New(githubactions.WithGetenv(func(name string) string { return env.getenv(name) }))
 	for _, o := range outputs {
-		action.SetOutput(o.name, o.value)
+		action.SetOutput(o.Name, o.Value)
 	}
 	return nil
 }

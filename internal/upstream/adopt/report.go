@@ -7,6 +7,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -173,6 +174,19 @@ func (r *Report) Markdown(w io.Writer, limit int) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// Outputs are those of a step of a GitHub workflow. The body has at most limit bytes.
+func (r *Report) Outputs(limit int) []drift.StepOutput {
+	var body strings.Builder
+	_ = r.Markdown(&body, limit) // a Builder takes everything
+	return []drift.StepOutput{
+		{Name: "adopted", Value: string(r.Outcome)},
+		{Name: "version", Value: r.Release},
+		{Name: "line", Value: r.Line},
+		{Name: "summary", Value: safetext.Line(r.Reason)},
+		{Name: "body", Value: body.String()},
+	}
 }
 
 // moreRoom is kept for headings, and for counting what is left out.

@@ -2,10 +2,12 @@ package drift
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -219,6 +221,33 @@ func (r *Report) Issue(limit int) (string, error) {
 		}
 	}
 	return b.String(), nil
+}
+
+// A StepOutput is a value that a step of a GitHub workflow hands on to others.
+type StepOutput struct{ Name, Value string }
+
+// Outputs are those of a step, next to the outputs of the report on its cases. The body has at most limit bytes.
+func (r *Report) Outputs(limit int) ([]StepOutput, error) {
+	body, err := r.Issue(limit)
+	verdicts := map[LayerName]Verdict{}
+	changes := ""
+	for _, l := range r.Result.Layers {
+		verdicts[l.Name] = l.Verdict
+		if l.Diff != nil {
+			changes = strconv.Itoa(len(l.Diff.Changes))
+		}
+	}
+	layers, _ := json.Marshal(verdicts) // texts can be encoded
+	return []StepOutput{
+		{"drift", string(r.Result.Verdict)},
+		{"version", r.Release()},
+		{"line", r.Line.Name},
+		{"summary", r.Summary()},
+		{"layers", string(layers)},
+		{"changes", changes},
+		{"wire", Fingerprint(r.Result.Profile)},
+		{"body", body},
+	}, err
 }
 
 // Markdown writes the check without the cases that ran, within a limit in bytes. It writes nothing if there is no room.

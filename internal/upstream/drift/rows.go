@@ -1,7 +1,6 @@
 package drift
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
 // A Kind says why a release is looked at.
@@ -122,23 +120,6 @@ func ParseRows(text string) ([]Row, error) {
 		}
 	}
 	return rows, nil
-}
-
-// Published returns the releases of vLLM in an index, and those of the index that they are.
-func Published(ctx context.Context, index *pypi.Index) ([]compat.Release, []pypi.Release, error) {
-	published, err := index.Releases(ctx, "vllm")
-	if err != nil {
-		return nil, nil, err
-	}
-	var releases []compat.Release
-	for _, r := range published {
-		v, err := compat.ParseVersion(r.Version)
-		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", index.Where(), err)
-		}
-		releases = append(releases, compat.Release{Version: v, Yanked: r.Yanked})
-	}
-	return releases, published, nil
 }
 
 // ToAdopt returns those of the rows that the compat matrix does not have yet, the oldest first.

@@ -48,7 +48,7 @@ func modelNotFound(name string) *apiError {
 // noModel is the error for a model that is not served. The Python frontend names the others.
 func (s *Server) noModel(name string, ofPython bool) *apiError {
 	err := modelNotFound(name)
-	if ofPython && s.sim == nil {
+	if ofPython && !s.policy.lenient {
 		err.message += " Valid aliases: " + strings.Join(s.models.base, ", ") + "."
 	}
 	return err

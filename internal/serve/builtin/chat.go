@@ -37,7 +37,8 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) *apiError {
 	if err := readJSON(r, &q); err != nil {
 		return err
 	}
-	q.cacheThreshold, q.image = s.sim.wantsThreshold(r), s.sim.wantsImage(r)
+	s.policy.headers(r, &q.params)
+	q.image = s.policy.wantsImage(r)
 	id := "chatcmpl-" + requestID(r, q.RequestID)
 	q.rank = wantedRank(r)
 	g, err := s.converse(r.Context(), &q, id)
@@ -55,7 +56,7 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) *apiError {
 		return err
 	}
 	if q.image {
-		s.sim.makeImage(r.Context())
+		s.policy.makeImage(r.Context())
 	}
 	return s.writeChat(w, g, &q, s.newEnvelope(id, "chat.completion", q.Model))
 }
@@ -76,13 +77,11 @@ func (s *Server) prepareChat(ctx context.Context, q *chatRequest) ([]uint32, *ap
 	}
 	p := &q.params
 	p.max = intOf(cmp.Or(q.MaxCompletionTokens, q.MaxTokens))
-	if s.sim != nil {
-		if err := s.sim.check(p); err != nil {
-			return nil, err
-		}
+	if err := s.policy.check(p); err != nil {
+		return nil, err
 	}
 	p.noPayload = q.Payload == "none"
-	if !absent(q.ProcessorArgs) && s.sim == nil {
+	if !absent(q.ProcessorArgs) && !s.policy.lenient {
 		return nil, badRequest("mm_processor_kwargs", "mm_processor_kwargs is not supported.")
 	}
 	if p.max != nil && *p.max < 1 {
@@ -118,13 +117,11 @@ func (s *Server) prepareChat(ctx context.Context, q *chatRequest) ([]uint32, *ap
 	if err := p.constrain(); err != nil {
 		return nil, err
 	}
-	if q.calls = len(q.Tools) > 0 && !q.choice.none; q.calls && p.constraint == nil && s.sim == nil {
+	if q.calls = len(q.Tools) > 0 && !q.choice.none; q.calls && p.constraint == nil && !s.policy.lenient {
 		p.constrainTools(q.choice, q.Tools, or(q.Parallel, true))
 	}
-	if s.sim != nil {
-		if err := s.planChat(q); err != nil {
-			return nil, err
-		}
+	if err := s.policy.planChat(q); err != nil {
+		return nil, err
 	}
 	if p.Echo {
 		last := q.Messages[max(len(q.Messages)-1, 0):]
@@ -214,7 +211,7 @@ func (s *Server) writeChat(w http.ResponseWriter, g *generation, q *chatRequest,
 	first := g.all[0]
 	answer := chatCompletion{
 		envelope: head, Usage: g.usage(), OfPrompt: s.promptLogprobs(&q.params, first), PromptIDs: idsIf(q.ReturnTokenIDs, first.prompt),
-		KV: unpacked(first.transfer), EC: unpacked(s.sim.encoded(q.images())),
+		KV: unpacked(first.transfer), EC: s.policy.encoded(q.images),
 	}
 	answer.Usage.OfAnswer.Reasoning = s.reasoningTokens(q, g.all)
 	for i, one := range g.all {
@@ -235,7 +232,7 @@ func (s *Server) writeChat(w http.ResponseWriter, g *generation, q *chatRequest,
 		for _, call := range parser.tools.calls {
 			arguments := string(call.arguments)
 			choice.Message.Calls = append(choice.Message.Calls, chatToolCall{
-				ID: s.sim.callID(chatCallPrefix, callID()), Type: "function", Function: chatFunction{call.name, &arguments},
+				ID: s.policy.callID(chatCallPrefix, callID()), Type: "function", Function: chatFunction{call.name, &arguments},
 			})
 		}
 		if or(q.IncludeReasoning, true) {
@@ -350,13 +347,13 @@ func (c *chatStream) write(ctx context.Context, one *sequence, p *piece, text st
 
 func (c *chatStream) end(ctx context.Context, one *sequence, state *chatState) {
 	if c.q.image {
-		c.s.sim.makeImage(ctx)
+		c.s.policy.makeImage(ctx)
 		c.event.Modality = "image"
 		c.send(chatDelta{Index: one.index, Delta: messageDelta{Content: []any{onePixel}}}, nil)
 		c.event.Modality = ""
 	}
 	d := chatDelta{Index: one.index, FinishReason: c.q.chatFinish(one, len(state.parser.tools.calls) > 0), StopReason: one.stop.value()}
-	if c.s.sim != nil && len(state.ids) > 0 {
+	if c.s.policy.repeatCalls && len(state.ids) > 0 {
 		call := c.call(callEvent{index: len(state.ids) - 1}, state)
 		call.Function.Arguments = new("")
 		d.Delta.Calls = []chatToolCall{call}
@@ -384,9 +381,9 @@ func (c *chatStream) parsed(one *sequence, p *piece, e callEvent) {
 func (c *chatStream) call(e callEvent, state *chatState) chatToolCall {
 	call := chatToolCall{Index: &e.index}
 	if e.name != "" {
-		state.ids = append(state.ids, c.s.sim.callID(chatCallPrefix, callID()))
+		state.ids = append(state.ids, c.s.policy.callID(chatCallPrefix, callID()))
 	}
-	if e.name != "" || c.s.sim != nil {
+	if e.name != "" || c.s.policy.repeatCalls {
 		call.ID, call.Type = state.ids[e.index], "function"
 	}
 	return call

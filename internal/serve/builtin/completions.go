@@ -2,11 +2,11 @@ package builtin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"math"
 	"net/http"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -22,20 +22,17 @@ type completionRequest struct {
 
 	promptOnly bool     // max_tokens is 0: nothing is generated
 	echo       []string // what goes before the answers to each prompt
-	plain      []string // each prompt, as the simulator repeats it
 }
 
-const (
-	defaultCompletion = 16   // max_tokens of a completion
-	maxAnswers        = 1024 // to one HTTP request
-)
+// maxAnswers is how many answers one HTTP request may have.
+const maxAnswers = 1024
 
 func (s *Server) serveCompletions(w http.ResponseWriter, r *http.Request) *apiError {
 	var q completionRequest
 	if err := readJSON(r, &q); err != nil {
 		return err
 	}
-	q.cacheThreshold = s.sim.wantsThreshold(r)
+	s.policy.headers(r, &q.params)
 	id := "cmpl-" + requestID(r, q.RequestID)
 	q.rank = wantedRank(r)
 	prompts, err := s.prepareCompletion(r.Context(), &q, id)
@@ -81,21 +78,15 @@ func (s *Server) prepareCompletion(ctx context.Context, q *completionRequest, id
 		}
 		p.logprobs = count(*n)
 	}
-	if q.MaxTokens == nil && s.sim == nil {
-		n := uint32(defaultCompletion)
-		q.MaxTokens = &n
-	}
-	p.max = intOf(q.MaxTokens)
-	if s.sim != nil {
-		if err := s.sim.check(p); err != nil {
-			return nil, err
-		}
+	p.max = intOf(cmp.Or(q.MaxTokens, s.policy.defaultTokens))
+	if err := s.policy.check(p); err != nil {
+		return nil, err
 	}
 	if err := p.check(s); err != nil {
 		return nil, err
 	}
 	switch {
-	case s.sim != nil: // which has no such members
+	case s.policy.lenient:
 	case *p.max == 0 && !p.Echo:
 		return nil, badRequest("max_tokens", "max_tokens=0 is only supported when echo=true.")
 	case q.Suffix != nil:
@@ -115,9 +106,7 @@ func (s *Server) prepareCompletion(ctx context.Context, q *completionRequest, id
 	if err != nil {
 		return nil, err
 	}
-	if s.sim != nil && s.sim.Echo {
-		p.planner = s.echoes(p, q.plain)
-	}
+	s.policy.planCompletion(q, prompts)
 	return s.tokenize(ctx, p, prompts, id)
 }
 
@@ -201,17 +190,12 @@ func (s *Server) tokenize(ctx context.Context, p *params, prompts []prompt, id s
 
 // read reads the prompts, and keeps the text of those that are to be echoed.
 func (q *completionRequest) read(s *Server) ([]prompt, *apiError) {
-	if s.sim != nil {
-		if err := checkPrompt(q.Prompt); err != nil {
-			return nil, err
-		}
+	if err := s.policy.checkPrompt(q.Prompt); err != nil {
+		return nil, err
 	}
 	prompts, ok := readPrompts(q.Prompt)
-	switch {
-	case !ok && s.sim != nil:
-		return nil, badRequest("", "prompt must be a string, an array of strings, an array of token ids, or an array of arrays of token ids")
-	case !ok:
-		return nil, badBody("prompt: want a text, a list of texts, a list of token ids, or a list of such lists")
+	if !ok {
+		return nil, badBody("prompt must be a string, an array of strings, an array of token ids, or an array of arrays of token ids")
 	}
 	for _, one := range prompts {
 		if q.Echo {
@@ -220,13 +204,6 @@ func (q *completionRequest) read(s *Server) ([]prompt, *apiError) {
 				text = s.opt.Tokenizer.Decode(one.ids)
 			}
 			q.echo = append(q.echo, text)
-		}
-		if s.sim != nil && s.sim.Echo {
-			text := one.text
-			if one.tokenized {
-				text = strings.Trim(string(toJSON(one.ids)), "[]")
-			}
-			q.plain = append(q.plain, text)
 		}
 	}
 	return prompts, nil

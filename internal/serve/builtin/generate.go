@@ -205,10 +205,8 @@ func (s *Server) generate(ctx context.Context, p *params, id string, prompts [][
 	if p.rank > len(s.balance.open) {
 		return nil, badRequest("", "engine-core error")
 	}
-	if s.sim != nil {
-		if err := s.sim.admit(cap(g.all)); err != nil {
-			return nil, err
-		}
+	if err := s.policy.admit(cap(g.all)); err != nil {
+		return nil, err
 	}
 	eager := p.Stream || len(p.Stop) > 0
 	arrival := time.Now()
@@ -235,9 +233,7 @@ func (s *Server) generate(ctx context.Context, p *params, id string, prompts [][
 				for _, q := range g.all {
 					s.balance.end(q.engine)
 				}
-				if s.sim != nil {
-					s.sim.open.Add(-int64(cap(g.all)))
-				}
+				s.policy.left(cap(g.all), "")
 				return nil, err
 			}
 			r.ID, r.ExternalID, r.Receiver, r.LoRA = q.id, external, q, lora
@@ -247,9 +243,7 @@ func (s *Server) generate(ctx context.Context, p *params, id string, prompts [][
 				r.Sampling.Seed += int64(n)
 			}
 			q.record = requestRecord{arrival: arrival, maxTokens: r.Sampling.MaxTokens, n: p.answers, prompt: len(prompt), pools: p.pooling != nil}
-			if s.sim != nil {
-				s.choose(q, r, number, n)
-			}
+			s.policy.choose(q, r, number, n)
 			requests = append(requests, r)
 		}
 	}
@@ -420,10 +414,7 @@ func (g *generation) failure() *apiError {
 // leave is called once for each answer, when it has ended.
 func (s *Server) leave(q *sequence) {
 	s.balance.end(q.engine)
-	if s.sim != nil {
-		s.sim.open.Add(-1)
-		s.sim.Plans.take(q.id)
-	}
+	s.policy.left(1, q.id)
 }
 
 // finishReason is how an answer ended.

@@ -254,7 +254,7 @@ func (s *Server) newToolBlock(name string, input []byte) toolBlock {
 	if !json.Valid(input) {
 		input = []byte("{}") // it was cut off, or has not come
 	}
-	return toolBlock{"tool_use", s.sim.callID(messageCallPrefix, "chatcmpl-tool-"+randomHex()), name, input}
+	return toolBlock{"tool_use", s.policy.callID(messageCallPrefix, "chatcmpl-tool-"+randomHex()), name, input}
 }
 
 func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) *apiError {
@@ -262,10 +262,7 @@ func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) *apiError
 	if err := readPython(r, &q); err != nil { // in the form of OpenAI, as in vLLM
 		return err
 	}
-	id := "chatcmpl-" + requestID(r, "")
-	if s.sim != nil {
-		id = "msg_" + requestID(r, "")
-	}
+	id := s.policy.messagePrefix + requestID(r, "")
 	if names := q.missing(true); names != nil {
 		return missing(names...).ofPython(names[0])
 	}
@@ -394,7 +391,7 @@ func (m *messageStream) open(kind string, block any) {
 	m.stop()
 	m.block = kind
 	m.send(messageEvent{Type: "content_block_start", Block: block})
-	if kind == "text" && m.s.sim != nil && m.index == 0 {
+	if kind == "text" && m.s.policy.pings && m.index == 0 {
 		m.event("ping", messageEvent{Type: "ping"})
 	}
 }

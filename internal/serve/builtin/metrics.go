@@ -552,10 +552,7 @@ func (m *metrics) measure(o operation) (over func()) {
 }
 
 func (s *Server) serveMetrics(w http.ResponseWriter, _ *http.Request) *apiError {
-	body := s.metrics.render()
-	if s.sim != nil {
-		body = s.metrics.appendAdapters(simulatorMetrics(body), s.opt.Group.Engines()[0].MaxLoRAs)
-	}
+	body := s.policy.metrics(s.metrics.render())
 	h := w.Header()
 	h["Content-Type"] = []string{"text/plain; version=0.0.4; charset=utf-8"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}

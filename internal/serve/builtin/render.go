@@ -37,7 +37,7 @@ func (s *Server) serveRenderMessages(w http.ResponseWriter, r *http.Request) *ap
 }
 
 func (s *Server) serveRenderResponses(w http.ResponseWriter, r *http.Request) *apiError {
-	q := responsesRequest{nested: s.sim != nil}
+	q := responsesRequest{nested: s.policy.lenient}
 	if err := readPython(r, &q); err != nil {
 		return err
 	}

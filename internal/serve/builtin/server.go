@@ -69,7 +69,8 @@ type Server struct {
 	routes      map[string]route
 	open        running
 	images      seenImages
-	sim         *simulator // nil without [Options].Simulator
+	policy      policy
+	sim         *simulator // of the policy of the simulator
 	rpc         *rpc
 	load        atomic.Int64  // requests that run
 	calls       atomic.Int64  // of utility methods
@@ -91,6 +92,7 @@ func New(opt Options) (*Server, error) {
 		opt: opt, ended: make(chan struct{}), balance: balance{open: make([]int, len(engines))},
 		maxModelLen: engines[0].MaxModelLen, metrics: newMetrics(opt.Names[0], len(engines), engines[0].MaxModelLen),
 	}
+	s.policy = vllmPolicy()
 	s.models.base, s.open.byID = opt.Names, map[string][]*sequence{}
 	var err error
 	if s.model, err = readModel(opt.Dir, opt.Tokenizer); err != nil {

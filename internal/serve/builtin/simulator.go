@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
-	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -143,6 +142,24 @@ func (s *Server) simulate(o *Simulator) {
 	for _, a := range o.Adapters {
 		s.models.adapter.put(&protocol.LoRA{Name: a.Name, Path: a.Path, ID: s.models.adapter.next()})
 	}
+	s.policy = policy{
+		lenient: true, repeatCalls: true, messagePrefix: "msg_", pings: true,
+		headers: func(r *http.Request, p *params) {
+			p.cacheThreshold = r.Header.Get("X-Cache-Threshold-Finish-Reason") == "true"
+		},
+		check: sim.check, checkIDs: sim.checkIDs, checkPrompt: checkPrompt, fits: sim.fits, planChat: s.planChat, planCompletion: s.planCompletion,
+		choose: s.choose, admit: sim.admit, left: sim.left, callID: sim.callID, wantsImage: sim.wantsImage, makeImage: sim.makeImage, encoded: sim.encoded,
+		render: func(c *chat) (string, bool, *apiError) {
+			if !s.opt.Tokenizer.IsWords() {
+				return "", false, nil
+			}
+			text, err := renderSimple(c)
+			return text, true, err
+		},
+		metrics: func(text []byte) []byte {
+			return s.metrics.appendAdapters(simulatorMetrics(text), s.opt.Group.Engines()[0].MaxLoRAs)
+		},
+	}
 	own := []route{
 		{"/query", http.MethodGet, always, s.serveQuery},
 		{"/v1/embeddings", http.MethodPost, always, s.serveStubEmbeddings},
@@ -246,6 +263,12 @@ func (m *simulator) admit(answers int) *apiError {
 	return nil
 }
 
+// left counts answers that have ended, and forgets the plan of one.
+func (m *simulator) left(answers int, id string) {
+	m.open.Add(-int64(answers))
+	m.Plans.take(id)
+}
+
 // check refuses what the simulator refuses, in its words.
 func (m *simulator) check(p *params) *apiError {
 	if !p.Stream {
@@ -262,11 +285,6 @@ func (m *simulator) check(p *params) *apiError {
 		return badRequest("", "Prefill does not support streaming")
 	}
 	return nil
-}
-
-// wantsThreshold reports whether a request asks to end as one with too little of its prompt in the cache.
-func (m *simulator) wantsThreshold(r *http.Request) bool {
-	return m != nil && r.Header.Get("X-Cache-Threshold-Finish-Reason") == "true"
 }
 
 // checkPrompt refuses a list of prompts that has none, or an empty one.
@@ -290,13 +308,13 @@ func checkPrompt(raw json.RawMessage) *apiError {
 }
 
 // fits refuses a prompt that leaves no room for what is asked for.
-func (m *simulator) fits(p *params, prompt, most int) *apiError {
+func (m *simulator) fits(p *params, prompt int) *apiError {
 	completion := or(p.max, 1)
-	if prompt+completion <= most {
+	if prompt+completion <= m.MaxModelLen {
 		return nil
 	}
 	return badRequest("", "This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the messages, %d in the completion). "+
-		"Please reduce the length of the messages or completion", most, prompt+completion, prompt, completion)
+		"Please reduce the length of the messages or completion", m.MaxModelLen, prompt+completion, prompt, completion)
 }
 
 func remoteDecode(raw json.RawMessage) bool { return remoteFlag(raw, "do_remote_decode") }
@@ -385,6 +403,20 @@ func (s *Server) planChat(q *chatRequest) (err *apiError) {
 		q.planner, err = s.callTools(q)
 	}
 	return err
+}
+
+// planCompletion makes the planner of a completion.
+func (s *Server) planCompletion(q *completionRequest, prompts []prompt) {
+	if !s.sim.Echo {
+		return
+	}
+	texts := make([]string, len(prompts))
+	for i, one := range prompts {
+		if texts[i] = one.text; one.tokenized {
+			texts[i] = strings.Trim(string(toJSON(one.ids)), "[]")
+		}
+	}
+	q.planner = s.echoes(&q.params, texts)
 }
 
 // echoes is the planner of answers that repeat texts, by the number of the prompt.
@@ -539,23 +571,24 @@ func (m *message) images() (urls []string) {
 	return urls
 }
 
-// encoded are ec_transfer_params for multimodal items, as msgpack; nil unless only the encoder runs.
-func (m *simulator) encoded(items []string) []byte {
-	if m == nil || !m.EncoderOnly || len(items) == 0 {
+// encoded are ec_transfer_params for multimodal items; nil unless only the encoder runs.
+func (m *simulator) encoded(items func() []string) any {
+	if !m.EncoderOnly {
 		return nil
 	}
-	b := pack.AppendMapHeader(nil, len(items))
-	for _, item := range items {
-		b = appendValue(pack.AppendString(b, item), map[string]any{
-			"peer_host": "DUMMY", "peer_port": float64(1234), "size_bytes": float64(2359296), "nixl_agent_metadata_b64": "TklYTA==",
-		})
+	var o object
+	for _, item := range items() {
+		o = append(o, member{item, object{{"peer_host", "DUMMY"}, {"peer_port", 1234}, {"size_bytes", 2359296}, {"nixl_agent_metadata_b64", "TklYTA=="}}})
 	}
-	return b
+	if o == nil {
+		return nil
+	}
+	return o
 }
 
 // wantsImage reports whether an image follows the answer to a request.
 func (m *simulator) wantsImage(r *http.Request) bool {
-	return m != nil && m.Omni && (r.Header.Get("X-Send-Image") == "true" || m.chance(int(m.imageRate.Load())))
+	return m.Omni && (r.Header.Get("X-Send-Image") == "true" || m.chance(int(m.imageRate.Load())))
 }
 
 // makeImage waits for as long as it takes to make an image.
@@ -577,11 +610,8 @@ func (m *simulator) makeImage(ctx context.Context) {
 // onePixel is a picture, as the part of a content.
 var onePixel = json.RawMessage(`{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="}}`)
 
-// callID is the id of a new call of a tool, otherwise where the server is no simulator.
-func (m *simulator) callID(prefix, otherwise string) string {
-	if m == nil {
-		return otherwise
-	}
+// callID is the id of a new call of a tool.
+func (m *simulator) callID(prefix, _ string) string {
 	return fmt.Sprintf("%s%010d", prefix, m.between(0, 9_999_999_999))
 }
 

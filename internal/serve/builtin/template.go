@@ -112,8 +112,8 @@ func (s *Server) render(ctx context.Context, c *chat) (string, *apiError) {
 	if len(c.Messages) == 0 {
 		return "", badRequest("", "messages cannot be empty")
 	}
-	if s.sim != nil && s.opt.Tokenizer.IsWords() {
-		return renderSimple(c)
+	if text, known, err := s.policy.render(c); known {
+		return text, err
 	}
 	template := s.model.template
 	switch {

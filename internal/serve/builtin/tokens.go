@@ -90,7 +90,8 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) *apiError
 	}
 	id := requestID(r, q.RequestID)
 	if q.Sampling != nil {
-		q.Sampling.rank, q.Sampling.cacheThreshold = wantedRank(r), s.sim.wantsThreshold(r)
+		q.Sampling.rank = wantedRank(r)
+		s.policy.headers(r, &q.Sampling.params)
 	}
 	g, err := s.fromIDs(r.Context(), &q, id)
 	if err != nil {
@@ -113,15 +114,13 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) *apiError
 	}
 	return succeed(w, &generated{
 		ID: id, Choices: []idChoice{choice}, OfPrompt: s.promptLogprobs(&q.Sampling.params, one), PromptIDs: idsIf(q.ReturnIDs, one.prompt),
-		KV: unpacked(one.transfer), EC: unpacked(s.sim.encoded(q.hashes())),
+		KV: unpacked(one.transfer), EC: s.policy.encoded(q.hashes),
 	})
 }
 
 func (s *Server) fromIDs(ctx context.Context, q *generateRequest, id string) (*generation, *apiError) {
-	if s.sim != nil {
-		if err := s.sim.checkIDs(q); err != nil {
-			return nil, err
-		}
+	if err := s.policy.checkIDs(q); err != nil {
+		return nil, err
 	}
 	switch {
 	case q.IDs == nil:
@@ -130,7 +129,7 @@ func (s *Server) fromIDs(ctx context.Context, q *generateRequest, id string) (*g
 		return nil, missing("sampling_params")
 	case len(q.IDs) == 0:
 		return nil, badRequest("token_ids", "token_ids must contain at least one token ID.")
-	case !absent(q.Features) && s.sim == nil:
+	case !absent(q.Features) && !s.policy.lenient:
 		return nil, badRequest("features", "features is not supported.")
 	}
 	p := &q.Sampling.params

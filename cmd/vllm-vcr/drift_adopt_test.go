@@ -260,7 +260,7 @@ func TestDriftAdoptRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{name: "no profile", args: []string{spoilt}, code: 3, want: "it is no wire profile"},
+		{name: "no profile", args: []string{spoilt}, code: 3, want: "it is not a wire profile"},
 		{name: "no release", args: []string{"main"}, code: 2, want: `"main" is not a version`},
 		{name: "half a release", args: []string{half}, code: 3, want: "could not be read as a whole"},
 		{name: "names what is absent", args: []string{half}, code: 3, want: "not read: class EngineCoreOutputs: there is no module vllm.v1.engine"},

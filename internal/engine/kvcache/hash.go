@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/vllm-vcr/conformance/internal/base/xxh3"
+	"github.com/zeebo/xxh3"
 )
 
 // Algorithm names how blocks are hashed, as --prefix-caching-hash-algo does.
@@ -68,7 +68,7 @@ func newHasher(o *Options) (*hasher, error) {
 }
 
 func sumXXH3(b []byte) (d digest) {
-	sum := xxh3.Sum128(b)
+	sum := xxh3.Hash128(b).Bytes()
 	copy(d[:], sum[:])
 	return d
 }

@@ -168,8 +168,9 @@ func BenchmarkAppendRequest(b *testing.B) {
 func BenchmarkNewCodec(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := CodecFor(Newest()); err != nil {
-			b.Fatal(err)
-		}
+		p, err := LoadProfile(Newest())
+		require.NoError(b, err)
+		_, err = NewCodec(p)
+		require.NoError(b, err)
 	}
 }

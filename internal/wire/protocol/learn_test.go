@@ -29,32 +29,6 @@ func TestWriteProfile(t *testing.T) {
 	}
 }
 
-// TestParseBuiltin: a text that is damaged is refused, wherever the damage is.
-func TestParseBuiltin(t *testing.T) {
-	whole, err := profileFiles.ReadFile("profiles/" + Newest() + ".json")
-	require.NoError(t, err)
-	text := strings.TrimSpace(string(whole))
-	for end := 0; end < len(text); end += 1 + end/100 {
-		if _, err := parseBuiltin(text[:end]); err == nil {
-			t.Errorf("the first %d of %d bytes are taken for a profile", end, len(text))
-		}
-		_, _ = parseBuiltin(text[:end] + "\\" + text[end:])
-	}
-	for _, test := range []struct{ text, want string }{
-		{`{"lines":"0.33"}`, "an unknown key lines"},
-		{`{"metrics":{"a":{}}}`, "the end of the metrics"},
-		{`{"line":33}`, "byte 8: want \""},
-		{`{"line":"0.33"} {}`, "the end"},
-		{`{"structs":{"A":{"fields":[{"name":"a","default":[1,{"b":"]"}],"required":1}]}}}`, "true or false"},
-		{`{"messages":{"A":{"at":"1"}}}`, "a number"},
-		{`{"enums":{"A":{"members":[{"value":"\q"}]}}}`, "a string"},
-	} {
-		if _, err := parseBuiltin(test.text); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: got %v, want %q", test.text, err, test.want)
-		}
-	}
-}
-
 // TestMetricsOfLines: every line has metrics, and a file with damaged ones is no profile.
 func TestMetricsOfLines(t *testing.T) {
 	for _, line := range Lines() {
@@ -137,7 +111,7 @@ func TestLearnAll(t *testing.T) {
 		{"cut off", "0.99.json", whole[:len(whole)/2], "0.99.json: it cannot be read as a wire profile: unexpected EOF"},
 		{"an unknown key", "0.99.json", strings.Replace(whole, `"commit"`, `"comit"`, 1), `0.99.json: it cannot be read as a wire profile: json: unknown field "comit"`},
 		{"something behind", "0.99.json", whole + "garbage", "0.99.json: it cannot be read as a wire profile: something follows it"},
-		{"no profile", "0.99.json", "{}", "0.99.json: it is no wire profile"},
+		{"no profile", "0.99.json", "{}", "0.99.json: it is not a wire profile"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			forget(t)

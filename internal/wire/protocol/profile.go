@@ -214,20 +214,16 @@ func LineOf(tag string) string {
 // or [Nightly].
 func LoadProfile(line string) (*Profile, error) {
 	name := profileOf(line)
-	if text, known := learned.text(name); known {
-		p := new(Profile)
-		if err := json.Unmarshal(text, p); err != nil {
-			return nil, fmt.Errorf("wire profile %s: %w", name, err)
+	text, known := learned.text(name)
+	if !known {
+		var err error
+		if text, err = profileFiles.ReadFile("profiles/" + name + ".json"); err != nil {
+			return nil, fmt.Errorf("no wire profile for vLLM line %q: this build knows %s and %s",
+				line, strings.Join(Lines(), ", "), Nightly)
 		}
-		return p, nil
 	}
-	text, err := profileFiles.ReadFile("profiles/" + name + ".json")
-	if err != nil {
-		return nil, fmt.Errorf("no wire profile for vLLM line %q: this build knows %s and %s",
-			line, strings.Join(Lines(), ", "), Nightly)
-	}
-	p, err := parseBuiltin(string(text))
-	if err != nil {
+	p := new(Profile)
+	if err := json.Unmarshal(text, p); err != nil {
 		return nil, fmt.Errorf("wire profile %s: %w", name, err)
 	}
 	return p, nil

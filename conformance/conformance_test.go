@@ -109,14 +109,14 @@ func groups(cases []Case, key func(Case) string) [][]Case {
 func conformLine(t *testing.T, runner *run, expected *Judge, cases []Case) {
 	var results []Result
 	if cases[0].Golden.ID == "" {
-		results = append(results, runner.runCase(t.Context(), &check.Golden{}, cases[0]))
+		results = append(results, runner.runCase(&check.Golden{}, cases[0], nil))
 	} else {
 		for _, golden := range groups(cases, func(c Case) string { return c.Golden.ID }) {
 			t.Run(golden[0].Golden.ID, func(t *testing.T) {
 				g := runner.load(t.Context(), golden[0])
 				for _, c := range golden {
 					t.Run(c.Check(), func(t *testing.T) {
-						result := expected.Apply(runner.runCase(t.Context(), g, c))
+						result := expected.Apply(runner.runCase(g, c, func() attempt { return runner.attempt(t.Context(), runner.env, g, c) }))
 						results = append(results, result)
 						settle(t, result)
 					})

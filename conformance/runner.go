@@ -79,7 +79,8 @@ type Runner struct {
 	Frontend *FrontendUnderTest
 }
 
-// run is one run of a [Runner], whose settings it has with the defaults filled in.
+// run is one run of a [Runner], whose settings it has with the defaults filled in. It is used by one goroutine, which takes the
+// results in the order of the cases; see [pool] for those that make them.
 type run struct {
 	Runner
 	env     *check.Env
@@ -96,10 +97,7 @@ type run struct {
 func (r *Runner) begin(ctx context.Context) *run {
 	started := &run{Runner: *r, gaveUp: map[string]string{}, ended: map[string]Case{}}
 	started.setDefaults()
-	started.env = &check.Env{
-		Engine: started.Engine, Address: r.Address, Logits: r.Logits, Frontend: r.Frontend, KeepAlive: r.KeepAlive, Timeouts: started.Timeouts,
-		Log: started.Log, Context: ctx, Versions: map[string]string{}, Step: r.Step,
-	}
+	started.env = started.newEnv(ctx)
 	if r.Coverage && r.Frontend != nil {
 		started.faced = map[string]*coverage.Line{}
 		started.env.Exchanged = func(line string, x check.Exchange) {
@@ -120,7 +118,15 @@ func (r *Runner) begin(ctx context.Context) *run {
 	return started
 }
 
-// Run runs the cases in order and reports on each: one whose golden cannot be
+// newEnv is what subjects of the run have in common. One is used by one goroutine.
+func (r *run) newEnv(ctx context.Context) *check.Env {
+	return &check.Env{
+		Engine: r.Engine, Address: r.Address, Logits: r.Logits, Frontend: r.Frontend, KeepAlive: r.KeepAlive, Timeouts: r.Timeouts,
+		Log: r.Log, Context: ctx, Versions: map[string]string{}, Step: r.Step,
+	}
+}
+
+// Run runs the cases and reports on each, in their order: one whose golden cannot be
 // fetched or read, or that the end of ctx came before, is an error, not a
 // silence. A Runner can run several times, also at once.
 func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
@@ -133,21 +139,26 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 	}
 	expected := NewJudge(r.Expectations, all, run.Now())
 	var results []Result
-	var g *check.Golden
-	for i, c := range cases {
-		if i == 0 || !sameGolden(c, cases[i-1]) {
-			g = run.load(ctx, c)
-			run.cover(g)
+	groups := groupCases(cases)
+	pool := run.startPool(ctx, r.workers(cases), groups)
+	for _, group := range groups {
+		g := pool.golden(group)
+		run.cover(g)
+		for i, c := range group.cases {
+			result := expected.Apply(run.runCase(g, c, func() attempt { return pool.attempt(group, g, i) }))
+			run.note(g, result)
+			if r.MaxFailures > 0 && len(run.red) >= r.MaxFailures {
+				pool.cancel() // the cases that are left are skipped
+			}
+			if r.Progress != nil {
+				r.Progress(result)
+			}
+			results = append(results, result)
 		}
-		result := expected.Apply(run.runCase(ctx, g, c))
-		run.note(g, result)
-		if r.Progress != nil {
-			r.Progress(result)
-		}
-		results = append(results, result)
+		pool.release(group)
 	}
+	pool.wait()
 	took := time.Since(start)
-	run.env.Finish()
 	report := NewReport(results, took)
 	report.Subject = r.Subject
 	report.Subject.Versions = run.env.Versions
@@ -226,7 +237,8 @@ func (r *run) withDeadline(ctx context.Context) (context.Context, context.Cancel
 		check.Infra(check.WithCode(check.CodeDeadline, fmt.Errorf("the case took longer than %v", r.Timeouts.Golden))))
 }
 
-func (r *run) runCase(ctx context.Context, g *check.Golden, c Case) Result {
+// runCase makes the result of a case from an attempt at it, which is not asked for if the case is skipped.
+func (r *run) runCase(g *check.Golden, c Case, try func() attempt) Result {
 	result := Result{Case: c, Location: g.Location}
 	skip, broken := cmp.Or(c.Skip, r.skips(c)), g.Unusable(c.Assertion)
 	if skip == "" && broken != nil && g.Blamed != "" {
@@ -239,9 +251,8 @@ func (r *run) runCase(ctx context.Context, g *check.Golden, c Case) Result {
 	if broken != nil {
 		g.Blamed = c.Check()
 	}
-	start := time.Now()
-	r.env.Case = c.Name()
-	f, err := r.assert(ctx, g, c)
+	made := try()
+	f, err := made.outcome, made.err
 	r.atStart = errors.As(err, new(check.StartError))
 	if lost := (*check.LostError)(nil); errors.As(err, &lost) && slices.Contains(r.red, lost.In) && !r.EveryCase {
 		r.gaveUp[c.Line.Name] = fmt.Sprintf("not judged: the engine was lost in %s: %s", lost.In, lost.Reason)
@@ -250,13 +261,13 @@ func (r *run) runCase(ctx context.Context, g *check.Golden, c Case) Result {
 	}
 	result.Failures, result.Asserted, result.Tokens, result.Note = f.Failures, f.Asserted, f.Tokens, f.Note
 	result.Needs = f.Needs
-	result.Duration = time.Since(start)
+	result.Duration = made.took
 	var infra check.InfraError
 	switch {
 	case len(f.Failures) > 0:
 		result.Verdict = Fail
 	case err != nil:
-		result.Verdict, result.Infra = Error, errors.As(err, &infra) || ctx.Err() != nil
+		result.Verdict, result.Infra = Error, errors.As(err, &infra) || made.interrupted
 	case f.Asserted == 0:
 		result.Verdict = Skip
 	default:
@@ -319,7 +330,7 @@ func (r *run) note(g *check.Golden, result Result) {
 }
 
 // assert makes one assertion.
-func (r *run) assert(ctx context.Context, g *check.Golden, c Case) (f check.Outcome, err error) {
+func (r *run) assert(ctx context.Context, env *check.Env, g *check.Golden, c Case) (f check.Outcome, err error) {
 	if ctx.Err() != nil {
 		return f, notRun(ctx)
 	}
@@ -336,7 +347,7 @@ func (r *run) assert(ctx context.Context, g *check.Golden, c Case) (f check.Outc
 	if at < 0 {
 		return f, fmt.Errorf("suite %s has no assertion %q", c.Suite, c.Assertion)
 	}
-	return checks[at].Run(ctx, r.env, g, c)
+	return checks[at].Run(ctx, env, g, c)
 }
 
 // load fetches and reads a case's golden.

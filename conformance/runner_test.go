@@ -13,6 +13,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -159,7 +160,7 @@ func TestCorruptGoldenWithoutIntegrity(t *testing.T) {
 func TestInterruptedRun(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	g := usualGolden(t)
-	runner := Runner{Store: g, Progress: func(r Result) {
+	runner := Runner{Store: g, Engine: Player, Progress: func(r Result) {
 		if r.Case.Assertion == Provenance {
 			cancel(errors.New("interrupted by the user"))
 		}
@@ -272,5 +273,37 @@ func TestRunTwiceAtOnce(t *testing.T) {
 	runs.Wait()
 	if runner.Timeouts != (Timeouts{}) || runner.Engine != nil || runner.Log != nil || runner.Subject.Versions != nil {
 		t.Errorf("the runs changed their runner: %+v", runner)
+	}
+}
+
+// TestGoldensAtOnce: a run that replays several goldens at a time reports what one does that replays one after the other, in the
+// same order, also where it ends early.
+func TestGoldensAtOnce(t *testing.T) {
+	matrix, mf := repository(t)
+	goldens := NewStore(StoreOptions{Dir: repoGoldens})
+	cases, err := NewPlan(matrix, mf, Selection{Lines: []string{"0.33"}, Skip: []string{"**/fidelity-prefix-*", "**/wire"}})
+	require.NoError(t, err)
+	broken := cases[len(cases)/2].Golden
+	store := storeFunc(func(ctx context.Context, g manifest.Golden) ([]byte, string, error) {
+		if g.ID == broken.ID {
+			return nil, "", errors.New("no such object")
+		}
+		return goldens.Fetch(ctx, g)
+	})
+	for _, max := range []int{0, 1} {
+		var reports [2][]string
+		for i, engine := range []Engine{Player, nil} {
+			runner := Runner{Store: store, Engine: engine, MaxFailures: max}
+			runner.Progress = func(r Result) {
+				reports[i] = append(reports[i], fmt.Sprintf("%s: %s %s", r.Case.Name(), r.Verdict, r.Note))
+			}
+			report := runner.Run(t.Context(), cases)
+			if report.Counts[Error] != 1 || len(report.Subject.Versions) == 0 {
+				t.Errorf("%d errors, versions %v, want 1 error and a version", report.Counts[Error], report.Subject.Versions)
+			}
+		}
+		if diff := cmp.Diff(reports[0], reports[1]); diff != "" {
+			t.Errorf("one after the other, and at once:\n%s", diff)
+		}
 	}
 }

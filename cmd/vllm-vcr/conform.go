@@ -23,8 +23,12 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// conformGCPercent saves a sixth of the processor time for some 20 MB of memory.
-const conformGCPercent = 400
+// A run makes much garbage that is dead at once, and keeps 20 MB. The percentage saves a sixth of the processor time, and the
+// limit keeps the process below 100 MB.
+const (
+	conformGCPercent = 400
+	conformMaxHeap   = 64 << 20
+)
 
 // conformOptions are the flags of conform.
 type conformOptions struct {
@@ -116,7 +120,8 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 
 func runConform(ctx context.Context, env *environment, opts conformOptions) error {
 	started := env.now()
-	defer env.growHeap(conformGCPercent)() // a run makes much garbage that is dead at once, and keeps little
+	defer env.growHeap(conformGCPercent)()
+	defer env.limitHeap(conformMaxHeap)()
 	if err := opts.plan.check(opts.given); err != nil {
 		return err
 	}

@@ -208,3 +208,13 @@ func (env *environment) growHeap(percent int) (restore func()) {
 	before := debug.SetGCPercent(percent)
 	return func() { debug.SetGCPercent(before) }
 }
+
+// limitHeap sets the memory from which on garbage is collected more often, in bytes, until restore is called. GOMEMLIMIT, if it is
+// given, has precedence.
+func (env *environment) limitHeap(bytes int64) (restore func()) {
+	if _, given := env.lookupEnv("GOMEMLIMIT"); given {
+		return func() {}
+	}
+	before := debug.SetMemoryLimit(bytes)
+	return func() { debug.SetMemoryLimit(before) }
+}

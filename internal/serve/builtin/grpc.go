@@ -488,6 +488,10 @@ func (r *rpc) profile(ctx context.Context, start bool, does string) (*enginepb.P
 	return &enginepb.ProfileResponse{Success: true, Message: does + " succeeded"}, nil
 }
 
+func (r *rpc) SubscribeKvEvents(*enginepb.SubscribeKvEventsRequest, grpc.ServerStreamingServer[enginepb.KvEventBatch]) error {
+	return status.Error(codes.Unimplemented, "KV cache events are not served over gRPC: subscribe to the ZeroMQ address of --kv-events-config")
+}
+
 // tokenizerFiles are what GetTokenizer sends, with all files of these endings (smg_grpc_servicer/tokenizer_bundle.py).
 var (
 	tokenizerFiles = []string{

@@ -5,6 +5,7 @@ SHELL := bash
 # Releases whose frontends `make real-frontends` tests: one per supported line.
 REAL_FRONTENDS = $(shell sed -n 's/^tag = "v\([^"]*\)".*/\1/p' compat.toml)
 FUZZTIME ?= 20s
+SOAK ?= 30m
 BENCH ?= .
 BENCHCOUNT ?= 6
 
@@ -69,6 +70,10 @@ fuzz: ## run every fuzz target for FUZZTIME (20s)
 			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x "$$package"; \
 		done; \
 	done
+
+.PHONY: soak
+soak: ## load serve for SOAK (30m) with streams at its limits, faults, and ends of the frontend
+	VLLM_VCR_SOAK=$(SOAK) go test ./cmd/vllm-vcr -run TestSoak -v -timeout 0
 
 .PHONY: bench
 bench: ## run the benchmarks matching BENCH (.) BENCHCOUNT (6) times and summarize them

@@ -72,18 +72,34 @@ func TestSimulatorPage(t *testing.T) {
 	if !found || !closed {
 		t.Fatalf("%s has no %s", page, begin)
 	}
-	var b strings.Builder
-	b.WriteString("| flag | default | here |\n|---|---|---|\n")
+	what := map[simulator.Action]string{
+		simulator.Same: "the same", simulator.Own: "the same, only with `--simulator`", simulator.Ignored: "accepted, without an effect", simulator.Refused: "refused",
+	}
+	var rows []string // what serve does, in the order of the table
+	flags := map[string][]string{}
 	for _, f := range simulator.Table {
 		name := "`" + f.Name + "`"
 		if f.Kind == "switch" {
 			name += ", `no-" + f.Name + "`"
 		}
-		what := map[simulator.Action]string{simulator.Same: "the same", simulator.Own: "the same, only with `--simulator`", simulator.Ignored: "accepted, without an effect", simulator.Refused: "refused", simulator.Renamed: ""}[f.Action]
-		if f.Here != "" && what != "" {
-			what += ": "
+		if f.Fallback != "" {
+			name += " (" + f.Fallback + ")"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s%s |\n", name, f.Fallback, what, f.Here)
+		row := what[f.Action]
+		if row == "" || f.Here == "" {
+			row += f.Here
+		} else {
+			row += ": " + f.Here
+		}
+		if flags[row] == nil {
+			rows = append(rows, row)
+		}
+		flags[row] = append(flags[row], name)
+	}
+	var b strings.Builder
+	b.WriteString("| flag (its default) | here |\n|---|---|\n")
+	for _, row := range rows {
+		fmt.Fprintf(&b, "| %s | %s |\n", strings.Join(flags[row], ", "), row)
 	}
 	if b.String() == got {
 		return

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,7 +22,8 @@ import (
 
 // constrainedAnswer is what a frontend made of an answer.
 type constrainedAnswer struct {
-	content, reason string
+	status          int
+	content, reason string // content is that of an error if status is not 200
 	calls           []toolCall
 }
 
@@ -47,8 +49,11 @@ func askConstrained(t *testing.T, url, members string, stream bool) (answer cons
 	resp, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(body))
 	require.NoError(t, err)
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("HTTP %d", resp.StatusCode)
+	if answer.status = resp.StatusCode; answer.status != http.StatusOK {
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		answer.content = string(text)
+		return answer
 	}
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 		line := strings.TrimPrefix(lines.Text(), "data: ")
@@ -97,7 +102,7 @@ const weatherTools = `"tools":[{"type":"function","function":{"name":"get_weathe
 // The binary with a tokenizer says what frontends can parse: of released ones, whole and
 // as a stream.
 func TestPlayConformsToStructuredOutputs(t *testing.T) {
-	for _, version := range []string{"0.33.0", "0.27.1"} {
+	for _, version := range testenv.FrontendVersions() {
 		t.Run(version, func(t *testing.T) {
 			model := filepath.Join(t.TempDir(), "Hermes-3") // a frontend chooses its parser of tool calls by the name
 			require.NoError(t, os.CopyFS(model, os.DirFS(testenv.ModelDir(t))))
@@ -114,6 +119,7 @@ func TestPlayConformsToStructuredOutputs(t *testing.T) {
 				t.Run("content/"+name, func(t *testing.T) { conformingContent(t, server.URL(), stream) })
 				t.Run("tools/"+name, func(t *testing.T) { conformingCalls(t, server.URL(), stream) })
 			}
+			t.Run("refused", func(t *testing.T) { refusedConstraints(t, server.URL(), version) })
 		})
 	}
 }
@@ -128,6 +134,13 @@ func conformingContent(t *testing.T, url string, stream bool) {
 		},
 		{"regex", `"structured_outputs":{"regex":"[a-c]{5} (wörld|日本)"}`, `[a-c]{5} (wörld|日本)`},
 		{"choice", `"structured_outputs":{"choice":["left","right"]}`, `left|right`},
+		{"json_object", `"response_format":{"type":"json_object"}`, `\{.*\}`},
+		{"grammar", `"structured_outputs":{"grammar":"root ::= \"x\" [0-9]+"}`, `x\d+`},
+		{
+			"structural_tag",
+			`"response_format":{"type":"structural_tag","structures":[{"begin":"<f>","schema":{"type":"integer"},"end":"</f>"}],"triggers":["<f"]}`,
+			`<f>-?\d+</f>`,
+		},
 	} {
 		for seed := range 3 {
 			got := askConstrained(t, url, fmt.Sprintf(`"seed":%d,%s`, seed, tt.members), stream)
@@ -166,5 +179,24 @@ func conformingCalls(t *testing.T, url string, stream bool) {
 		if !arguments["get_weather"].MatchString(c.Arguments) {
 			t.Errorf("named: called %+v", c)
 		}
+	}
+}
+
+// refusedConstraints: a constraint that cannot be compiled is an error of its request alone. Before 0.33 vllm-rs has the engine use
+// llguidance, which finds out too late, and has no place for the reason.
+func refusedConstraints(t *testing.T, url, version string) {
+	schema, grammar, reason := http.StatusOK, http.StatusInternalServerError, ""
+	if strings.HasPrefix(version, "0.33.") {
+		schema, grammar, reason = http.StatusBadRequest, http.StatusBadRequest, "invalid structured outputs: no text conforms to it"
+	}
+	got := askConstrained(t, url, `"structured_outputs":{"json":{"type":"integer","minimum":4,"maximum":2}}`, false)
+	if got.status != schema || !strings.Contains(got.content, reason) || schema == http.StatusOK && (got.reason != "stop" || got.content != "") {
+		t.Errorf("a schema: %+v, want HTTP %d and %q", got, schema, reason)
+	}
+	if got := askConstrained(t, url, `"structured_outputs":{"grammar":"root ::= nowhere"}`, false); got.status != grammar {
+		t.Errorf("a grammar: %+v, want HTTP %d", got, grammar)
+	}
+	if got := askConstrained(t, url, `"structured_outputs":{"regex":"ok"}`, false); got.content != "ok" {
+		t.Errorf("the next request: %+v", got)
 	}
 }

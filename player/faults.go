@@ -57,7 +57,7 @@ var faultForms = []struct {
 // nothing of it, but for a killed engine.
 type Fault struct {
 	Kind FaultKind
-	// After is a position in tokens; HasAfter says that one was given.
+	// After is a position in tokens; HasAfter is set if there is one.
 	After    int
 	HasAfter bool
 	Times    int

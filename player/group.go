@@ -86,7 +86,7 @@ func Ranks(opt Options, count int) ([]Options, error) {
 // Ready is closed when every engine has registered and sent READY.
 func (g *Group) Ready() <-chan struct{} { return g.up }
 
-// Line returns the vLLM line that the players speak.
+// Line returns the vLLM line of the players' messages.
 func (g *Group) Line() string { return g.players[0].Line() }
 
 // EngineInfo describes an engine as it has registered, or will.

@@ -17,7 +17,7 @@ type adapter struct {
 	pinned bool   // never gives its place to another one
 }
 
-// checkLoRA says why an adapter cannot be used. A real engine finds out when it computes
+// checkLoRA returns why an adapter cannot be used. A real engine finds out when it computes
 // the first step of a request, and dies of it with all others: here only those end that
 // ask for such an adapter. KV events repeat the name, so it must be a string that others
 // can read.

@@ -13,7 +13,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// Match says how a request finds its record.
+// Match is how a request finds its record.
 type Match string
 
 const (
@@ -30,7 +30,7 @@ const (
 	// or is what a frontend makes of the same id of a client. It needs a trace
 	// that was read with its extra keys.
 	MatchRequestID Match = "request-id"
-	// MatchAuto is MatchIndex for a request whose id says replay-N. For any other request it
+	// MatchAuto is MatchIndex for a request whose id has replay-N. For any other request it
 	// is MatchPrefix, then MatchExact, then MatchIndex, as far as the trace has what they need.
 	MatchAuto Match = "auto"
 )
@@ -91,7 +91,7 @@ func (f *indexed) find(r *Request, _ []bool) (index, depth int, err error) {
 	return i, len(r.PromptTokenIDs), nil
 }
 
-// auto finds a record by the number in an id that says replay-N, and else by the prompt.
+// auto finds a record by the number in an id that has replay-N, and else by the prompt.
 type auto struct {
 	byIndex  *indexed
 	byPrompt []finder // empty where the trace has neither prompts nor hashes of them

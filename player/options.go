@@ -42,7 +42,7 @@ type Options struct {
 	// Codec is that of VLLMVersion, for several players that share one; default a new one.
 	Codec *Codec
 
-	// Trace is replayed as Replay says, and registered as the recorded engine was; nil
+	// Trace is replayed by Replay, and registered as the recorded engine was; nil
 	// answers with random tokens. Source answers in place of the trace.
 	Trace  *trace.Trace
 	Replay ReplayOptions
@@ -102,18 +102,18 @@ type Codec = protocol.Codec
 // CodecFor compiles the profile of a line ("0.33"), release ("v0.33.0") or "nightly".
 func CodecFor(version string) (*Codec, error) { return protocol.CodecFor(version) }
 
-// Timing says when outputs are sent.
+// Timing is when outputs are sent.
 type Timing struct {
 	// Pace is default PaceInstant.
 	Pace Pace
-	// Latency says how long steps take, at PaceModelled and PaceAlone. It belongs to one player.
+	// Latency is how long steps take, at PaceModelled and PaceAlone. It belongs to one player.
 	Latency LatencyModel
 	// Scale divides all times that are recorded or modelled: 100 plays an hour in
 	// 36 seconds; default 1.
 	Scale float64
 }
 
-// Pace says when outputs are sent.
+// Pace is when outputs are sent.
 type Pace string
 
 const (
@@ -122,15 +122,15 @@ const (
 	// PaceRecorded sends each output when the recorded engine did, counted from
 	// the request's arrival. Requests are paced alone: a step is what is due.
 	PaceRecorded Pace = "recorded"
-	// PaceModelled lets each step take as long as [Timing].Latency says. A step
+	// PaceModelled lets each step take as long as by [Timing].Latency. A step
 	// begins when the one before it ends, so that delays do not add up.
 	PaceModelled Pace = "modelled"
-	// PaceAlone lets each request take the times that [Timing].Latency says for steps with this request alone, from when it begins to
+	// PaceAlone lets each request take the times by [Timing].Latency of steps with this request alone, from when it begins to
 	// run: no request waits for the steps of others, as in simulators that have no steps.
 	PaceAlone Pace = "alone"
 )
 
-// A LatencyModel says how long the steps of an engine take. [LatencyTimes] is one, and
+// A LatencyModel is how long the steps of an engine take. [LatencyTimes] is one, and
 // [LearnLatency] makes one of traces; what a model of one's own gets are
 // [LatencyStep], [LatencyDecode], [LatencyChunk] and [LatencyRequest].
 type (
@@ -148,19 +148,19 @@ func LearnLatency(maxNumBatchedTokens int, traces ...*trace.Trace) (LatencyModel
 	return latency.NewFit(latency.FitOptions{Budget: maxNumBatchedTokens}, traces...)
 }
 
-// Decoding says how many tokens a request gets in a step.
+// Decoding is how many tokens a request gets in a step.
 type Decoding struct {
 	// TokensPerStep is how many they are, unless the script has chunks: more than 1 as
 	// of a diffusion model; default 1.
 	TokensPerStep int
-	// SpeculativeTokens are drafted for each request and step; Acceptance says how
+	// SpeculativeTokens are drafted for each request and step; Acceptance is how
 	// many of them are accepted. Without one the latency model does, and without that
 	// none is.
 	SpeculativeTokens int
 	Acceptance        *Acceptance
 }
 
-// Acceptance says how many drafted tokens of a request are accepted.
+// Acceptance is how many drafted tokens of a request are accepted.
 type Acceptance = latency.Acceptance
 
 // NewAcceptance takes for each draft position the probability that it and all
@@ -184,7 +184,7 @@ type KVCacheOptions struct {
 	// NoPrefixCaching computes every prompt anew; otherwise the recorded engine's
 	// configuration decides.
 	NoPrefixCaching bool
-	// HashAlgorithm and HashSeed, which is PYTHONHASHSEED, say how blocks are hashed;
+	// HashAlgorithm and HashSeed, which is PYTHONHASHSEED, are for the hashes of blocks;
 	// only subscribers to KV events see the hashes. The algorithm is default sha256.
 	HashAlgorithm HashAlgorithm
 	HashSeed      string

@@ -83,7 +83,7 @@ func (p *picker) addBadWords(words [][]uint32) error {
 	return nil
 }
 
-// pick returns the token that comes after those in said: the proposed one, unless the
+// pick returns the token that comes after those of the output: the proposed one, unless the
 // request rules it out or likes another one better. Where it allows none at all, token 0
 // comes, as of a real sampler that has nothing to choose from.
 func (p *picker) pick(proposed uint32, said []uint32) uint32 {
@@ -206,7 +206,7 @@ func newRepetition(r protocol.Repetition) *repetition {
 	return &repetition{Repetition: r}
 }
 
-// found counts the last of the tokens that were said, and reports whether a pattern came as
+// found counts the last of the output tokens, and reports whether a pattern came as
 // often as it may not.
 func (r *repetition) found(said []uint32) (found bool) {
 	last := len(said) - 1

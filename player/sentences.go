@@ -99,7 +99,7 @@ func (s *Sentences) draw(r *Request) uint64 {
 	return scramble(hashText(s.seed, drawID(r.ID, r.ExternalID)))
 }
 
-// sentences are what is said. Their number is prime.
+// sentences are what answers are made of. Their number is prime.
 var sentences = []string{
 	"The train leaves the station at nine in the morning.", "A small boat crossed the lake before the rain began.",
 	"She wrote the list on a sheet of paper and put it on the table.", "The library is open until eight on weekdays.",

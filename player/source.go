@@ -65,7 +65,7 @@ type Sampling struct {
 	HasMaxTokens bool
 	MinTokens    int
 	// StopTokenIDs end the answer, as EOSTokenID does, which is -1 when no token ends
-	// it. IgnoreEOS says that the client wants tokens beyond it.
+	// it. IgnoreEOS is set if the client wants tokens beyond it.
 	StopTokenIDs []uint32
 	EOSTokenID   int64
 	IgnoreEOS    bool
@@ -117,7 +117,7 @@ type Script struct {
 // LookUp as [Script].CachedTokens counts what the player's own prefix cache has.
 const LookUp = -1
 
-// FinishReason says why an answer ends. The zero value is Unfinished; its String is the
+// FinishReason is why an answer ends. The zero value is Unfinished; its String is the
 // reason as OpenAI's API names it, such as "stop".
 type FinishReason = protocol.FinishReason
 

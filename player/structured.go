@@ -194,7 +194,7 @@ const (
 	maxHeld      = 64 << 20 // bytes
 )
 
-// languages are compiled constraints, by the hash of what a request says. They are safe
+// languages are compiled constraints, by the hash of the constraint. They are safe
 // for concurrent use.
 type languages struct {
 	mu   sync.Mutex
@@ -337,7 +337,7 @@ var (
 )
 
 // decodeConstraint reads a StructuredOutputsParams: a map whose keys are all set, or
-// only those that are not nil. guidance says that the frontend wants it compiled by
+// only those that are not nil. guidance is set if the frontend wants it compiled by
 // llguidance, not by xgrammar.
 func decodeConstraint(raw []byte) (c grammar.Constraint, guidance bool, err error) {
 	cur := pack.NewCursor(raw)

@@ -11,7 +11,7 @@ type Counts struct {
 	// Messages and Bytes are indexed by [Direction]. The tap adds to them.
 	Messages, Bytes [2]atomic.Uint64
 
-	// Engines is the engines that said HELLO. The tap adds to it.
+	// Engines is the engines that sent HELLO. The tap adds to it.
 	Engines atomic.Uint64
 	// Queued is the bytes of messages that were forwarded, or are about to be, and
 	// wait to be observed. The tap keeps it.

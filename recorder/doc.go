@@ -1,5 +1,5 @@
 // Package recorder is the tap between a vLLM frontend and its engine cores: it
-// forwards every message as it is, and writes down what was said as a trace.
+// forwards every message unchanged, and writes a trace of them.
 //
 // [Run] does all of it. [Observer] is the half that writes, without sockets: it
 // takes the messages of one engine as [Event] values, and [Derive] feeds it from a
@@ -22,7 +22,7 @@
 //     it is counted, its refusal is passed over, and the first request goes on.
 //   - An answer that cannot be read, or was too large to be looked at, costs the
 //     records of the requests it names, or may name: without it tokens would be
-//     missing and nobody could tell. They are counted as lost.
+//     missing without a sign of it. They are counted as lost.
 //   - An event stamped before its predecessor counts as simultaneous with it.
 //
 // # What is written

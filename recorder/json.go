@@ -122,7 +122,7 @@ func appendText[T string | []byte](b []byte, text T) []byte {
 	return append(b, '"')
 }
 
-// samplingWriter writes what a request's SamplingParams say beyond the defaults
+// samplingWriter writes what a request's SamplingParams have other than the defaults
 // of the line (vllm/sampling_params.py) as a JSON object.
 //
 // Only numbers, truth values and stop_token_ids are written, and under
@@ -211,7 +211,7 @@ func (w *samplingWriter) member(b []byte, open int, key string, raw []byte) []by
 	return append(appendName(b, open, key), w.value...)
 }
 
-// isContent reports whether a parameter may say what a request is about.
+// isContent reports whether a parameter may reveal what a request is about.
 func isContent(key string, raw []byte) bool {
 	cur := pack.NewCursor(raw)
 	switch cur.Kind() {

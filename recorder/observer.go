@@ -10,7 +10,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// Options say what goes into a trace.
+// Options are what goes into a trace.
 type Options struct {
 	// RecordTokens writes output_token_ids, and stop reasons in words.
 	RecordTokens bool `json:"record_tokens,omitempty"`
@@ -40,7 +40,7 @@ type Options struct {
 	Recorder string `json:"recorder_version,omitempty"`
 }
 
-// defaultBlockSize is the tokens per hashed block if nothing else is said.
+// defaultBlockSize is the tokens per hashed block without [Options].BlockSize.
 const defaultBlockSize = 16
 
 // Sinks are the outputs of an observer, which closes them.
@@ -237,7 +237,7 @@ const (
 	KVEvents
 )
 
-// A Direction is who said something.
+// A Direction is the side that sent a message.
 type Direction uint8
 
 // The directions.
@@ -252,7 +252,7 @@ type Event struct {
 	At time.Duration
 	// Rank is the engine's index.
 	Rank int
-	// Channel and Client say on which link; Client is 0 where there is one only.
+	// Channel and Client are the link; Client is 0 where there is one only.
 	Channel   Channel
 	Client    int
 	Direction Direction

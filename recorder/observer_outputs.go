@@ -10,7 +10,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// outputs takes an EngineCoreOutputs envelope: what one engine step said to one
+// outputs takes an EngineCoreOutputs envelope: what one engine step sent to one
 // client.
 func (o *Observer) outputs(ev *Event) {
 	out := &o.out
@@ -206,7 +206,7 @@ func (o *Observer) endDone(q *request, reason trace.FinishReason) {
 	o.end(q)
 }
 
-// endAborted ends a request that did not come to its end. What the engine said until the
+// endAborted ends a request that did not come to its end. What the engine sent until the
 // frontend ended it is recorded as such.
 func (o *Observer) endAborted(q *request, byFrontend bool) {
 	o.counts.Aborted.Add(1)
@@ -285,7 +285,7 @@ func (r *recordGaps) fill(gaps []gap) {
 }
 
 // lose gives up the requests that an unreadable answer names, or all that it may
-// name: their records would lack tokens and nobody could tell.
+// name: their records would lack tokens without a sign of it.
 func (o *Observer) lose(ev *Event, frame []byte) {
 	ids, ok := answeredIDs(frame)
 	lost := 0

@@ -39,7 +39,7 @@ type gap struct {
 	step                 // that brought it
 }
 
-// requestExtra is what a record says of a request beyond the common keys.
+// requestExtra is what a record has of a request beyond the common keys.
 type requestExtra struct {
 	sampling []byte // JSON object, empty if all is default
 	lora     string
@@ -209,7 +209,7 @@ func mapCount(raw []byte, key string) (int, bool) {
 }
 
 // finishedIDs remembers the last requests that ended, to tell an output that
-// comes late from one that nobody asked for.
+// comes late from one for an unknown request.
 type finishedIDs struct {
 	at   map[string]int // the place in ring
 	ring []string

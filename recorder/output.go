@@ -16,12 +16,12 @@ import (
 
 // A Destination is where an output goes once it is whole.
 type Destination struct {
-	// Path is a local path, or with Upload whatever that takes. Its suffix tells
+	// Path is a local path, or with Upload what that takes. Its suffix decides
 	// what is in the file: ".gz" is gzipped.
 	Path string
-	// Overwrite lets an existing file be replaced. It says nothing to Upload.
+	// Overwrite lets an existing file be replaced. Upload does not use it.
 	Overwrite bool
-	// Upload, if not nil, takes the finished file and says where it is then. The
+	// Upload, if not nil, takes the finished file and returns where it is then. The
 	// file waits in [os.TempDir] and is removed after a success.
 	// path is that of the file's own destination: of a further engine, its own.
 	Upload func(ctx context.Context, path, file string) (where string, err error)
@@ -123,7 +123,7 @@ func beforeSuffix(path, mark string) string {
 // Name returns the path of the bytes written so far.
 func (o *File) Name() string { return o.f.Name() }
 
-// Gzip reports whether the destination's name asks for gzip.
+// Gzip reports whether the destination's name is that of a gzip file.
 func (o *File) Gzip() bool { return trace.IsGzip(o.dest.Path) }
 
 // Write appends p. After a failure every further call returns it.

@@ -16,7 +16,7 @@ const (
 	// take longer: at least slowest bytes a microsecond are expected.
 	stuckAfter = 5 * time.Second
 	slowest    = 1
-	// recheck is how often one of several who wait looks again.
+	// recheck is how often one of several waiting goroutines looks again.
 	recheck = 20 * time.Millisecond
 	// batchBytes and batchEntries end a batch, unless a single message is larger, and
 	// keptBatches are kept for reuse when nothing waits.
@@ -183,7 +183,7 @@ func (q *queue) waitForSpace() {
 	q.free() // whoever else waits
 }
 
-// enough is how little must wait for those who wait for space.
+// enough is the bytes that may wait when waiting goroutines go on.
 func (q *queue) enough() int64 { return q.limit - q.limit/8 }
 
 func (q *queue) free() {
@@ -254,7 +254,7 @@ func (q *queue) oldest() (next batch, ok bool) {
 	return next, true
 }
 
-// done says that an entry was observed.
+// done is called when an entry was observed.
 func (q *queue) done(e *entry) {
 	n := e.bytes()
 	if m := e.more; m != nil {

@@ -491,7 +491,7 @@ func (w *linkObserver) Message(s zmq.Relayed) { w.session.tap.queue.put(w.src, s
 func (w *linkObserver) Passed() { w.session.tap.queue.signal() }
 
 // HungUp implements [zmq.Observer]. The handshake ends first, and that means nothing;
-// of the other links the first says who went.
+// of the other links the first shows which side went.
 func (w *linkObserver) HungUp() {
 	if w.src.channel == Handshake && w.src.direction == FromEngine {
 		time.AfterFunc(connectTime, w.session.warnUnready)
@@ -514,7 +514,7 @@ func (s *session) warnUnready() {
 	}
 }
 
-// what says who has hung up.
+// what names the side that has hung up.
 func (w *linkObserver) what() string {
 	who := "the engine"
 	if w.src.direction == FromFrontend {
@@ -536,9 +536,9 @@ func (w *linkObserver) Limits() (message int64, tails bool) {
 	return message, w.session.tap.cfg.Frames.Path != ""
 }
 
-// LineError is an engine of another line than the recording was asked for.
+// LineError is an engine of another line than the recording is meant for.
 type LineError struct {
-	// Want is the tag that was asked for, Got the version the engine reported.
+	// Want is the tag of the options, Got the version that the engine reported.
 	Want, Got string
 }
 
@@ -652,7 +652,7 @@ func (t *tap) join(s *session, init zmq.Message) error {
 	return nil
 }
 
-// giveUp lets another connection say HELLO with the index of an engine that has not joined.
+// giveUp lets another connection send HELLO with the index of an engine that has not joined.
 func (t *tap) giveUp(s *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -97,7 +97,7 @@ func (c Config) withDefaults() Config {
 // Summary is what a run of the tap did.
 type Summary struct {
 	Stats Stats
-	// Ranks are the engines that said HELLO, by index.
+	// Ranks are the engines that sent HELLO, by index.
 	Ranks []RankSummary
 }
 
@@ -169,7 +169,7 @@ type tap struct {
 
 	mu    sync.Mutex
 	ranks map[int]*rank
-	// joining are the engines that have said HELLO and that the frontend has not answered yet. They have no files, and
+	// joining are the engines that have sent HELLO and that the frontend has not answered yet. They have no files, and
 	// their leaving means nothing.
 	joining   map[int]*session
 	announced int                  // engines that the frontend has, 0 if it does not say
@@ -180,7 +180,7 @@ type tap struct {
 	ends      []error              // of sessions
 	over      chan struct{}        // the last session has ended
 	last      sync.Once
-	// finished is set when the recording has begun to end: who joins after that is not recorded.
+	// finished is set when the recording has begun to end: engines that join after that are not recorded.
 	finished bool
 	summary  Summary // once finished, as failure
 	failure  error

@@ -4,7 +4,7 @@
 // # The file
 //
 // A trace is UTF-8 JSON Lines. The first line that is not blank may be
-// {"meta":{…}}, which says what was captured ([Meta]); every other line is one
+// {"meta":{…}}, which is about the capture ([Meta]); every other line is one
 // finished request ([Record]), in the order the requests ended. Lines have no
 // length limit. Whether a file is gzipped follows from its name alone ([IsGzip]),
 // never by its content. A second file, the step-stats sidecar ([StepStats]),

@@ -18,7 +18,7 @@ type Error struct {
 	Column int
 	// Field is the JSON key, dotted when nested: "itl_ctx.num_running".
 	Field string
-	// Reason says what is wrong and what was expected.
+	// Reason is what is wrong and what was expected.
 	Reason string
 	// Err is the underlying error, if any: of the disk, of gzip.
 	Err error

@@ -113,7 +113,7 @@ func (d *StreamDigest) Add(index int, ids []uint32, finish FinishReason) {
 // Hex returns the digest of the streams added so far, in lower-case hex.
 func (d *StreamDigest) Hex() string { return hex.EncodeToString(d.h.Sum(nil)) }
 
-// TokensDigest returns the StreamDigest of what the subset's records said: the
+// TokensDigest returns the StreamDigest of the output of the subset's records: the
 // manifest's tokens_sha256. Records without output_token_ids are left out and
 // keep their index; an empty list of ids is a stream.
 func TokensDigest(records []Record, subset []int) string {

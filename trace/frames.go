@@ -45,7 +45,7 @@ type Message struct {
 	Frames [][]byte
 	// Elided is how many bytes were left out.
 	Elided int64
-	// Note says what happened, in words. A note has no channel, direction or
+	// Note is what happened, in words. A note has no channel, direction or
 	// frames.
 	Note string
 	// Line is the physical line, 1-based; 0 if it was not read.

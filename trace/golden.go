@@ -49,7 +49,7 @@ func (o Options) checkFile(path string) error {
 	return o.check(file, path, false)
 }
 
-// check inflates at most MaxBytes. What else is wrong with them, the reader says better.
+// check inflates at most MaxBytes. The reader has better errors for everything else.
 func (o Options) check(r io.Reader, name string, strict bool) error {
 	inflated, _ := io.Copy(io.Discard, io.LimitReader(newSource(r, true, strict), o.MaxBytes+1))
 	if inflated > o.MaxBytes {

@@ -135,7 +135,7 @@ func (l *lineReader) next() ([]byte, error) {
 // locate gives err the place of the line last returned.
 func (l *lineReader) locate(err error) error { return located(err, l.name, l.line) }
 
-// checkStart names the two usual ways a first line is not JSON at all.
+// checkStart names the two common reasons why a first line is not JSON at all.
 func (l *lineReader) checkStart(line []byte) error {
 	switch {
 	case l.line > 1:

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// Meta says what was captured. Every key is optional; nil means absent, so an
+// Meta is what was captured. Every key is optional; nil means absent, so an
 // empty string (a tap writes vllm_version "" if the engine reported none) is
 // told from a missing one.
 type Meta struct {

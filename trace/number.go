@@ -28,7 +28,7 @@ func digits(b []byte, i int, v uint64) (uint64, int) {
 }
 
 // uint consumes an integer in 0..most. A fraction, an exponent or a sign makes
-// a number no integer, whatever its value.
+// a number not an integer, whatever its value.
 func (c *cursor) uint(most uint64) (uint64, error) {
 	c.space()
 	start := c.i

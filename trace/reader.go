@@ -173,7 +173,7 @@ type Trace struct {
 	Meta Meta
 	// Records are in the order of the file, which is that of completion.
 	Records []Record
-	// Warnings says what was tolerated; always empty after a strict read.
+	// Warnings is what was tolerated; always empty after a strict read.
 	Warnings []string
 }
 

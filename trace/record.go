@@ -67,7 +67,7 @@ type Record struct {
 // client may try again, and 500 otherwise.
 type RequestError struct {
 	Code string
-	// Message is for a person. It may quote what was asked: only recorded on request.
+	// Message is for a person. It may quote the request: only recorded on request.
 	Message   string
 	Retryable bool
 }
@@ -271,7 +271,7 @@ func invalid(field, format string, args ...any) error {
 	return &Error{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-// FinishReason says why a request ended. Its values are vLLM's wire codes
+// FinishReason is why a request ended. Its values are vLLM's wire codes
 // (vllm/v1/engine: class FinishReason).
 //
 // The zero value is FinishStop, as on the wire: set FinishAbsent in a Record

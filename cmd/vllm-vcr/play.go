@@ -193,7 +193,7 @@ func reportUnmatched[F any](env *environment, unmatched []F, requests int, kind,
 	}
 }
 
-// warnOtherRelease says which release of the line the player was made from, if another one is wanted.
+// warnOtherRelease logs the release of the line that the player was made from, if another one is wanted.
 func warnOtherRelease(env *environment, wanted string) {
 	v, err := compat.ParseVersion(wanted)
 	if err != nil {
@@ -207,7 +207,7 @@ func warnOtherRelease(env *environment, wanted string) {
 // playGrace is how long play may take to end after a signal: more than its frontend gets to read the last outputs.
 const playGrace = 15 * time.Second
 
-// withinGrace runs what heeds ctx, and does not wait for it for longer than so long after the end of ctx: whatever a
+// withinGrace calls run, which ends with ctx, and waits for it at most for grace after the end of ctx: whatever a
 // player is asked for, a signal ends it.
 func withinGrace(ctx context.Context, grace time.Duration, run func() error) error {
 	ended := make(chan error, 1)
@@ -255,10 +255,10 @@ func wasReady(group *player.Group) bool {
 	}
 }
 
-// slowStart is after how long it is said that no frontend has answered, unless that is more than half of the wait.
+// slowStart is after how long a missing frontend is reported, unless that is more than half of the wait.
 const slowStart = 10 * time.Second
 
-// logFrontend says when the engines are ready, and that they are not yet after a long wait. ended ends it.
+// logFrontend prints that the engines are ready, and after a long wait that they are not yet. ended ends it.
 func logFrontend(ctx context.Context, env *environment, group *player.Group, opt *player.Options) (ended func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	wait := slowStart
@@ -315,7 +315,7 @@ func (opts *peerOptions) add(flags *pflag.FlagSet) {
 	grouped(flags, "Faults")
 }
 
-// configure puts what the flags say into the options of count engines. close ends what listens.
+// configure puts the flags into the options of count engines. closeAll closes the sockets.
 func (opts *peerOptions) configure(env *environment, opt *player.Options, count int) (closeAll func(), err error) {
 	if opt.Faults, err = player.ParseFaults(opts.faults); err != nil {
 		return nil, fmt.Errorf("--faults: %w", err)
@@ -389,7 +389,7 @@ func (opts *peerOptions) configureKVEvents(env *environment, opt *player.Options
 	return err
 }
 
-// coreOptions say what engine the player is. Their names are those of vLLM.
+// coreOptions are the flags of the engine that the player is. Their names are those of vLLM.
 type coreOptions struct {
 	opt         player.Options
 	count       int
@@ -440,7 +440,7 @@ func (opts *coreOptions) add(flags *pflag.FlagSet) {
 }
 
 // options are the player's, as far as these flags set them. learned is set if times, and
-// what is said in a step, are learned from a recording.
+// the tokens of a step, are learned from a recording.
 func (opts *coreOptions) options(flags *pflag.FlagSet, fitted bool) (opt player.Options, err error) {
 	if err := opts.check(flags); err != nil {
 		return opt, err
@@ -530,7 +530,7 @@ const (
 	maxNumbers = 1 << 20 // of an embedding or a classification
 )
 
-// speculativeConfig is vLLM's speculative_config, as far as it says what comes out.
+// speculativeConfig is the part of vLLM's speculative_config that decides about the output.
 type speculativeConfig struct {
 	Drafts int       `json:"num_speculative_tokens"`
 	Rates  []float64 `json:"synthetic_acceptance_rates"`
@@ -561,7 +561,7 @@ func readSpeculation(text string) (config speculativeConfig, err error) {
 	return config, err
 }
 
-// speculation is what --speculative-config says.
+// speculation reads --speculative-config.
 func speculation(text string) (drafts int, acceptance *latency.Acceptance, err error) {
 	config, err := readSpeculation(text)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// sourceOptions say what the player answers with.
+// sourceOptions are the flags of the player's answers.
 type sourceOptions struct {
 	mode      string
 	recording string
@@ -106,7 +106,7 @@ func (opts *sourceOptions) check(flags *pflag.FlagSet, timed bool) error {
 
 // found is what knows how requests find their answers; nil where there is nothing to find.
 type found interface {
-	// Text is a line about it, empty if nothing was asked.
+	// Text is a line about it, empty without requests.
 	Text() string
 	// Result puts it into the JSON of play.
 	Result(*playedJSON)
@@ -136,7 +136,7 @@ func (f datasetAnswers) Text() string {
 	return ""
 }
 
-// source puts what is said into the options.
+// source puts the source of answers into the options.
 func (opts *sourceOptions) source(ctx context.Context, env *environment, opt *player.Options) (found, error) {
 	opt.Seed, opt.Vocab = opts.seed, opts.vocab
 	tok, err := opts.loadTokenizer(opt)
@@ -362,7 +362,7 @@ func (opts *sourceOptions) fromDataset(ctx context.Context, env *environment, op
 	return datasetAnswers{source}, nil
 }
 
-// timingOptions say how long the player's steps take.
+// timingOptions are the flags of the times of the player's steps.
 type timingOptions struct {
 	pace   string
 	traces []string

@@ -221,7 +221,7 @@ func fileComesUp(ctx context.Context, path string, log *slog.Logger) <-chan stru
 	return there
 }
 
-// logFinished says that the recording has ended before the tap, and how.
+// logFinished logs that the recording has ended before the tap, and how.
 func logFinished(env *environment, summary recorder.Summary, err error) {
 	if err == nil && len(summary.Ranks) == 0 {
 		err = errors.New("no engine has connected: nothing was recorded")

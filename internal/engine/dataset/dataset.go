@@ -113,7 +113,7 @@ func (s *Set) seen() string {
 		s.Keys[:min(len(s.Keys), 20)], promptKeys, completionKeys, messageKeys)
 }
 
-// errGzip is for a file that is compressed whatever its name says.
+// errGzip is for a file that is compressed, also without the name for it.
 var errGzip = errors.New("compressed by gzip: inflate it first")
 
 // Add takes in a row of the file, an object.

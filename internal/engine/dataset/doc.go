@@ -1,4 +1,4 @@
-// Package dataset answers requests with the completions of a dataset: rows of a prompt and what a model said to it, in
+// Package dataset answers requests with the completions of a dataset: rows of a prompt and a model's answer, in
 // JSON Lines, JSON, CSV, Parquet or SQLite. A Hugging Face tokenizer.json turns them into tokens, so that a real
 // frontend before the player shows the completion's text, byte for byte.
 //
@@ -25,7 +25,7 @@
 //   - whose prompt is its last message of a chat. Messages are what stands between added tokens, with or without a first
 //     line that names the role: so ChatML, Llama 3, DeepSeek and Mistral write a conversation. Where several rows end in
 //     the same message, that whose earlier messages are all in the request goes first,
-//   - whose prompt begins with the same tokens, if that is asked for.
+//   - whose prompt begins with the same tokens, if the options have it.
 //
 // A row answers one request before it answers another; when all that match have, they answer again.
 //

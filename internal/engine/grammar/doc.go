@@ -15,7 +15,7 @@
 // rule. The length of the shortest text of each node is computed first. A text is
 // then drawn from the root: a choice that makes it longer than the shortest is
 // paid from a budget of so many bytes, and without it the shortest is
-// taken, so that every walk ends. What a graph cannot say (not, oneOf, unique
+// taken, so that every walk ends. What a graph cannot express (not, oneOf, unique
 // items, word boundaries) is looked at afterwards, and drawn again when it does
 // not hold.
 package grammar

@@ -414,7 +414,7 @@ func (g *ebnf) take(text string) bool {
 	return true
 }
 
-// space skips white space and comments, and the ends of lines if asked.
+// space skips white space and comments, and the ends of lines if lines is set.
 func (g *ebnf) space(lines bool) {
 	for g.at < len(g.text) {
 		switch c := g.text[g.at]; {

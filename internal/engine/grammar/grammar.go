@@ -19,12 +19,12 @@ const (
 	StructuralTag                 // Text is a JSON description of tags
 )
 
-// Constraint is what a request asks its output to conform to.
+// Constraint is what the output of a request has to conform to.
 type Constraint struct {
 	Kind    Kind
 	Text    string
 	Choices []string
-	// Empty lets a rule of a grammar have nothing to say, as llguidance does. xgrammar
+	// Empty lets a rule of a grammar be empty, as llguidance does. xgrammar
 	// wants "" or () there.
 	Empty bool
 }
@@ -116,7 +116,7 @@ func compileChoice(w *Work, choices []string) (*node, error) {
 
 // Text writes a text. It may be about size bytes longer than the shortest one.
 // After limit bytes it is cut off, and not whole: a request that has no tokens
-// left gets no further either. The error says that none was found that conforms, or
+// left gets no further either. It is an error that no text was found that conforms, or
 // that w has no steps left.
 func (l *Language) Text(w *Work, seed uint64, size, limit int) (text string, whole bool, err error) {
 	w.known = l.patterns

@@ -1,12 +1,12 @@
 // Package kvcache keeps the blocks of an engine's KV cache as vLLM does for a model
-// with one group of full attention: who holds which block, which blocks a new
+// with one group of full attention: which sequence holds which block, which blocks a new
 // prompt finds, which are forgotten for new ones, and what a publisher of KV events
 // tells of it.
 //
 // The tokens of a [Sequence] are cut into blocks. A full block has a hash that
 // covers its tokens, the block before it, and what else decides about its content
 // ([Extra]); blocks of generated tokens have one as soon as they are full. A block
-// that nobody holds stays in the free queue with its hash, and is found there, until
+// that no sequence holds stays in the free queue with its hash, and is found there, until
 // its turn to be used anew comes.
 //
 //	pool, err := kvcache.New(kvcache.Options{Blocks: 1000, BlockSize: 16, Caching: true})

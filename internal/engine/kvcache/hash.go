@@ -138,7 +138,7 @@ type Key struct {
 	Offset int
 }
 
-// KeyKind says what a [Key] is of.
+// KeyKind is the kind of a [Key].
 type KeyKind uint8
 
 const (

@@ -2,7 +2,7 @@ package kvcache
 
 // Sequence is the cache's side of one request. It belongs to one pool.
 type Sequence struct {
-	// Tokens are those of the prompt and what was said since; the owner only appends.
+	// Tokens are those of the prompt and of the output; the owner only appends.
 	Tokens []uint32
 	// Extra is what else decides about the content of the blocks. It is set before
 	// the first call with this sequence.
@@ -27,7 +27,7 @@ type Sequence struct {
 // Extra is what the content of KV blocks depends on, other than the tokens.
 type Extra struct {
 	LoRA LoRA
-	// Salt keeps those who do not know it out of the blocks; empty for none.
+	// Salt keeps requests without it out of the blocks; empty for none.
 	Salt string
 	// Features are images and the like, in order of their positions.
 	Features []Feature
@@ -45,7 +45,7 @@ type Feature struct {
 	Offset, Length int    // the placeholder tokens it stands for
 }
 
-// NewSequence returns the sequence of a request that has said nothing yet.
+// NewSequence returns the sequence of a request without output.
 func NewSequence(prompt []uint32) *Sequence {
 	return &Sequence{Tokens: prompt, Known: -1, prompt: len(prompt)}
 }
@@ -272,7 +272,7 @@ func (p *Pool) remove(id int32) {
 // Event is a [BlockStored], [BlockRemoved] or [AllBlocksCleared].
 type Event interface{ isEvent() }
 
-// BlockStored says that consecutive blocks of one sequence entered the cache.
+// BlockStored is the event of consecutive blocks of one sequence that entered the cache.
 type BlockStored struct {
 	// Hashes of the blocks: 32 bytes each, or 16 of the xxhash algorithms.
 	Hashes [][]byte
@@ -290,13 +290,13 @@ type BlockStored struct {
 	Keys [][]Key
 }
 
-// BlockRemoved says that a block left the cache. Another with the same hash may
+// BlockRemoved is the event of a block that left the cache. Another with the same hash may
 // still be in it.
 type BlockRemoved struct {
 	Hash []byte
 }
 
-// AllBlocksCleared says that the cache was reset.
+// AllBlocksCleared is the event of a reset of the cache.
 type AllBlocksCleared struct{}
 
 func (BlockStored) isEvent()      {}

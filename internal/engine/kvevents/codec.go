@@ -12,7 +12,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
-// What this engine says of every block: it has one group of full attention, and the
+// What is the same for every block: the engine has one group of full attention, and the
 // cache is where the model is.
 const (
 	mediumGPU = "GPU"
@@ -49,7 +49,7 @@ type event struct {
 
 const sessionID = "session_id"
 
-// values says how the fields are written that an engine gives a value. The others of a
+// values writes the fields that an engine gives a value. The others of a
 // line are absent from a map and nil in an array.
 var values = map[string]map[string]func(c *codec, b []byte, e *event) []byte{
 	"BlockStored": {
@@ -267,7 +267,7 @@ const (
 )
 
 // partNames are the names that the profiles have for the frames. The identity of the
-// asker is no frame of its own here: it says which connection is meant.
+// asker is not a frame of its own here, but the connection.
 var partNames = map[string]part{
 	"empty": partEmpty, "topic": partTopic, "seq": partSeq, "payload": partPayload, "buf": partPayload, "END_SEQ": partEnd,
 }
@@ -301,7 +301,7 @@ func partsOf(p *protocol.Profile, name string) ([]part, error) {
 // seqSize is how many bytes the number of a batch has, big-endian.
 const seqSize = 8
 
-// A batch is a number and, behind it, what was said under it.
+// A batch is a number and the events that were published with it.
 type batch []byte
 
 // message arranges the parts of a batch, which it shares. The end has none.

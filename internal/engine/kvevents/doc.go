@@ -1,6 +1,6 @@
 // Package kvevents publishes what happens in an engine's prefix cache as vLLM does: a
-// PUB socket that says one batch for each step that changed the cache, numbered from 0,
-// and a ROUTER that says earlier batches again to those who missed some.
+// PUB socket that sends one batch for each step that changed the cache, numbered from 0,
+// and a ROUTER that sends earlier batches again to subscribers that missed some.
 //
 //	pub, err := kvevents.New(profile, kvevents.Options{Endpoint: "tcp://*:5557"})
 //	ready.KVEvents = pub.Config()

@@ -25,7 +25,7 @@ const (
 	DefaultMaxQueueSize = 100_000
 )
 
-// Options says where and how KV events are published. It is vLLM's KVEventsConfig; what
+// Options has where and how KV events are published. It is vLLM's KVEventsConfig; what
 // is left zero has the default there.
 type Options struct {
 	// Endpoint is where subscribers find the events. It is bound if it has a * or ::, is
@@ -34,7 +34,7 @@ type Options struct {
 	// ReplayEndpoint is where subscribers ask for what they missed; it is always bound.
 	// Empty for none.
 	ReplayEndpoint string
-	// BufferSteps is how many batches can be asked for again.
+	// BufferSteps is how many batches are kept to be sent again.
 	BufferSteps int
 	// HWM is how many batches may wait for one subscriber before it misses some.
 	HWM int
@@ -51,7 +51,7 @@ type Options struct {
 	Digests bool
 	// Linger is how long Close lets subscribers take what waits for them. vLLM's drops it.
 	Linger time.Duration
-	// Log gets who subscribes and what is wrong with a peer; nil logs nothing.
+	// Log gets subscriptions and errors of peers; nil logs nothing.
 	Log *slog.Logger
 }
 
@@ -196,7 +196,7 @@ func (p *Publisher) Config() *protocol.KVEventsConfig {
 // Dropped is how many batches slow subscribers missed, counted for each.
 func (p *Publisher) Dropped() uint64 { return p.pub.Dropped() }
 
-// Publish says the events of one step, if there are any, at ts seconds since 1970. It
+// Publish sends the events of one step, if there are any, at ts seconds since 1970. It
 // reads the events and does not keep them. The error is [net.ErrClosed] after Close.
 func (p *Publisher) Publish(ts float64, events []kvcache.Event) error {
 	if len(events) == 0 {
@@ -218,7 +218,7 @@ func (p *Publisher) Publish(ts float64, events []kvcache.Event) error {
 	return p.pub.Send(message(p.frames, p.topic, b))
 }
 
-// Close ends both sockets. The error says who did not take everything within
+// Close ends both sockets. The error names the subscribers that did not take everything within
 // [Options.Linger].
 func (p *Publisher) Close() error {
 	err := p.pub.Close()
@@ -269,7 +269,7 @@ func nodeIP() string {
 	return host
 }
 
-// A history keeps the last batches, for those who missed some.
+// A history keeps the last batches, for subscribers that missed some.
 type history struct {
 	mu      sync.Mutex
 	batches []batch // a ring once it is full
@@ -301,7 +301,7 @@ func (h *history) since(start uint64) []batch {
 	return found
 }
 
-// A replay answers who asks for batches again, each in a goroutine of its own.
+// A replay sends batches again, to each client in a goroutine of its own.
 type replay struct {
 	gate    *zmq.Gate
 	history *history

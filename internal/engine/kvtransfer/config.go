@@ -29,13 +29,13 @@ type Config struct {
 	// data-parallel rank adds its index to the port.
 	Host string
 	Port int
-	// FailurePolicy says what becomes of a request whose KV cache does not come;
+	// FailurePolicy is what becomes of a request whose KV cache does not come;
 	// default FailOnLoadFailure, as in a real engine.
 	FailurePolicy FailurePolicy
 	// Lease is how long a KV cache is kept for one that does not ask for it; default
 	// 30 seconds.
 	Lease time.Duration
-	// Peers are the addresses that the side channel asks and answers; nil are [DefaultPeers].
+	// Peers are the addresses that the side channel calls and answers; nil are [DefaultPeers].
 	Peers []netip.Prefix
 	// DataPlane moves the KV caches. Without one they count as moved when the time of
 	// the latency model has passed, whether or not anybody has computed them.
@@ -120,7 +120,7 @@ type vllmConfig struct {
 	FailurePolicy FailurePolicy  `json:"kv_load_failure_policy"`
 	Extra         map[string]any `json:"kv_connector_extra_config"`
 
-	// What says how the bytes move, which they do not here.
+	// How the bytes move, which they do not here.
 	BufferDevice any `json:"kv_buffer_device"`
 	BufferSize   any `json:"kv_buffer_size"`
 	Rank         any `json:"kv_rank"`

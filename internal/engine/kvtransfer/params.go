@@ -115,7 +115,7 @@ type Offer struct {
 	Blocks []int // their ids
 	// Computed is how many tokens are computed.
 	Computed int
-	// Cached are the tokens of the prompt that did not have to be computed, -1 if another output has said so.
+	// Cached are the tokens of the prompt that did not have to be computed, -1 if another output had them.
 	Cached int
 	// The sizes of the engine's groups; less than 1 counts as 1.
 	TensorParallel, DecodeContextParallel, PipelineParallel int

@@ -21,7 +21,7 @@ import (
 // SideChannel is a [DataPlane] between players in one process or several: it moves
 // nothing, but a KV cache that nobody has computed, or that is kept no longer, does not
 // come, and one that was pulled is let go at once. It speaks HTTP, and not what the
-// agents of NIXL speak with each other.
+// agents of NIXL send messages to each other.
 //
 // The address of a KV cache comes with a request, so every client can name addresses that a player asks. What
 // keeps that from being a way into its network: it asks peers alone, with one path; it follows no redirects; and nothing
@@ -170,7 +170,7 @@ func (s *SideChannel) take(key offerKey) (taken func()) {
 	return taken
 }
 
-// Pull asks where the KV cache is kept, which lets it go.
+// Pull calls the engine that keeps the KV cache, which lets it go.
 func (s *SideChannel) Pull(ctx context.Context, cache Cache) error {
 	body, err := json.Marshal(offerKey{cache.EngineID, cache.RequestID})
 	if err != nil {
@@ -220,7 +220,7 @@ func unanswered(err error) error {
 // Release lets it go without pulling.
 func (s *SideChannel) Release(ctx context.Context, cache Cache) error { return s.Pull(ctx, cache) }
 
-// ServeHTTP answers who asks for a KV cache.
+// ServeHTTP answers calls for a KV cache.
 func (s *SideChannel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.check(r.RemoteAddr) != nil {
 		http.Error(w, "you are not among the peers of this engine: its --kv-transfer-peers says who they are", http.StatusForbidden)

@@ -11,7 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// FitOptions says how recordings are read.
+// FitOptions are how recordings are read.
 type FitOptions struct {
 	// Budget is the captured engine's max_num_batched_tokens; 0 is 8192. Prompts
 	// were cut at it.
@@ -157,7 +157,7 @@ func (f *Fit) Noise() (spread, uncertain float64) {
 // and 0 without speculation.
 func (f *Fit) Drafts() int { return f.drafts }
 
-// Block is the tokens of the blocks that the recordings' requests always said whole,
+// Block is the tokens of the blocks in which the recordings' requests got their output,
 // as those of a diffusion model; 0 if they did not.
 func (f *Fit) Block() int { return f.block }
 
@@ -170,7 +170,7 @@ func (f *Fit) OutputTokens(r *Request) int {
 	return max(1, int(math.Round(quantile(f.lengths, r.uniform(drawLength, 0)))))
 }
 
-// Notes says what of the recordings was left out, and why, one sentence each.
+// Notes are what was left out of the recordings, and why, one sentence each.
 func (f *Fit) Notes() []string { return f.notes }
 
 // Transfer implements [Model].
@@ -201,7 +201,7 @@ func (f *Fit) large(s *Step) {
 
 func (f *Fit) churn() bool { return f.now-f.lastLarge <= churnWindow }
 
-// say sets what each decode says, where the recordings had more than one token in a step.
+// say sets the tokens of each decode, where the recordings had more than one token in a step.
 func (f *Fit) say(s *Step) {
 	if f.drafts == 0 && f.block == 0 || f.donors.empty() {
 		return
@@ -376,7 +376,7 @@ func base(gaps []gap) (float64, bool) {
 	return clean[len(clean)/2], true
 }
 
-// observe returns what the marked gaps of one record say of chunks. The gap shows the
+// observe returns what the marked gaps of one record show of chunks. The gap shows the
 // last chunk of its prompt only: what is left of it by budgets.
 func observe(gaps []gap, budget int) []observation {
 	usual, ok := base(gaps)

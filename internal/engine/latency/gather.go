@@ -256,14 +256,14 @@ type gap struct {
 	prefill, running int
 }
 
-// A sample is a step as a request saw it: how long, and what it said.
+// A sample is a step as a request saw it: how long, and how many tokens it got.
 type sample struct {
 	ms     float64
 	tokens int
 }
 
 // A donor is a recorded request whose steps another may take over, sorted by time. It is
-// picked as often as it has said tokens.
+// picked as often as it has tokens.
 type donor struct {
 	steps  []sample
 	weight float64
@@ -312,7 +312,7 @@ func newDonor(gaps []gap, marked bool) (donor, bool) {
 }
 
 // draw is a step of the donor: its time between two that were recorded, and what the
-// nearer of these said.
+// nearer of these had.
 func (d *donor) draw(u float64) sample {
 	position := u * float64(len(d.steps)-1)
 	i := int(position)
@@ -478,7 +478,7 @@ func (s *sizes) add(tokens []uint32, gaps int) {
 	}
 }
 
-// block is the size of the blocks that are always said whole, but for a request's
+// block is the size of the blocks that always come whole, but for a request's
 // last: those of a diffusion model. It is 0 if sizes vary.
 func (s *sizes) block() int {
 	if s.most > 1 && len(s.inner) == 1 && s.inner[s.most] > 1 {
@@ -487,7 +487,7 @@ func (s *sizes) block() int {
 	return 0
 }
 
-// drafts is the most tokens that were said in a step beyond the first, and 0 for
+// drafts is the maximum of tokens that came in a step beyond the first, and 0 for
 // blocks.
 func (s *sizes) drafts() int {
 	if s.block() != 0 {

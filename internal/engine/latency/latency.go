@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Model says how long an engine takes. A model is not safe for concurrent use.
+// Model is how long the steps of an engine take. A model is not safe for concurrent use.
 type Model interface {
 	// Duration is how long the step occupies the engine, at least 0. What its
-	// prompts say first has been computed when the step ends. It may set the
+	// first tokens of its prompts have been computed when the step ends. It may set the
 	// Tokens of the step's decodes.
 	Duration(*Step) time.Duration
 	// Transfer is how long the KV blocks of a prompt take to arrive from the
@@ -31,10 +31,10 @@ type Step struct {
 	Chunks       []Chunk
 }
 
-// A Decode is a request that says something in a step.
+// A Decode is a request that gets output in a step.
 type Decode struct {
 	Request *Request
-	// Context is the tokens before it: the prompt and what was said.
+	// Context is the tokens before it: the prompt and the output.
 	Context int
 	// Tokens is how many are scheduled, 1 and the drafts. A model that decides how
 	// many are said replaces it by that, at least 1 and never more.
@@ -50,7 +50,7 @@ type Chunk struct {
 	Last bool
 }
 
-// A Request is what a model knows of one request. Only one model may be asked about it.
+// A Request is what a model knows of one request. Only one model may use it.
 type Request struct {
 	// Prompt is the prompt's tokens, Cached how many of them were found computed.
 	// Both may be set later, but before the first chunk.
@@ -89,7 +89,7 @@ func promptBucket(tokens int) int {
 }
 
 // concurrencyBucket returns the bucket of so many running requests. None counts
-// as one: who asks is running.
+// as one: the request itself is running.
 func concurrencyBucket(running int) int {
 	b := 0
 	for i, edge := range concurrencyEdges {
@@ -149,7 +149,7 @@ func (r *Request) normal(p purpose, position int) float64 {
 	return math.Sqrt(-2*math.Log(u1)) * math.Cos(2*math.Pi*u2)
 }
 
-// Acceptance says how many drafted tokens of a request are accepted.
+// Acceptance is how many drafted tokens of a request are accepted.
 type Acceptance struct {
 	rates []float64
 }
@@ -173,7 +173,7 @@ func NewAcceptance(rates ...float64) (*Acceptance, error) {
 	return &Acceptance{rates: rates}, nil
 }
 
-// AcceptanceOfLength spreads a mean number of tokens said in a step, 1 to drafts+1,
+// AcceptanceOfLength spreads a mean number of tokens in a step, 1 to drafts+1,
 // over the positions with the least variance, as vLLM's synthetic_acceptance_length.
 func AcceptanceOfLength(length float64, drafts int) (*Acceptance, error) {
 	if drafts < 1 {

@@ -22,7 +22,7 @@ const (
 	// steadiest is the least that the speed of a machine changes, as a part, from one recording to the next, and unknownNoise
 	// what is assumed of a recording with too few steps to tell.
 	steadiest, unknownNoise = 0.02, 0.25
-	// unlikely is from how many times the time of more requests on a level is told to people.
+	// unlikely is from how many times the time of more requests on a level is reported.
 	unlikely = 1.2
 )
 

@@ -34,7 +34,7 @@ type spoken struct {
 // differ by the rounding of sums only.
 const together = 1e-3
 
-// stepsOf finds the steps of an engine in what one recording says about its requests. All
+// stepsOf finds the steps of an engine in one recording of its requests. All
 // outputs of a step have one time. A step took as long as a gap that began with the
 // step before; a step in which no such gap closes may not be the next one, and is left
 // out. So is one in which a request spoke twice: its messages were held up.
@@ -93,7 +93,7 @@ func spokenOf(records []trace.Record) []spoken {
 	return all
 }
 
-// stepOf is the step that said these outputs, after one that ended at last. The records
+// stepOf is the step of these outputs, after one that ended at last. The records
 // whose first token came are in the order of the file.
 func stepOf(outputs []spoken, last float64) (s step, firsts []int) {
 	whole, seen := false, make(map[int]bool, len(outputs))

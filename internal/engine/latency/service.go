@@ -32,7 +32,7 @@ const (
 
 // service is what an engine without other work takes from a request to its first
 // token: floor, or a + b·u + c·u² for u computed tokens, if that is more. A trace
-// that makes no curve is asked cell by cell.
+// without a curve is used cell by cell.
 type service struct {
 	curve          bool
 	a, b, c, floor float64

@@ -1,5 +1,5 @@
 // Package scheduler decides what an engine computes in each step, as vLLM's does
-// (vllm/v1/core/sched/scheduler.py): who is in the batch, and how many tokens of
+// (vllm/v1/core/sched/scheduler.py): which requests are in the batch, and how many tokens of
 // whom fit into the step.
 //
 // What runs is served first, in the order in which it was admitted, so decodes

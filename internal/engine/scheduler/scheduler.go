@@ -30,12 +30,12 @@ type Options struct {
 	// Watermark is how many blocks of the KV cache stay free when a request is
 	// admitted beside others.
 	Watermark int
-	// Caching says that the pool looks prompts up, and counts them.
+	// Caching is set if the pool looks prompts up, and counts them.
 	Caching bool
 	Pool    *kvcache.Pool
 }
 
-// Pause says what a paused scheduler does (vllm/v1/core/sched/interface.py PauseState).
+// Pause is what a paused scheduler does (vllm/v1/core/sched/interface.py PauseState).
 type Pause uint8
 
 // The states of a scheduler.
@@ -247,7 +247,7 @@ func (s *Scheduler[T]) schedule(r *Request[T], n int) {
 	s.step.Scheduled = append(s.step.Scheduled, r)
 }
 
-// victim is who leaves the batch when the KV cache is full.
+// victim is the request that leaves the batch when the KV cache is full.
 func (s *Scheduler[T]) victim() *Request[T] {
 	if !s.opt.Priority {
 		return s.running[len(s.running)-1]
@@ -290,7 +290,7 @@ func (s *Scheduler[T]) pushOut(r *Request[T]) {
 }
 
 // PreemptAll pushes everything out of the batch, the last one admitted first, so
-// that it comes back in the same order. It returns who that was.
+// that it comes back in the same order. It returns them.
 func (s *Scheduler[T]) PreemptAll() []*Request[T] {
 	s.sweep()
 	out := slices.Clone(s.running)
@@ -308,7 +308,7 @@ func (s *Scheduler[T]) PreemptAll() []*Request[T] {
 type Request[T any] struct {
 	// ID decides between requests that are otherwise alike.
 	ID string
-	// Seq holds the tokens of the prompt and of what was said, and the blocks.
+	// Seq has the tokens of the prompt and of the output, and the blocks.
 	Seq *kvcache.Sequence
 	// Owner is the request as the engine knows it.
 	Owner T
@@ -323,7 +323,7 @@ type Request[T any] struct {
 	// Drafts is the number of tokens that were guessed for the next step, which
 	// computes them beside the last one said.
 	Drafts int
-	// Remote says that the KV cache of the prompt is to be pulled from elsewhere
+	// Remote is set if the KV cache of the prompt is to be pulled from elsewhere
 	// ([Step].Pulls).
 	Remote bool
 
@@ -489,7 +489,7 @@ func (s *Scheduler[T]) pull(r *Request[T], cached int) bool {
 	return true
 }
 
-// Pulled says that the KV cache of a request has come, or, with failed, that it has
+// Pulled is called when the KV cache of a request has come, or, with failed, when it has
 // not: its prompt is then computed here.
 func (s *Scheduler[T]) Pulled(r *Request[T], failed bool) {
 	if r.state != pulling {

@@ -1,4 +1,4 @@
-// Package tokenizer turns text into token ids and back as a Hugging Face tokenizer.json says: byte-level BPE, the kind of
+// Package tokenizer turns text into token ids and back by a Hugging Face tokenizer.json: byte-level BPE, the kind of
 // Qwen, Llama 3, GPT-2, DeepSeek and most others, with added tokens, Unicode normalisation and the patterns that split
 // a text before it is encoded.
 //

@@ -155,7 +155,7 @@ func (e *encoding) goesOn(n int) bool {
 	return e.err == nil
 }
 
-// EncodeOutput returns ids that decode to exactly this text, as a model may say it: nothing is normalised or put before
+// EncodeOutput returns ids that decode to exactly this text, as a model's output may: nothing is normalised or put before
 // it, and special tokens, which a frontend does not show, are spelt out. ok is false where the vocabulary cannot spell
 // it.
 func (t *Tokenizer) EncodeOutput(text string) (ids []uint32, ok bool) {

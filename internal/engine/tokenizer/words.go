@@ -77,7 +77,7 @@ func hashWord(text string) uint32 {
 	return h
 }
 
-// maxUnseen is how many words are encoded at once, without a look at a context or for those who wait for the lock.
+// maxUnseen is how many words are encoded at once, with the lock and without a look at a context.
 const maxUnseen = 1 << 12
 
 func (w *words) encode(ctx context.Context, text string, maxTokens int) (ids []uint32, err error) {

@@ -95,7 +95,7 @@ func checkCodecs(table *parquet.File) error {
 	return nil
 }
 
-// checkSizes refuses what the footer already says to be too large. What it does not say, because values repeat or because it
+// checkSizes refuses a file that is too large by its footer. What that does not show, because values repeat or because it
 // lies, the rows show, and the bound on the memory of the program: see limitMemory.
 func checkSizes(table *parquet.File, size int64) error {
 	left := dataset.Limit(size)

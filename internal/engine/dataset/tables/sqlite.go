@@ -30,7 +30,7 @@ func readSQLite(t *dataset.Table, path string) error {
 	}
 	defer db.Close()
 	db.Limit(sqlite3.LIMIT_LENGTH, dataset.MaxRow)
-	// A database of somebody else runs nothing of its own.
+	// A foreign database runs no code of its own.
 	if err := db.Exec("PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON"); err != nil {
 		return locked(err)
 	}

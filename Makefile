@@ -93,7 +93,7 @@ kube-test: ## install a real Kubernetes with Kueue (13 minutes of CPU at first) 
 	$(GOTESTSUM) -count=1 -run '^TestReal(Kube|Cluster)' ./internal/testenv; \
 	$(GOTESTSUM) -count=1 -run '^TestReal' ./internal/capture/cluster; \
 	$(GOTESTSUM) -count=1 -run '^TestReal(Cluster|Server)' ./internal/capture/deploy; \
-	$(GOTESTSUM) -count=1 -run '^TestReal.*(Kube|Cluster)' ./internal/capture/remote ./cmd/vllm-vcr
+	$(GOTESTSUM) -count=1 -run '^TestReal.*(Kube|Cluster)' ./internal/capture/cluster ./cmd/vllm-vcr
 
 .PHONY: real-frontends
 real-frontends: ## install the frontends of all supported lines and test against each

@@ -27,7 +27,7 @@ const (
 var importRules = map[string][]string{
 	".":                    {},
 	"cmd/vllm-vcr":         {"*"},
-	"cmd/vllm-vcr-cluster": {"internal/capture/remote"},
+	"cmd/vllm-vcr-cluster": {"internal/capture/cluster"},
 	"cmd/vllm-vcr-dataset": {"internal/engine/dataset/tables"},
 	"conformance": {
 		"player", "compat", "manifest", "trace", "internal/check", "internal/frontends", "internal/wire", "internal/golden",
@@ -69,7 +69,7 @@ var importRules = map[string][]string{
 	"internal/serve/jinja":    {},
 	"internal/serve/builtin":  {"player", "internal/engine/tokenizer", "internal/serve/enginepb", "internal/serve/jinja", "internal/wire/pack", "internal/wire/protocol", "github.com/zeebo", grpc, protobuf},
 	"internal/serve": {
-		".", "player", "internal/frontends", "internal/engine/tokenizer", "internal/capture/cpuengine", "internal/wire/protocol",
+		".", "player", "internal/frontends", "internal/engine/tokenizer", "internal/capture/local", "internal/wire/protocol",
 	},
 	"internal/serve/simulator": {"internal/engine", "internal/serve", "github.com/spf13/pflag"},
 
@@ -99,24 +99,21 @@ var importRules = map[string][]string{
 		"conformance", "manifest", "compat", "trace", "recorder", "internal/capture/load", "internal/capture/target", "internal/golden",
 	},
 	"internal/capture/local": {
-		"internal/capture", "internal/capture/cpuengine", "internal/capture/load", "internal/capture/session", "internal/capture/target", "internal/frontends",
+		"compat", "internal/capture", "internal/capture/load", "internal/capture/target", "internal/frontends", "internal/upstream/pinned",
+		"internal/upstream/pypi", toml,
 	},
-	"internal/capture/remote": {
-		"conformance", "compat", "internal/capture", "internal/capture/cluster", "internal/capture/deploy", "internal/capture/helper",
-		"internal/capture/kube", "internal/capture/target", "internal/wire/protocol",
+	"internal/capture/cluster": {
+		"conformance", "compat", "internal/capture", "internal/capture/deploy", "internal/capture/target", "internal/wire/protocol", k8s,
 	},
-	"internal/capture/helper": {"internal/capture/deploy", "internal/capture/target", "internal/golden/s3store"},
+	"internal/capture/deploy": {
+		"internal/capture/load", "internal/capture/target", "internal/forge/oidc", "internal/golden/s3store", "go.yaml.in/yaml/v2",
+	},
 	"internal/capture/capturetest": {
 		"conformance", "manifest", "compat", "trace", "recorder", "internal/capture", "internal/capture/load", "internal/capture/target",
 		"internal/testenv",
 	},
-	"internal/capture/target":    {"compat", "trace", "internal/capture/load", "internal/capture/session", "internal/wire/protocol", toml},
-	"internal/capture/session":   {"compat", "internal/frontends/openai", toml},
-	"internal/capture/load":      {"trace", "internal/frontends/openai"},
-	"internal/capture/cpuengine": {"compat", "internal/upstream/pinned", "internal/upstream/pypi", toml},
-	"internal/capture/kube":      {"internal/forge/oidc"},
-	"internal/capture/deploy":    {"internal/capture/kube", "internal/capture/target", "internal/capture/load", "go.yaml.in/yaml/v2"},
-	"internal/capture/cluster":   {"internal/capture/kube", k8s},
+	"internal/capture/target": {"compat", "trace", "internal/capture/load", "internal/wire/protocol", toml},
+	"internal/capture/load":   {"compat", "trace", "internal/frontends/openai", toml},
 
 	"internal/forge/action":            {"go.yaml.in/yaml/v3"}, // for docgen
 	"internal/forge/dist":              {},

@@ -5,10 +5,10 @@ package main
 import (
 	"os"
 
-	"github.com/vllm-vcr/conformance/internal/capture/remote"
+	"github.com/vllm-vcr/conformance/internal/capture/cluster"
 )
 
 // version is set by the linker for releases.
 var version string
 
-func main() { os.Exit(remote.Main(version)) }
+func main() { os.Exit(cluster.Main(version)) }

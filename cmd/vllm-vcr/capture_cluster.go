@@ -17,8 +17,6 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
-	"github.com/vllm-vcr/conformance/internal/capture/helper"
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/forge/oidc"
 )
@@ -26,7 +24,7 @@ import (
 // Commands about a cluster are read here and carried out by vllm-vcr-cluster, see package helper.
 
 // clusterOptions say which cluster it is, and as whom to talk to it.
-type clusterOptions struct{ helper.Cluster }
+type clusterOptions struct{ deploy.Cluster }
 
 func (opts *clusterOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.Kubeconfig, "kubeconfig", "",
@@ -68,14 +66,14 @@ func (opts *remoteOptions) addAdmissionFlag(flags *pflag.FlagSet) {
 }
 
 // request is what the helper is asked, about targets of which there must be some: all of all lines is never meant.
-func (opts *remoteOptions) request(env *environment, command helper.Command, args []string) (helper.Request, error) {
+func (opts *remoteOptions) request(env *environment, command deploy.HelperCommand, args []string) (deploy.HelperRequest, error) {
 	targets, err := opts.targets.choose(env, args)
 	if err != nil {
-		return helper.Request{}, err
+		return deploy.HelperRequest{}, err
 	}
-	if command != helper.Run { // which may be on this machine
+	if command != deploy.RunTargets { // which may be on this machine
 		if targets, err = forCluster(env, targets); err != nil {
-			return helper.Request{}, err
+			return deploy.HelperRequest{}, err
 		}
 	}
 	id := cmp.Or(opts.runID, env.getenv("GITHUB_RUN_ID"))
@@ -84,7 +82,7 @@ func (opts *remoteOptions) request(env *environment, command helper.Command, arg
 		_, _ = rand.Read(random[:]) // never fails
 		id = time.Now().UTC().Format("20060102") + "-" + hex.EncodeToString(random[:])
 	}
-	return helper.Request{
+	return deploy.HelperRequest{
 		Command: command, Cluster: opts.cluster.Cluster, RunID: id, Targets: targets, Jobs: opts.jobs.run, Admission: opts.admission,
 	}, nil
 }
@@ -103,8 +101,8 @@ func forCluster(env *environment, targets []target.Target) ([]target.Target, err
 }
 
 // callHelper has vllm-vcr-cluster carry out a request. On Unix it returns only if that cannot be started.
-func callHelper(ctx context.Context, env *environment, request helper.Request) error {
-	path, err := process.FindHelper(ctx, helper.Program, "captures in a cluster need", buildVersion())
+func callHelper(ctx context.Context, env *environment, request deploy.HelperRequest) error {
+	path, err := process.FindHelper(ctx, deploy.Program, "captures in a cluster need", buildVersion())
 	if err != nil {
 		return infra(err)
 	}
@@ -112,7 +110,7 @@ func callHelper(ctx context.Context, env *environment, request helper.Request) e
 	if request.Program, err = os.Executable(); err != nil {
 		return infra(err)
 	}
-	code, err := helper.Call(path, env.args, request)
+	code, err := deploy.Call(path, env.args, request)
 	switch {
 	case err != nil:
 		return infra(fmt.Errorf("start %s: %w", path, err))
@@ -131,7 +129,7 @@ func newCaptureSubmitCommand(env *environment) *cobra.Command {
 			"capture run or capture fetch and the same --run-id, within --fetch-timeout.",
 		Example: "  vllm-vcr capture submit '0.33/*' --run-id 17",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request, err := opts.request(env, helper.Submit, args)
+			request, err := opts.request(env, deploy.Submit, args)
 			if err != nil {
 				return err
 			}
@@ -158,7 +156,7 @@ func newCaptureFetchCommand(env *environment) *cobra.Command {
 			if opts.runID == "" && env.getenv("GITHUB_RUN_ID") == "" {
 				return errors.New("--run-id is not given: `vllm-vcr capture status` prints the runs")
 			}
-			request, err := opts.request(env, helper.Fetch, args)
+			request, err := opts.request(env, deploy.Fetch, args)
 			if err != nil {
 				return err
 			}
@@ -183,15 +181,15 @@ type jobsOptions struct {
 	runID   string
 }
 
-func (opts *jobsOptions) request(command helper.Command, args []string) (helper.Request, error) {
+func (opts *jobsOptions) request(command deploy.HelperCommand, args []string) (deploy.HelperRequest, error) {
 	patterns, err := readPatterns("target", args)
 	if err != nil {
-		return helper.Request{}, err
+		return deploy.HelperRequest{}, err
 	}
 	for i, text := range patterns {
 		patterns[i] = targetPattern(text)
 	}
-	return helper.Request{Command: command, Cluster: opts.cluster.Cluster, RunID: opts.runID, Patterns: patterns}, nil
+	return deploy.HelperRequest{Command: command, Cluster: opts.cluster.Cluster, RunID: opts.runID, Patterns: patterns}, nil
 }
 
 func newCaptureStatusCommand(env *environment) *cobra.Command {
@@ -202,7 +200,7 @@ func newCaptureStatusCommand(env *environment) *cobra.Command {
 		Short: "Print the captures in a cluster",
 		Long:  "Print the Jobs of captures in a cluster as a table: target, run, phase and how long, node, and what the Job waits for.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request, err := opts.request(helper.Status, args)
+			request, err := opts.request(deploy.Status, args)
 			if err != nil {
 				return err
 			}
@@ -229,7 +227,7 @@ func newCaptureCleanCommand(env *environment) *cobra.Command {
 			if len(args) == 0 && opts.runID == "" && !all {
 				return errors.New("nothing is selected: give targets, --run-id or --all")
 			}
-			request, err := opts.request(helper.Clean, args)
+			request, err := opts.request(deploy.Clean, args)
 			if err != nil {
 				return err
 			}
@@ -264,7 +262,7 @@ func newCaptureCredentialCommand(env *environment) *cobra.Command {
 			if audience == "" {
 				return errors.New("--audience is not given: want the audience in the authentication configuration of the API server")
 			}
-			credential, err := kube.Credential(cmd.Context(), job, audience)
+			credential, err := deploy.Credential(cmd.Context(), job, audience)
 			if err != nil {
 				return infra(err)
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 )
@@ -64,12 +64,12 @@ func runCaptureEngine(ctx context.Context, env *environment, opts engineOptions,
 	defer steps.close()
 	result := enginesJSON{Schema: schemaOf("capture-engine")}
 	for _, version := range versions {
-		var engine cpuengine.Engine
+		var engine local.Engine
 		var err error
 		kind, what := "engine", ""
 		if frontendOnly {
 			kind = "frontend"
-			engine, err = cpuengine.EnsureFrontend(ctx, opts.options(steps, kind, version))
+			engine, err = local.EnsureFrontend(ctx, opts.options(steps, kind, version))
 			err, what = engineError(err), engine.VLLMRS
 		} else {
 			engine, err = opts.ensure(ctx, steps, version)
@@ -105,7 +105,7 @@ func runLock(ctx context.Context, env *environment, opts engineOptions, frontend
 		tree = tree.WithProfiles(env.profiles)
 	}
 	for _, version := range versions {
-		release, err := cpuengine.Lock(ctx, opts.options(steps, "lock", version), frontendOnly)
+		release, err := local.Lock(ctx, opts.options(steps, "lock", version), frontendOnly)
 		if err != nil {
 			return engineError(err)
 		}
@@ -116,7 +116,7 @@ func runLock(ctx context.Context, env *environment, opts engineOptions, frontend
 		if err := atomicfile.Write(path, release.Text(), 0o644); err != nil {
 			return infra(err)
 		}
-		if result.Engines = append(result.Engines, engineJSON{Kind: "lock", Engine: cpuengine.Engine{Release: version}, LockFile: path, Wheels: len(release.Wheels)}); asJSON {
+		if result.Engines = append(result.Engines, engineJSON{Kind: "lock", Engine: local.Engine{Release: version}, LockFile: path, Wheels: len(release.Wheels)}); asJSON {
 			continue
 		}
 		if _, err := fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("release %s: %s: %s", version, path, safetext.Count(len(release.Wheels), "wheel")))); err != nil {
@@ -130,19 +130,19 @@ func runLock(ctx context.Context, env *environment, opts engineOptions, frontend
 }
 
 // ensure installs an engine unless it is there.
-func (opts engineOptions) ensure(ctx context.Context, s *steps, release string) (cpuengine.Engine, error) {
-	engine, err := cpuengine.Ensure(ctx, opts.options(s, "engine", release))
+func (opts engineOptions) ensure(ctx context.Context, s *steps, release string) (local.Engine, error) {
+	engine, err := local.Ensure(ctx, opts.options(s, "engine", release))
 	return engine, engineError(err)
 }
 
 // packages installs what an engine needs beside its own packages, unless it is there.
-func (opts engineOptions) packages(ctx context.Context, s *steps, e cpuengine.Engine, lines []string) (string, error) {
-	dir, err := cpuengine.EnsurePackages(ctx, opts.options(s, "packages", e.Release), e, lines)
+func (opts engineOptions) packages(ctx context.Context, s *steps, e local.Engine, lines []string) (string, error) {
+	dir, err := local.EnsurePackages(ctx, opts.options(s, "packages", e.Release), e, lines)
 	return dir, engineError(err)
 }
 
-func (opts engineOptions) options(s *steps, kind, release string) cpuengine.Options {
-	return cpuengine.Options{
+func (opts engineOptions) options(s *steps, kind, release string) local.EngineOptions {
+	return local.EngineOptions{
 		Release: release, Dir: opts.dir, Index: opts.index, Log: s.env.log,
 		Progress: func(step string) { s.show(kind+" "+release, step) },
 	}
@@ -150,7 +150,7 @@ func (opts engineOptions) options(s *steps, kind, release string) cpuengine.Opti
 
 // engineError gives the error of an installation its exit code.
 func engineError(err error) error {
-	if err == nil || errors.Is(err, cpuengine.ErrOptions) {
+	if err == nil || errors.Is(err, local.ErrOptions) {
 		return err
 	}
 	return infra(err)

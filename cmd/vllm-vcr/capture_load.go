@@ -17,7 +17,6 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
-	"github.com/vllm-vcr/conformance/internal/capture/load/pod"
 	"github.com/vllm-vcr/conformance/recorder"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -155,7 +154,7 @@ func runCaptureLoad(ctx context.Context, env *environment, opts loadOptions) err
 	if opts.traceDir == "" {
 		return infra(playLoad(ctx, env, opts))
 	}
-	return loadInPod(ctx, env, opts, pod.Dir{Path: opts.traceDir})
+	return loadInPod(ctx, env, opts, load.Dir{Path: opts.traceDir})
 }
 
 // openOnce opens traces, and fetches each only the first time.
@@ -253,20 +252,20 @@ func (r *recordsFile) close() error {
 }
 
 // loadInPod plays the workload beside a tap, and stays until its files are fetched.
-func loadInPod(ctx context.Context, env *environment, opts loadOptions, dir pod.Dir) error {
+func loadInPod(ctx context.Context, env *environment, opts loadOptions, dir load.Dir) error {
 	if err := dir.Begin(); err != nil {
 		return infra(err)
 	}
-	opts.report = cmp.Or(opts.report, filepath.Join(dir.Path, pod.Report))
-	opts.records = cmp.Or(opts.records, filepath.Join(dir.Path, pod.Requests))
+	opts.report = cmp.Or(opts.report, filepath.Join(dir.Path, load.ReportFile))
+	opts.records = cmp.Or(opts.records, filepath.Join(dir.Path, load.Requests))
 	err := loadAndTap(ctx, env, opts, dir)
 	if err != nil {
 		// Where not even this can be told, the exit code tells it.
-		return infra(errors.Join(err, dir.Tell(pod.Failed, err.Error()+"\n")))
+		return infra(errors.Join(err, dir.Tell(load.FailedFile, err.Error()+"\n")))
 	}
 	env.printErr("phases done, waiting for fetch")
-	err = dir.Wait(ctx, opts.waitForFetch, pod.Fetched)
-	var late *pod.LateError
+	err = dir.Wait(ctx, opts.waitForFetch, load.Fetched)
+	var late *load.LateError
 	if errors.As(err, &late) {
 		err = fmt.Errorf("the files were not fetched within %v", late.Patience)
 	} else if err != nil {
@@ -276,22 +275,22 @@ func loadInPod(ctx context.Context, env *environment, opts loadOptions, dir pod.
 }
 
 // loadAndTap returns when both, load generator and tap, have their files in their places.
-func loadAndTap(ctx context.Context, env *environment, opts loadOptions, dir pod.Dir) error {
+func loadAndTap(ctx context.Context, env *environment, opts loadOptions, dir load.Dir) error {
 	if err := playLoad(ctx, env, opts); err != nil {
 		return err
 	}
-	if err := dir.Tell(pod.Done, ""); err != nil {
+	if err := dir.Tell(load.Done, ""); err != nil {
 		return err
 	}
-	if err := dir.Wait(ctx, opts.tapTime, pod.Trace, pod.Steps, pod.Frames); err != nil {
+	if err := dir.Wait(ctx, opts.tapTime, load.Trace, load.Steps, load.Frames); err != nil {
 		return fmt.Errorf("the recorder did not finish its files: %w", err)
 	}
-	return dir.Tell(pod.Ready, "")
+	return dir.Tell(load.Ready, "")
 }
 
 // capturePodCommand has what is called inside a capture's pod: by its readiness probe, and by who fetches its files.
 func newCapturePodCommand(env *environment) *cobra.Command {
-	var dir pod.Dir
+	var dir load.Dir
 	var offset int64
 	ready := &cobra.Command{
 		Use:   "ready",
@@ -309,7 +308,7 @@ func newCapturePodCommand(env *environment) *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			err := dir.Send(env.stdout, args[0], offset)
-			if errors.Is(err, pod.ErrUsage) {
+			if errors.Is(err, load.ErrUsage) {
 				return err
 			}
 			return infra(err)

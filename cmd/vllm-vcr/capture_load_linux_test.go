@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/capture/load"
-	"github.com/vllm-vcr/conformance/internal/capture/load/pod"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
@@ -51,8 +50,8 @@ func startPod(t *testing.T, version, dir string, args ...string) *capturePod {
 	p.startLoad(t, append([]string{
 		"capture", "load", p.server.URL(), "--model", "tiny", "--trace-dir", dir, "--server-timeout", "1m", "--fetch-timeout", "1m",
 	}, args...)...)
-	p.tap = start(t, "record", "--frontend-handshake", p.server.Handshake(), "--engine-handshake", engine, "--until", filepath.Join(dir, pod.Done),
-		"--trace-out", filepath.Join(dir, pod.Trace), "--step-stats-out", filepath.Join(dir, pod.Steps), "--frames-out", filepath.Join(dir, pod.Frames),
+	p.tap = start(t, "record", "--frontend-handshake", p.server.Handshake(), "--engine-handshake", engine, "--until", filepath.Join(dir, load.Done),
+		"--trace-out", filepath.Join(dir, load.Trace), "--step-stats-out", filepath.Join(dir, load.Steps), "--frames-out", filepath.Join(dir, load.Frames),
 		"--record-tokens", "--vllm-version", "v"+version, "--verbose")
 	start(t, "play", "--frontend-handshake", engine, "--vllm-version", version, "--vocab-size", "2048", "--seed", "7")
 	return p
@@ -95,13 +94,13 @@ func (p *capturePod) line(t *testing.T) string {
 // fetch sends a file in two pieces, and checks what arrived.
 func (p *capturePod) fetch(t *testing.T, name string) []byte {
 	t.Helper()
-	send := func(offset int) (pod.Header, []byte) {
+	send := func(offset int) (load.Header, []byte) {
 		out, err := exec.CommandContext(t.Context(), "vllm-vcr", "capture", "pod", "send", name, "--dir", p.dir, "--offset", fmt.Sprint(offset)).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
 		line, rest, _ := bytes.Cut(out, []byte("\n"))
-		var head pod.Header
+		var head load.Header
 		if err := json.Unmarshal(line, &head); err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +132,7 @@ func capturePodOf(t *testing.T, version string) {
 		t.Errorf("not ready: %v", err)
 	}
 	home := t.TempDir()
-	for _, name := range []string{pod.Trace, pod.Steps, pod.Frames, pod.Report, pod.Requests} {
+	for _, name := range []string{load.Trace, load.Steps, load.Frames, load.ReportFile, load.Requests} {
 		if err := os.WriteFile(filepath.Join(home, name), p.fetch(t, name), 0o666); err != nil {
 			t.Fatal(err)
 		}
@@ -160,11 +159,11 @@ func capturePodOf(t *testing.T, version string) {
 // agrees compares what was fetched.
 func (p *capturePod) agrees(t *testing.T, home string) {
 	t.Helper()
-	records, err := load.ReadRecords(filepath.Join(home, pod.Requests))
+	records, err := load.ReadRecords(filepath.Join(home, load.Requests))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr, err := trace.Open(filepath.Join(home, pod.Trace), trace.Options{Strict: true, KeepExtra: true})
+	tr, err := trace.Open(filepath.Join(home, load.Trace), trace.Options{Strict: true, KeepExtra: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +171,7 @@ func (p *capturePod) agrees(t *testing.T, home string) {
 	if findings, err := load.Compare(records, tr); err != nil || len(findings) > 0 || len(records) != 65 {
 		t.Errorf("%d records, %v, %q", len(records), err, findings)
 	}
-	file, err := os.Open(filepath.Join(home, pod.Steps))
+	file, err := os.Open(filepath.Join(home, load.Steps))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,14 +199,14 @@ func TestCapturePodInterrupted(t *testing.T) {
 	if code := p.load.end(t); code != 3 || last != "vllm-vcr: error: interrupted: the report covers the requests until then" {
 		t.Errorf("exit code %d, %q", code, last)
 	}
-	reason, err := os.ReadFile(filepath.Join(p.dir, pod.Failed))
+	reason, err := os.ReadFile(filepath.Join(p.dir, load.FailedFile))
 	if err != nil || !strings.HasPrefix(string(reason), "interrupted: ") {
 		t.Errorf("failed: %q, %v", reason, err)
 	}
-	if records, err := load.ReadRecords(filepath.Join(p.dir, pod.Requests)); err != nil || len(records) < 16 {
+	if records, err := load.ReadRecords(filepath.Join(p.dir, load.Requests)); err != nil || len(records) < 16 {
 		t.Errorf("%d records, %v", len(records), err)
 	}
-	if _, err := os.Stat(filepath.Join(p.dir, pod.Done)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(p.dir, load.Done)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the tap was told that the load is done: %v", err)
 	}
 }
@@ -223,7 +222,7 @@ func TestCapturePodNobodyFetches(t *testing.T) {
 	}
 	dir := t.TempDir() // of another tap
 	p.startLoad(t, "capture", "load", p.server.URL(), "--model", "tiny", "--trace-dir", dir, "--workload", "concurrency", "--tap-timeout", "1ms")
-	want := "vllm-vcr: error: the recorder did not finish its files: " + filepath.Join(dir, pod.Trace) + " did not come up within 1ms"
+	want := "vllm-vcr: error: the recorder did not finish its files: " + filepath.Join(dir, load.Trace) + " did not come up within 1ms"
 	if got := p.line(t); got != want || p.load.end(t) != 3 {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -241,7 +240,7 @@ func TestCaptureLoadOnBadDisks(t *testing.T) {
 	if got := p.line(t); !strings.Contains(got, "requests.partial-") || !strings.Contains(got, "no space left on device") || p.load.end(t) != 3 {
 		t.Errorf("full: got %q", got)
 	}
-	if _, err := os.Stat(filepath.Join(full, pod.Done)); err == nil {
+	if _, err := os.Stat(filepath.Join(full, load.Done)); err == nil {
 		t.Error("full: the tap was told that the load is done")
 	}
 	readOnly := disk(t, 16<<10)

@@ -17,8 +17,7 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
-	"github.com/vllm-vcr/conformance/internal/capture/helper"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/report"
@@ -109,7 +108,7 @@ func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions
 		return err
 	}
 	opts.manifest = cmp.Or(opts.manifest, env.getenv("CONFORMANCE_MANIFEST"), vcr.ManifestPath)
-	request, err := opts.request(env, helper.Run, args)
+	request, err := opts.request(env, deploy.RunTargets, args)
 	if err != nil {
 		return err
 	}
@@ -138,11 +137,11 @@ func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions
 }
 
 // accept says how the helper registers recordings; nil if it does not.
-func (opts *captureRunOptions) accept(env *environment) (*helper.Accept, error) {
+func (opts *captureRunOptions) accept(env *environment) (*deploy.Accept, error) {
 	if opts.noRegister {
 		return nil, nil
 	}
-	accept := &helper.Accept{
+	accept := &deploy.Accept{
 		CompatFile: report.Embedded + vcr.CompatPath, Compat: embedded(vcr.CompatPath), Manifest: opts.manifest, Goldens: opts.goldens,
 		Upload: opts.upload, S3: opts.s3.Options, RunURL: workflowRunURL(env), Profiles: env.profiles, AllProfiles: env.profilesNamed,
 	}
@@ -203,7 +202,7 @@ func record(ctx context.Context, env *environment, opts captureRunOptions, targe
 	steps := openSteps(env)
 	defer steps.close()
 	options := local.Options{
-		Dir: opts.work, Engines: map[string]cpuengine.Engine{}, Models: map[string]string{}, Packages: map[string]string{}, VCR: self, Jobs: opts.engines,
+		Dir: opts.work, Engines: map[string]local.Engine{}, Models: map[string]string{}, Packages: map[string]string{}, VCR: self, Jobs: opts.engines,
 		BootTimeout: opts.bootTimeout, Profiles: env.profiles, FailFast: opts.failFast, Log: steps.env.log,
 		Progress: func(t target.Target, step string) { steps.show(t.Name(), step) },
 	}

@@ -12,7 +12,7 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/upstream/acceptance"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
@@ -167,7 +167,7 @@ func measureAcceptance(ctx context.Context, env *environment, opts driftAcceptOp
 		defer stop()
 		measure.Binary, measure.Before, measure.Ready = engine.Python, before, pythonReady
 	} else {
-		frontend, err := cpuengine.EnsureFrontend(ctx, opts.engine.options(steps, "frontend "+release, release))
+		frontend, err := local.EnsureFrontend(ctx, opts.engine.options(steps, "frontend "+release, release))
 		if err != nil {
 			return nil, err
 		}

@@ -18,7 +18,6 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/upstream/acceptance"
@@ -191,7 +190,7 @@ func runDriftAdopt(ctx context.Context, env *environment, opts adoptOptions, sou
 		run.Lock = func(ctx context.Context) (*pinned.Release, error) {
 			steps := openSteps(env)
 			defer steps.close()
-			return cpuengine.Lock(ctx, opts.engine.options(steps, "lock", profile.Version), false)
+			return local.Lock(ctx, opts.engine.options(steps, "lock", profile.Version), false)
 		}
 	}
 	if exists(acceptance.Folder) {
@@ -235,7 +234,7 @@ func (opts *adoptOptions) hasEngine(ctx context.Context, env *environment, relea
 	if opts.engineUse == engineInstall {
 		return true, nil
 	}
-	_, err := cpuengine.Find(ctx, cpuengine.Options{Release: release, Dir: opts.engine.dir, Index: opts.engine.index, Log: env.log})
+	_, err := local.Find(ctx, local.EngineOptions{Release: release, Dir: opts.engine.dir, Index: opts.engine.index, Log: env.log})
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

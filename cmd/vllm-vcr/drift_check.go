@@ -17,7 +17,6 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
@@ -191,7 +190,7 @@ func checkRelease(ctx context.Context, env *environment, run *driftRun, live dri
 	check := drift.Check{
 		Subject: run.subject, Layers: wanted, Live: live, VCR: self, BootTimeout: opts.bootTimeout, Cache: run.cache,
 		Step: func(layer drift.LayerName, step string) { steps.show(string(layer), step) },
-		Engines: drift.Engines{Mode: drift.EngineMode(opts.engine), Options: cpuengine.Options{
+		Engines: drift.Engines{Mode: drift.EngineMode(opts.engine), Options: local.EngineOptions{
 			Dir: opts.peers, Index: opts.index, Log: env.log,
 			Progress: func(step string) { steps.show("engine "+run.subject.Build.String(), step) },
 		}},

@@ -11,7 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
@@ -263,7 +263,7 @@ type enginesJSON struct {
 
 type engineJSON struct {
 	Kind string `json:"kind"`
-	cpuengine.Engine
+	local.Engine
 	LockFile string `json:"lock_file,omitempty"`
 	Wheels   int    `json:"wheels,omitempty"`
 }

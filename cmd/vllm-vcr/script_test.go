@@ -11,8 +11,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	vcr "github.com/vllm-vcr/conformance"
-	"github.com/vllm-vcr/conformance/internal/capture/helper"
-	"github.com/vllm-vcr/conformance/internal/capture/remote"
+	"github.com/vllm-vcr/conformance/internal/capture/cluster"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/engine/dataset/tables"
 	"github.com/vllm-vcr/conformance/internal/testenv"
@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"vllm-vcr":      main,
-		helper.Program:  func() { os.Exit(remote.Main(version)) },
+		deploy.Program:  func() { os.Exit(cluster.Main(version)) },
 		dataset.Program: func() { os.Exit(tables.Main(version)) },
 	})
 }

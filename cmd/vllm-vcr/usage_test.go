@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
@@ -58,8 +58,8 @@ func TestVariablesAreKnown(t *testing.T) {
 // TestEnginesAsJSON: what capture engine prints has the documented keys.
 func TestEnginesAsJSON(t *testing.T) {
 	result := enginesJSON{Schema: schemaOf("capture-engine"), Engines: []engineJSON{
-		{Kind: "engine", Engine: cpuengine.Engine{Release: "0.33.0", Home: "h", Python: "p", VLLMRS: "v", Origin: "o", Installed: true}},
-		{Kind: "lock", Engine: cpuengine.Engine{Release: "0.34.0"}, LockFile: "0.34.0.toml", Wheels: 2},
+		{Kind: "engine", Engine: local.Engine{Release: "0.33.0", Home: "h", Python: "p", VLLMRS: "v", Origin: "o", Installed: true}},
+		{Kind: "lock", Engine: local.Engine{Release: "0.34.0"}, LockFile: "0.34.0.toml", Wheels: 2},
 	}}
 	text, err := jsonout.Bytes(result)
 	require.NoError(t, err)

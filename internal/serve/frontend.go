@@ -19,7 +19,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 )
 
 // Kinds of frontends. Any other word is the path of a vllm-rs.
@@ -52,7 +52,7 @@ type FrontendOptions struct {
 	Release string
 	// Offline fetches nothing.
 	Offline bool
-	// Dir and Index are those of [cpuengine.Options].
+	// Dir and Index are those of [local.EngineOptions].
 	Dir, Index string
 	Log        *slog.Logger
 	Progress   func(step string)
@@ -60,14 +60,14 @@ type FrontendOptions struct {
 
 // FindFrontend finds a frontend, and fetches the Rust one of a release if it is not there.
 func FindFrontend(ctx context.Context, opt FrontendOptions) (f Frontend, err error) {
-	at := cpuengine.Options{Release: opt.Release, Dir: opt.Dir, Index: opt.Index, Log: opt.Log, Progress: opt.Progress}
+	at := local.EngineOptions{Release: opt.Release, Dir: opt.Dir, Index: opt.Index, Log: opt.Log, Progress: opt.Progress}
 	switch opt.Wanted {
 	case Builtin:
 		return Frontend{Kind: Builtin}, nil
 	case Rust:
-		find := cpuengine.EnsureFrontend
+		find := local.EnsureFrontend
 		if opt.Offline {
-			find = cpuengine.FindFrontend
+			find = local.FindFrontend
 		}
 		engine, err := find(ctx, at)
 		if errors.Is(err, fs.ErrNotExist) && opt.Offline {
@@ -80,7 +80,7 @@ func FindFrontend(ctx context.Context, opt FrontendOptions) (f Frontend, err err
 		}
 		f = Frontend{Kind: Rust, Release: opt.Release, Program: engine.VLLMRS}
 	case Python:
-		engine, err := cpuengine.Find(ctx, at)
+		engine, err := local.Find(ctx, at)
 		if err != nil {
 			return f, fmt.Errorf("%w: install it with vllm-vcr capture engine %s, which takes 6 GB, or use --frontend rust", err, opt.Release)
 		}

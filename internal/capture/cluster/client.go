@@ -21,7 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 )
 
 const (
@@ -178,7 +178,7 @@ func (o Options) direct() (*rest.Config, error) {
 		TLSClientConfig: rest.TLSClientConfig{CAFile: o.CAFile},
 		ExecProvider: &clientcmdapi.ExecConfig{
 			Command: command[0], Args: append(command[1:len(command):len(command)], "--audience", o.TokenAudience),
-			APIVersion: kube.CredentialVersion, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+			APIVersion: deploy.CredentialVersion, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 		},
 	}, nil
 }

@@ -1,8 +1,8 @@
-// Package cluster runs one Job in a Kubernetes cluster whose queues are Kueue's, and brings its files home: it
-// connects, submits, watches until the Job is ready or something is wrong with it, copies files out of its pod, and
-// deletes it.
+// Package cluster captures targets in a Kubernetes cluster whose queues are Kueue's. [Capture] submits a Job for each, fetches the
+// files of those that are ready, deletes the Jobs, and has the recordings accepted. Only the program vllm-vcr-cluster imports it.
 //
-// It knows Jobs, Pods, Workloads, LocalQueues, ClusterQueues and Events. It knows nothing of what runs in the pods but
+// A [Client] is for one Job: it connects, submits, watches until the Job is ready or something is wrong with it, copies files out
+// of its pod, and deletes it. It knows Jobs, Pods, Workloads, LocalQueues, ClusterQueues and Events. It knows nothing of what runs in the pods but
 // the three commands that it executes in them, see [Client.Fetch].
 //
 // # What counts as failed

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
@@ -67,13 +67,13 @@ func connect(t *testing.T, opt cluster.Options) *cluster.Client {
 }
 
 // jobOf is a Job of a target and a run that wants a GPU, whose pod behaves.
-func jobOf(t *testing.T, target, run, behaviour string) *kube.Job {
+func jobOf(t *testing.T, target, run, behaviour string) *deploy.Job {
 	t.Helper()
 	text, err := os.ReadFile("testdata/job.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var job kube.Job
+	var job deploy.Job
 	replace := strings.NewReplacer("TARGET", target, "RUN", run, "BEHAVIOUR", behaviour)
 	if err := yaml.UnmarshalStrict([]byte(replace.Replace(string(text))), &job); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func jobOf(t *testing.T, target, run, behaviour string) *kube.Job {
 	return &job
 }
 
-func submit(t *testing.T, c *cluster.Client, job *kube.Job) cluster.State {
+func submit(t *testing.T, c *cluster.Client, job *deploy.Job) cluster.State {
 	t.Helper()
 	state, created, err := c.Submit(t.Context(), job)
 	if err != nil || !created {
@@ -222,7 +222,7 @@ func TestRealFailures(t *testing.T) {
 			job := jobOf(t, "one", "r1", test.behaviour)
 			if test.gpus == -1 {
 				two := job.Spec.Template.Spec.Containers[0].Resources.Limits
-				two["nvidia.com/gpu"] = kube.MustParseQuantity("2")
+				two["nvidia.com/gpu"] = deploy.MustParseQuantity("2")
 			}
 			submit(t, c, job)
 			changed := false

@@ -13,12 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
+	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 )
 
 // Submit creates a Job. One of the same name, run and annotations is taken up instead, with created false. If another
 // run captures the same target, the error wraps [ErrTwoCaptures] and names its Job, and nothing is left of ours.
-func (c *Client) Submit(ctx context.Context, job *kube.Job) (state State, created bool, err error) {
+func (c *Client) Submit(ctx context.Context, job *deploy.Job) (state State, created bool, err error) {
 	if job.Namespace != "" && job.Namespace != c.namespace {
 		return State{}, false, fmt.Errorf("job %s is for namespace %s, not %s", job.Name, job.Namespace, c.namespace)
 	}
@@ -40,7 +40,7 @@ func (c *Client) Submit(ctx context.Context, job *kube.Job) (state State, create
 	return stateOf(objects{job: ours}), true, nil
 }
 
-func (c *Client) create(ctx context.Context, job *kube.Job) (*batchv1.Job, error) {
+func (c *Client) create(ctx context.Context, job *deploy.Job) (*batchv1.Job, error) {
 	text, err := json.Marshal(job)
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (c *Client) create(ctx context.Context, job *kube.Job) (*batchv1.Job, error
 }
 
 // takeUp is for a Job that is there already.
-func (c *Client) takeUp(ctx context.Context, job *kube.Job) (State, error) {
+func (c *Client) takeUp(ctx context.Context, job *deploy.Job) (State, error) {
 	state, err := c.Get(ctx, job.Name)
 	if err != nil {
 		return State{}, err
@@ -79,7 +79,7 @@ func (c *Client) takeUp(ctx context.Context, job *kube.Job) (State, error) {
 }
 
 // alone looks for another run's capture of the same target. Once ours exists, only an older one counts.
-func (c *Client) alone(ctx context.Context, job *kube.Job, ours *batchv1.Job) error {
+func (c *Client) alone(ctx context.Context, job *deploy.Job, ours *batchv1.Job) error {
 	target := labels.Set{}
 	for _, label := range c.opt.TargetLabels {
 		target[label] = job.Labels[label]

@@ -1,7 +1,7 @@
-// Package deploy says what a capture is in a Kubernetes cluster: the Job of a target, the queue that admits one after
+// Package deploy renders what a capture is in a Kubernetes cluster: the Job of a target, the queue that admits one after
 // the other, and the Deployment that serves a golden without an engine.
 //
-// [Job] renders a target. Its pod has four containers that share an address and the volume /trace:
+// [NewJob] renders a target. Its pod has four containers that share an address and the volume /trace:
 //
 //	loadgen ──HTTP──> frontend <──ZeroMQ── tap <──ZeroMQ── engine
 //
@@ -13,5 +13,10 @@
 // When the load is through, the tap's files are whole and the load generator gets ready: that the pod is Ready is the
 // sign to fetch them. It exits once they are fetched, or after [Run.Fetch]; and with it the Job ends.
 //
-// Nothing here talks to a cluster.
+// Nothing here sends requests to a cluster. The types of Kubernetes' objects, quantities and rules for names are of this package, as
+// the libraries of Kubernetes would double the size of vllm-vcr; only package cluster imports those. The tests compare the two.
+//
+// vllm-vcr-cluster is the program that captures in a cluster. vllm-vcr reads the command line and finds the targets. It gives the
+// helper the same arguments, environment and standard streams, and a [HelperRequest] in a file that the environment names. Both
+// programs must have the same version. On Unix the helper replaces the process, with its signals and its exit code.
 package deploy

@@ -8,20 +8,19 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
 // Jobs renders the Job of each target, in their order. All that is wrong is reported at once.
-func Jobs(targets []target.Target, r Run) ([]*kube.Job, error) {
+func Jobs(targets []target.Target, r Run) ([]*Job, error) {
 	if _, err := r.withDefaults(); err != nil {
 		return nil, err
 	}
-	var jobs []*kube.Job
+	var jobs []*Job
 	var wrong []error
 	of := map[string]string{} // the target of a name
 	for _, t := range targets {
-		job, err := Job(t, r)
+		job, err := NewJob(t, r)
 		if err != nil {
 			wrong = append(wrong, err)
 			continue
@@ -37,7 +36,7 @@ func Jobs(targets []target.Target, r Run) ([]*kube.Job, error) {
 
 // Job renders the capture of a target: a suspended Job that the queue admits. The same target and run always give the
 // same Job.
-func Job(t target.Target, r Run) (*kube.Job, error) {
+func NewJob(t target.Target, r Run) (*Job, error) {
 	r, err := r.withDefaults()
 	if err != nil {
 		return nil, err
@@ -61,12 +60,12 @@ func Job(t target.Target, r Run) (*kube.Job, error) {
 	// That of the queue is not on its pod, which is not queued by itself.
 	ofJob := maps.Clone(labels)
 	ofJob[labelQueue] = r.Queue
-	return &kube.Job{
-		TypeMeta: kube.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
-		ObjectMeta: kube.ObjectMeta{
+	return &Job{
+		TypeMeta: TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
+		ObjectMeta: ObjectMeta{
 			Name: name, Namespace: r.Namespace, Labels: ofJob, Annotations: annotations,
 		},
-		Spec: kube.JobSpec{
+		Spec: JobSpec{
 			Suspend:                 true, // until the queue admits it
 			Parallelism:             1,
 			Completions:             1,
@@ -75,8 +74,8 @@ func Job(t target.Target, r Run) (*kube.Job, error) {
 			TTLSecondsAfterFinished: int32(seconds(keep)),
 			PodReplacementPolicy:    "Failed",
 			PodFailurePolicy:        failurePolicy(),
-			Template: kube.PodTemplateSpec{
-				ObjectMeta: kube.ObjectMeta{Labels: labels, Annotations: annotations},
+			Template: PodTemplateSpec{
+				ObjectMeta: ObjectMeta{Labels: labels, Annotations: annotations},
 				Spec:       pod,
 			},
 		},
@@ -85,15 +84,15 @@ func Job(t target.Target, r Run) (*kube.Job, error) {
 
 // failurePolicy makes the condition of a failed Job say which container failed, or what took the pod away, instead of
 // how many pods it may have.
-func failurePolicy() kube.PodFailurePolicy {
-	return kube.PodFailurePolicy{Rules: []kube.PodFailurePolicyRule{
+func failurePolicy() PodFailurePolicy {
+	return PodFailurePolicy{Rules: []PodFailurePolicyRule{
 		{
 			Action:      "FailJob",
-			OnExitCodes: &kube.OnExitCodes{ContainerName: Loadgen, Operator: "NotIn", Values: []int32{0}},
+			OnExitCodes: &OnExitCodes{ContainerName: Loadgen, Operator: "NotIn", Values: []int32{0}},
 		},
 		{
 			Action:          "FailJob",
-			OnPodConditions: []kube.PodConditionPattern{{Type: "DisruptionTarget", Status: "True"}},
+			OnPodConditions: []PodConditionPattern{{Type: "DisruptionTarget", Status: "True"}},
 		},
 	}}
 }
@@ -104,12 +103,12 @@ var notInNames = lazyregexp.New(`[^a-z0-9]+`)
 // bounds its length.
 func jobName(t target.Target, run string) (string, error) {
 	name := "capture-" + dashed(t.Line+"-"+t.ID) + "-" + run
-	if len(name) > kube.MaxLabel {
+	if len(name) > MaxLabel {
 		return "", fmt.Errorf("target %s: the name of its Job, %s, has %d characters of at most %d: shorten its id or the "+
-			"run id", t.Name(), name, len(name), kube.MaxLabel)
+			"run id", t.Name(), name, len(name), MaxLabel)
 	}
 	for _, label := range []string{t.Line, t.ID} {
-		if !kube.IsLabelValue(label) {
+		if !IsLabelValue(label) {
 			return "", fmt.Errorf("target %s: %q cannot be a label: want letters, digits and hyphens", t.Name(), label)
 		}
 	}
@@ -119,7 +118,7 @@ func jobName(t target.Target, run string) (string, error) {
 // dashed is a name in the characters that names in a cluster have.
 func dashed(name string) string { return notInNames().ReplaceAllString(strings.ToLower(name), "-") }
 
-func annotationsOf(t target.Target, pod kube.PodSpec) map[string]string {
+func annotationsOf(t target.Target, pod PodSpec) map[string]string {
 	annotations := map[string]string{AnnotationTarget: t.Name(), AnnotationConfigHash: t.ConfigHash()}
 	for _, c := range pod.InitContainers {
 		if c.RestartPolicy != "" {

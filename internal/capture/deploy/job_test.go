@@ -19,7 +19,6 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
@@ -43,7 +42,7 @@ func TestJobFiles(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			job, err := deploy.Job(test.target, test.run)
+			job, err := deploy.NewJob(test.target, test.run)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +104,7 @@ func TestJobOfEveryScenario(t *testing.T) {
 		t.Run(string(scenario), func(t *testing.T) {
 			tgt := onGPU()
 			tgt.Scenario = scenario
-			job, err := deploy.Job(tgt, run)
+			job, err := deploy.NewJob(tgt, run)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -123,7 +122,7 @@ func TestJobOfEveryScenario(t *testing.T) {
 }
 
 // checkStart demands an order in which nobody waits for who is started later.
-func checkStart(t *testing.T, job *kube.Job) {
+func checkStart(t *testing.T, job *deploy.Job) {
 	t.Helper()
 	pod := job.Spec.Template.Spec
 	var order []string
@@ -150,7 +149,7 @@ func checkStart(t *testing.T, job *kube.Job) {
 	}
 }
 
-func checkSecurity(t *testing.T, pod kube.PodSpec) {
+func checkSecurity(t *testing.T, pod deploy.PodSpec) {
 	t.Helper()
 	if pod.AutomountServiceAccountToken || pod.EnableServiceLinks || !pod.SecurityContext.RunAsNonRoot {
 		t.Error("the pod has a token of the cluster, its services, or a privileged user")
@@ -166,13 +165,13 @@ func checkSecurity(t *testing.T, pod kube.PodSpec) {
 	}
 }
 
-func sameQuantity(a, b kube.Quantity) bool { return a.Cmp(b) == 0 }
+func sameQuantity(a, b deploy.Quantity) bool { return a.Cmp(b) == 0 }
 
-func container(t *testing.T, job *kube.Job, name string) kube.Container {
+func container(t *testing.T, job *deploy.Job, name string) deploy.Container {
 	t.Helper()
 	pod := job.Spec.Template.Spec
 	all := slices.Concat(pod.InitContainers, pod.Containers)
-	at := slices.IndexFunc(all, func(c kube.Container) bool { return c.Name == name })
+	at := slices.IndexFunc(all, func(c deploy.Container) bool { return c.Name == name })
 	if at < 0 {
 		t.Fatalf("there is no container %s", name)
 	}
@@ -187,7 +186,7 @@ func TestNoSecrets(t *testing.T) {
 	}
 	r := run
 	r.TokenSecret = "hub/token"
-	job, err := deploy.Job(onGPU(), r)
+	job, err := deploy.NewJob(onGPU(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +210,7 @@ func TestNoSecrets(t *testing.T) {
 	}
 	// What somebody took for the name of the secret is not shown.
 	r.TokenSecret = token
-	if _, err := deploy.Job(onGPU(), r); err == nil || strings.Contains(err.Error(), token) {
+	if _, err := deploy.NewJob(onGPU(), r); err == nil || strings.Contains(err.Error(), token) {
 		t.Errorf("got %v, want an error without the token", err)
 	}
 }
@@ -237,7 +236,7 @@ func TestImageOfOurs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	job, err := deploy.Job(onGPU(), run)
+	job, err := deploy.NewJob(onGPU(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +247,7 @@ func TestImageOfOurs(t *testing.T) {
 	if !strings.Contains(string(text), "USER 65532:65532") || job.Spec.Template.Spec.SecurityContext.RunAsUser != 65532 {
 		t.Error("the pod's user is not that of the image")
 	}
-	cpu, err := deploy.Job(onCPU(), run)
+	cpu, err := deploy.NewJob(onCPU(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +315,7 @@ func TestJobErrors(t *testing.T) {
 			if test.run != nil {
 				test.run(&r)
 			}
-			_, err := deploy.Job(tgt, r)
+			_, err := deploy.NewJob(tgt, r)
 			if (err != nil) != (len(test.want) > 0) {
 				t.Fatalf("got %v, want %q", err, test.want)
 			}

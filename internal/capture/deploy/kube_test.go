@@ -12,7 +12,6 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
@@ -72,7 +71,7 @@ func TestRealServer(t *testing.T) {
 }
 
 // everyJob is a Job of each scenario on a GPU, and one without.
-func everyJob(t *testing.T) []*kube.Job {
+func everyJob(t *testing.T) []*deploy.Job {
 	t.Helper()
 	targets := []target.Target{onCPU()}
 	for _, scenario := range target.Scenarios() {
@@ -91,13 +90,13 @@ func everyJob(t *testing.T) []*kube.Job {
 
 // A pod is what a controller makes of a Job.
 type pod struct {
-	kube.TypeMeta
-	kube.ObjectMeta `json:"metadata"`
-	Spec            kube.PodSpec `json:"spec"`
+	deploy.TypeMeta
+	deploy.ObjectMeta `json:"metadata"`
+	Spec              deploy.PodSpec `json:"spec"`
 }
 
-func podOf(job *kube.Job) pod {
-	p := pod{kube.TypeMeta{APIVersion: "v1", Kind: "Pod"}, job.Spec.Template.ObjectMeta, job.Spec.Template.Spec}
+func podOf(job *deploy.Job) pod {
+	p := pod{deploy.TypeMeta{APIVersion: "v1", Kind: "Pod"}, job.Spec.Template.ObjectMeta, job.Spec.Template.Spec}
 	p.Name, p.Namespace = job.Name, job.Namespace
 	return p
 }
@@ -177,21 +176,21 @@ func lost(sent, back any) string {
 func checkRefusals(t *testing.T, k *testenv.Kube) {
 	tests := []struct {
 		name string
-		edit func(pod *kube.PodSpec)
-		kind func(*kube.Job) any
+		edit func(pod *deploy.PodSpec)
+		kind func(*deploy.Job) any
 		want string
 	}{
-		{name: "restart policy", edit: func(p *kube.PodSpec) { p.RestartPolicy = "Always" }, want: "restartPolicy"},
+		{name: "restart policy", edit: func(p *deploy.PodSpec) { p.RestartPolicy = "Always" }, want: "restartPolicy"},
 		{
-			name: "pod as root", edit: func(p *kube.PodSpec) { p.SecurityContext.RunAsUser = 0 },
-			kind: func(j *kube.Job) any { return podOf(j) }, want: "runAsUser=0",
+			name: "pod as root", edit: func(p *deploy.PodSpec) { p.SecurityContext.RunAsUser = 0 },
+			kind: func(j *deploy.Job) any { return podOf(j) }, want: "runAsUser=0",
 		},
-		{name: "volume", edit: func(p *kube.PodSpec) { p.Volumes = p.Volumes[1:] }, want: "volumeMounts"},
-		{name: "failure policy", edit: func(p *kube.PodSpec) { p.Containers[0].Name = "load" }, want: "podFailurePolicy"},
+		{name: "volume", edit: func(p *deploy.PodSpec) { p.Volumes = p.Volumes[1:] }, want: "volumeMounts"},
+		{name: "failure policy", edit: func(p *deploy.PodSpec) { p.Containers[0].Name = "load" }, want: "podFailurePolicy"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			broken, err := deploy.Job(onGPU(), run)
+			broken, err := deploy.NewJob(onGPU(), run)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
@@ -54,20 +53,20 @@ os.execv(program, [program] + sys.argv[1:])`
 const modelOfBinary = "testdata/model/tiny"
 
 // podOf is the pod of a capture.
-func podOf(t target.Target, r Run) (kube.PodSpec, error) {
+func podOf(t target.Target, r Run) (PodSpec, error) {
 	if t.Session != nil {
-		return kube.PodSpec{}, fmt.Errorf("session %s needs models and a frontend that are made on this machine: capture it with --local", t.Session.Name)
+		return PodSpec{}, fmt.Errorf("session %s needs models and a frontend that are made on this machine: capture it with --local", t.Session.Name)
 	}
 	if t.Workload.Kind == load.Arrivals {
-		return kube.PodSpec{}, fmt.Errorf("its arrivals are in the file %s of this machine, which no pod has: capture it with --local", t.Workload.Shape.Arrivals)
+		return PodSpec{}, fmt.Errorf("its arrivals are in the file %s of this machine, which no pod has: capture it with --local", t.Workload.Shape.Arrivals)
 	}
 	needs, err := engineNeeds(t.Model)
 	if err != nil {
-		return kube.PodSpec{}, err
+		return PodSpec{}, err
 	}
 	at, prepare, err := addresses(t, r)
 	if err != nil {
-		return kube.PodSpec{}, err
+		return PodSpec{}, err
 	}
 	names := []string{"trace", "home", "tmp", "model-cache", "shm"}
 	if at.Model != "" {
@@ -75,7 +74,7 @@ func podOf(t target.Target, r Run) (kube.PodSpec, error) {
 	}
 	volumes, err := volumesOf(r, names...)
 	if err != nil {
-		return kube.PodSpec{}, err
+		return PodSpec{}, err
 	}
 	pod := basePod()
 	pod.RestartPolicy = "Never"
@@ -85,33 +84,33 @@ func podOf(t target.Target, r Run) (kube.PodSpec, error) {
 	pod.Affinity, pod.Tolerations = gpuNode(t.Model, r)
 	pod.Volumes = volumes
 	pod.InitContainers = append(prepare, frontendOf(t, r, at), tapOf(t, r, at), engineOf(t, r, at, needs))
-	pod.Containers = []kube.Container{loadgenOf(t, r, at)}
+	pod.Containers = []Container{loadgenOf(t, r, at)}
 	return pod, nil
 }
 
 // basePod is what all pods have: the restricted profile of the pod security standards, and nothing of the cluster's.
-func basePod() kube.PodSpec {
-	return kube.PodSpec{
+func basePod() PodSpec {
+	return PodSpec{
 		AutomountServiceAccountToken: false,
 		// Otherwise a Service called "vllm" would set VLLM_PORT, which the engine takes for its own.
 		EnableServiceLinks: false,
-		SecurityContext: kube.PodSecurityContext{
+		SecurityContext: PodSecurityContext{
 			RunAsNonRoot: true, RunAsUser: nobody, RunAsGroup: nobody, FSGroup: nobody,
-			SeccompProfile: kube.SeccompProfile{Type: "RuntimeDefault"},
+			SeccompProfile: SeccompProfile{Type: "RuntimeDefault"},
 		},
 	}
 }
 
 // confined is the security of a container. The engine's own files stay writable: its libraries compile what they run.
-func confined(readOnly bool) kube.SecurityContext {
-	return kube.SecurityContext{
+func confined(readOnly bool) SecurityContext {
+	return SecurityContext{
 		AllowPrivilegeEscalation: false, ReadOnlyRootFilesystem: readOnly, RunAsNonRoot: true,
-		Capabilities: kube.Capabilities{Drop: []string{"ALL"}},
+		Capabilities: Capabilities{Drop: []string{"ALL"}},
 	}
 }
 
 // addresses are where the programs meet, and the init containers that must have run before.
-func addresses(t target.Target, r Run) (target.Addresses, []kube.Container, error) {
+func addresses(t target.Target, r Run) (target.Addresses, []Container, error) {
 	at := target.Addresses{
 		Host: "0.0.0.0", HTTP: httpPort, FrontendHandshake: frontendHandshake, EngineHandshake: engineHandshake,
 		ReadyTimeout: r.Start,
@@ -125,14 +124,14 @@ func addresses(t target.Target, r Run) (target.Addresses, []kube.Container, erro
 	}
 	at.Model = modelDir
 	export := []string{"golden", "export", "--model-out", modelDir}
-	return at, []kube.Container{exporter("model", t.Images.Tap, export, mounts("model", modelDir))}, nil
+	return at, []Container{exporter("model", t.Images.Tap, export, mounts("model", modelDir))}, nil
 }
 
 // exporter is an init container that writes what our program has in itself, or fetches.
-func exporter(name, image string, args []string, at []kube.VolumeMount) kube.Container {
-	return kube.Container{
+func exporter(name, image string, args []string, at []VolumeMount) Container {
+	return Container{
 		Name: name, Image: image, ImagePullPolicy: pullIfNotPresent,
-		Command: []string{binary}, Args: args, Env: []kube.EnvVar{{Name: "VLLM_VCR_CACHE", Value: "/tmp/cache"}},
+		Command: []string{binary}, Args: args, Env: []EnvVar{{Name: "VLLM_VCR_CACHE", Value: "/tmp/cache"}},
 		Resources: fixed("1", "1Gi"), SecurityContext: confined(true),
 		TerminationMessagePolicy: fallbackToLogs,
 		VolumeMounts:             at,
@@ -149,8 +148,8 @@ func inBinary(key, folder string) error {
 }
 
 // sidecar is a container that runs as long as the load generator does.
-func sidecar(name, image string, readOnly bool) kube.Container {
-	return kube.Container{
+func sidecar(name, image string, readOnly bool) Container {
+	return Container{
 		Name: name, Image: image, ImagePullPolicy: pullIfNotPresent,
 		RestartPolicy:            "Always",
 		TerminationMessagePolicy: fallbackToLogs,
@@ -158,7 +157,7 @@ func sidecar(name, image string, readOnly bool) kube.Container {
 	}
 }
 
-func frontendOf(t target.Target, r Run, at target.Addresses) kube.Container {
+func frontendOf(t target.Target, r Run, at target.Addresses) Container {
 	c := sidecar(Frontend, frontendImage(t), true)
 	c.Command, c.Args, c.WorkingDir = rustCommand(t), t.FrontendArgs(at), homeDir
 	c.Env = append(programEnv(t), r.hubEnv()...)
@@ -169,7 +168,7 @@ func frontendOf(t target.Target, r Run, at target.Addresses) kube.Container {
 	}
 	// Not a startup probe: the containers behind it would wait for what only they can bring about. The kubelet asks at the
 	// pod's address; others are kept away by the network policy of the folder deploy.
-	c.Ports = []kube.ContainerPort{{Name: "http", ContainerPort: httpPort}}
+	c.Ports = []ContainerPort{{Name: "http", ContainerPort: httpPort}}
 	c.ReadinessProbe = health(5, 3)
 	return c
 }
@@ -186,7 +185,7 @@ func rustCommand(t target.Target) []string {
 	return []string{"vllm-rs"}
 }
 
-func tapOf(t target.Target, r Run, at target.Addresses) kube.Container {
+func tapOf(t target.Target, r Run, at target.Addresses) Container {
 	c := sidecar(Tap, t.Images.Tap, true)
 	c.Command = []string{binary}
 	c.Args = append(t.TapArgs(at, TraceDir),
@@ -196,12 +195,12 @@ func tapOf(t target.Target, r Run, at target.Addresses) kube.Container {
 	return c
 }
 
-func engineOf(t target.Target, r Run, at target.Addresses, needs kube.ResourceList) kube.Container {
+func engineOf(t target.Target, r Run, at target.Addresses, needs ResourceList) Container {
 	c := sidecar(Engine, t.Images.Engine, false)
 	// Images start in a folder with parts of vLLM's sources, which Python would take for the package.
 	c.Command, c.Args, c.WorkingDir = []string{"vllm"}, t.EngineArgs(at), homeDir
 	c.Env = append(programEnv(t), r.hubEnv()...)
-	c.Resources = kube.ResourceRequirements{Requests: needs, Limits: needs}
+	c.Resources = ResourceRequirements{Requests: needs, Limits: needs}
 	c.VolumeMounts = mounts("home", homeDir, "model-cache", modelCacheDir, "shm", "/dev/shm")
 	if at.Model != "" {
 		c.VolumeMounts = append(c.VolumeMounts, readOnly("model", modelDir))
@@ -209,8 +208,8 @@ func engineOf(t target.Target, r Run, at target.Addresses, needs kube.ResourceLi
 	return c
 }
 
-func loadgenOf(t target.Target, r Run, at target.Addresses) kube.Container {
-	return kube.Container{
+func loadgenOf(t target.Target, r Run, at target.Addresses) Container {
+	return Container{
 		Name: Loadgen, Image: t.Images.Tap, ImagePullPolicy: pullIfNotPresent,
 		Command: []string{binary},
 		Args: append(t.LoadArgs(at, TraceDir),
@@ -219,39 +218,39 @@ func loadgenOf(t target.Target, r Run, at target.Addresses) kube.Container {
 		TerminationMessagePolicy: fallbackToLogs,
 		SecurityContext:          confined(true),
 		VolumeMounts:             mounts("trace", TraceDir),
-		ReadinessProbe: &kube.Probe{
-			Exec:          &kube.ExecAction{Command: []string{binary, "capture", "pod", "ready", "--dir", TraceDir}},
+		ReadinessProbe: &Probe{
+			Exec:          &ExecAction{Command: []string{binary, "capture", "pod", "ready", "--dir", TraceDir}},
 			PeriodSeconds: 5, TimeoutSeconds: 10, SuccessThreshold: 1, FailureThreshold: 1,
 		},
 	}
 }
 
 // programEnv is the environment of engine and frontend. Their user is in no list of users, hence the name and the home.
-func programEnv(t target.Target) []kube.EnvVar {
-	env := []kube.EnvVar{
+func programEnv(t target.Target) []EnvVar {
+	env := []EnvVar{
 		{Name: "HOME", Value: homeDir}, {Name: "USER", Value: "vllm"}, {Name: "LOGNAME", Value: "vllm"},
 	}
 	for _, pair := range t.EngineEnv() {
 		name, value, _ := strings.Cut(pair, "=")
-		env = append(env, kube.EnvVar{Name: name, Value: value})
+		env = append(env, EnvVar{Name: name, Value: value})
 	}
 	return env
 }
 
 // engineNeeds is what the engine's container asks for.
-func engineNeeds(m target.Model) (kube.ResourceList, error) {
+func engineNeeds(m target.Model) (ResourceList, error) {
 	usual := [2]string{"8", "64Gi"}
 	if m.OnCPU() {
 		usual = [2]string{"4", "16Gi"}
 	}
-	needs := kube.ResourceList{}
+	needs := ResourceList{}
 	for _, n := range []struct {
 		name, value string
 	}{
 		{"cpu", cmp.Or(m.CPU, usual[0])},
 		{"memory", cmp.Or(m.Memory, usual[1])},
 	} {
-		q, err := kube.ParseQuantity(n.value)
+		q, err := ParseQuantity(n.value)
 		if err != nil || q.Sign() <= 0 {
 			return nil, fmt.Errorf("model %s: %s %q: want a quantity such as %s", m.Key, n.name, n.value, usual[0])
 		}
@@ -263,7 +262,7 @@ func engineNeeds(m target.Model) (kube.ResourceList, error) {
 	case m.GPUs < 0:
 		return nil, errors.New("less than no GPU")
 	case !m.OnCPU():
-		needs[gpuResource] = kube.MustParseQuantity(strconv.Itoa(max(1, m.GPUs)))
+		needs[gpuResource] = MustParseQuantity(strconv.Itoa(max(1, m.GPUs)))
 	}
 	return needs, nil
 }
@@ -275,19 +274,19 @@ const (
 
 // gpuNode demands a node with the GPU that the target names, as its configuration hash says that it ran there. Nodes
 // are labelled with the product, mostly with the maker before it. A run that selects the product itself knows better.
-func gpuNode(m target.Model, r Run) (*kube.Affinity, []kube.Toleration) {
+func gpuNode(m target.Model, r Run) (*Affinity, []Toleration) {
 	if m.OnCPU() {
 		return nil, nil
 	}
-	tolerations := []kube.Toleration{{
+	tolerations := []Toleration{{
 		Key: gpuResource, Operator: "Exists", Effect: "NoSchedule",
 	}}
 	if _, chosen := r.NodeSelector[gpuProduct]; chosen {
 		return nil, tolerations
 	}
-	return &kube.Affinity{NodeAffinity: kube.NodeAffinity{
-		Required: kube.NodeSelector{
-			NodeSelectorTerms: []kube.NodeSelectorTerm{{MatchExpressions: []kube.NodeSelectorRequirement{{
+	return &Affinity{NodeAffinity: NodeAffinity{
+		Required: NodeSelector{
+			NodeSelectorTerms: []NodeSelectorTerm{{MatchExpressions: []NodeSelectorRequirement{{
 				Key: gpuProduct, Operator: "In", Values: []string{m.GPU, "NVIDIA-" + m.GPU},
 			}}}},
 		},
@@ -295,8 +294,8 @@ func gpuNode(m target.Model, r Run) (*kube.Affinity, []kube.Toleration) {
 }
 
 // volumesOf are the named volumes. All of them end with the pod.
-func volumesOf(r Run, names ...string) ([]kube.Volume, error) {
-	var all []kube.Volume
+func volumesOf(r Run, names ...string) ([]Volume, error) {
+	var all []Volume
 	for _, name := range names {
 		size, medium := "20Gi", ""
 		switch name {
@@ -307,32 +306,32 @@ func volumesOf(r Run, names ...string) ([]kube.Volume, error) {
 		case "tmp", "model":
 			size = "1Gi"
 		}
-		limit, err := kube.ParseQuantity(size)
+		limit, err := ParseQuantity(size)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, kube.Volume{Name: name, EmptyDir: kube.EmptyDir{Medium: medium, SizeLimit: limit}})
+		all = append(all, Volume{Name: name, EmptyDir: EmptyDir{Medium: medium, SizeLimit: limit}})
 	}
 	return all, nil
 }
 
 // mounts are of pairs of volume and folder.
-func mounts(pairs ...string) []kube.VolumeMount {
-	var all []kube.VolumeMount
+func mounts(pairs ...string) []VolumeMount {
+	var all []VolumeMount
 	for i := 0; i+1 < len(pairs); i += 2 {
-		all = append(all, kube.VolumeMount{Name: pairs[i], MountPath: pairs[i+1]})
+		all = append(all, VolumeMount{Name: pairs[i], MountPath: pairs[i+1]})
 	}
 	return all
 }
 
-func readOnly(volume, folder string) kube.VolumeMount {
-	return kube.VolumeMount{Name: volume, MountPath: folder, ReadOnly: true}
+func readOnly(volume, folder string) VolumeMount {
+	return VolumeMount{Name: volume, MountPath: folder, ReadOnly: true}
 }
 
 // fixed asks for so much and gets no more: a capture that others hold up has wrong times.
-func fixed(cpu, memory string) kube.ResourceRequirements {
-	list := kube.ResourceList{
-		"cpu": kube.MustParseQuantity(cpu), "memory": kube.MustParseQuantity(memory),
+func fixed(cpu, memory string) ResourceRequirements {
+	list := ResourceList{
+		"cpu": MustParseQuantity(cpu), "memory": MustParseQuantity(memory),
 	}
-	return kube.ResourceRequirements{Requests: list, Limits: list}
+	return ResourceRequirements{Requests: list, Limits: list}
 }

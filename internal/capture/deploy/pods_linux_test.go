@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/trace"
@@ -57,7 +56,7 @@ func newMachine(t *testing.T, rust, binary string) *machine {
 func (m *machine) in(path string) string { return filepath.Join(m.root, filepath.FromSlash(path)) }
 
 // command is what a container runs.
-func (m *machine) command(c kube.Container) *exec.Cmd {
+func (m *machine) command(c deploy.Container) *exec.Cmd {
 	var argv []string
 	for _, arg := range slices.Concat(c.Command, c.Args) {
 		if slices.Contains([]string{"/trace", "/model"}, arg) {
@@ -79,7 +78,7 @@ func (m *machine) command(c kube.Container) *exec.Cmd {
 }
 
 // run runs a container to its end.
-func (m *machine) run(t *testing.T, c kube.Container) {
+func (m *machine) run(t *testing.T, c deploy.Container) {
 	t.Helper()
 	if out, err := m.command(c).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", c.Name, err, out)
@@ -87,7 +86,7 @@ func (m *machine) run(t *testing.T, c kube.Container) {
 }
 
 // start starts a container.
-func (m *machine) start(t *testing.T, c kube.Container) *testenv.Peer {
+func (m *machine) start(t *testing.T, c deploy.Container) *testenv.Peer {
 	t.Helper()
 	return testenv.Process(t, c.Name, m.command(c))
 }
@@ -133,7 +132,7 @@ func runReplay(t *testing.T, m *machine) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod := objects[0].(*kube.Deployment).Spec.Template.Spec
+	pod := objects[0].(*deploy.Deployment).Spec.Template.Spec
 	for _, c := range pod.InitContainers {
 		m.run(t, c)
 	}
@@ -187,7 +186,7 @@ func (m *machine) complete(t *testing.T, r trace.Record) []uint32 {
 // runJob runs the containers of a Job in the order of its pod, with the player in the engine's place, to its end.
 func runJob(t *testing.T, m *machine) {
 	tgt := onCPU()
-	job, err := deploy.Job(tgt, run)
+	job, err := deploy.NewJob(tgt, run)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,15 +6,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
 )
 
 // A Quota is the most that a cluster queue can ever give to one pod, of each resource. A pod has all of a resource of one
 // flavor.
 type Quota struct {
 	Queue string // name of the cluster queue
-	Has   kube.ResourceList
+	Has   ResourceList
 	// Unbounded are those of which there is more in the cohort of the queue, nobody here knows how much.
 	Unbounded map[string]bool
 }
@@ -31,8 +29,8 @@ type clusterQueue struct {
 			Flavors []struct {
 				Resources []struct {
 					Name           string
-					NominalQuota   kube.Quantity
-					BorrowingLimit *kube.Quantity
+					NominalQuota   Quantity
+					BorrowingLimit *Quantity
 				}
 			}
 		}
@@ -49,7 +47,7 @@ func ReadQuota(file string, text []byte) (Quota, error) {
 		return Quota{}, fmt.Errorf("%s: is a %q called %q: want a ClusterQueue", file, q.Kind, q.Metadata.Name)
 	}
 	inCohort := q.Spec.CohortName != "" || q.Spec.Cohort != ""
-	quota := Quota{Queue: q.Metadata.Name, Has: kube.ResourceList{}, Unbounded: map[string]bool{}}
+	quota := Quota{Queue: q.Metadata.Name, Has: ResourceList{}, Unbounded: map[string]bool{}}
 	for _, group := range q.Spec.ResourceGroups {
 		for _, flavor := range group.Flavors {
 			for _, r := range flavor.Resources {
@@ -57,7 +55,7 @@ func ReadQuota(file string, text []byte) (Quota, error) {
 				if inCohort && r.BorrowingLimit != nil {
 					most = most.Plus(*r.BorrowingLimit)
 				}
-				raise(quota.Has, kube.ResourceList{r.Name: most})
+				raise(quota.Has, ResourceList{r.Name: most})
 				if inCohort && r.BorrowingLimit == nil {
 					quota.Unbounded[r.Name] = true
 				}
@@ -72,18 +70,18 @@ func ReadQuota(file string, text []byte) (Quota, error) {
 
 // Check demands that the queue can admit each Job by itself: one that asks for more than there ever is would wait
 // for good. All that is wrong is reported at once.
-func Check(jobs []*kube.Job, quota Quota) error {
+func Check(jobs []*Job, quota Quota) error {
 	return check(jobs, quota, func(string) bool { return false })
 }
 
 // CheckLive is the same for the queue of a cluster that is there. Kueue can be told to leave resources out of account,
 // which is done with those that every node has, and not with devices.
-func CheckLive(jobs []*kube.Job, quota Quota) error {
+func CheckLive(jobs []*Job, quota Quota) error {
 	return check(jobs, quota, func(name string) bool { return !strings.Contains(name, "/") })
 }
 
 // check is told which resources the queue need not have.
-func check(jobs []*kube.Job, quota Quota, optional func(string) bool) error {
+func check(jobs []*Job, quota Quota, optional func(string) bool) error {
 	var wrong []error
 	for _, job := range jobs {
 		pod := job.Spec.Template.Spec
@@ -108,8 +106,8 @@ func check(jobs []*kube.Job, quota Quota, optional func(string) bool) error {
 
 // podNeeds is what a pod asks for: the containers that run together, or an init container that runs before some of
 // them, if that is more.
-func podNeeds(pod kube.PodSpec) kube.ResourceList {
-	together, alone := kube.ResourceList{}, kube.ResourceList{}
+func podNeeds(pod PodSpec) ResourceList {
+	together, alone := ResourceList{}, ResourceList{}
 	for _, c := range pod.InitContainers {
 		if c.RestartPolicy != "" {
 			add(together, c.Resources.Requests)
@@ -126,14 +124,14 @@ func podNeeds(pod kube.PodSpec) kube.ResourceList {
 	return together
 }
 
-func add(sum, more kube.ResourceList) {
+func add(sum, more ResourceList) {
 	for name, q := range more {
 		sum[name] = sum[name].Plus(q)
 	}
 }
 
 // raise makes each resource at least as much as the other list has.
-func raise(list, other kube.ResourceList) {
+func raise(list, other ResourceList) {
 	for name, q := range other {
 		if has, ok := list[name]; !ok || q.Cmp(has) > 0 {
 			list[name] = q
@@ -142,7 +140,7 @@ func raise(list, other kube.ResourceList) {
 }
 
 // largest is the container that asks for most of a resource.
-func largest(pod kube.PodSpec, name string) (container string, most kube.Quantity) {
+func largest(pod PodSpec, name string) (container string, most Quantity) {
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		if q, ok := c.Resources.Requests[name]; ok && (container == "" || q.Cmp(most) > 0) {
 			container, most = c.Name, q

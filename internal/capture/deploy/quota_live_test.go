@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
 )
 
 // TestCheckLive is about queues of clusters, which are not all as the one of the folder deploy.
@@ -40,7 +39,7 @@ func TestCheckLive(t *testing.T) {
 			flavors: []string{`{name: cpu, nominalQuota: 4, borrowingLimit: 20}, {name: nvidia.com/gpu, nominalQuota: 1}`},
 		},
 	}
-	job, err := deploy.Job(onGPU(), run)
+	job, err := deploy.NewJob(onGPU(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +51,7 @@ func TestCheckLive(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = deploy.CheckLive([]*kube.Job{job}, quota)
+			err = deploy.CheckLive([]*deploy.Job{job}, quota)
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
@@ -29,7 +28,7 @@ func TestCheck(t *testing.T) {
 	tests := []struct {
 		name   string
 		target func(*target.Target)
-		job    func(*kube.Job)
+		job    func(*deploy.Job)
 		want   []string // what the error has in it; none without
 	}{
 		{name: "fits"},
@@ -47,28 +46,28 @@ func TestCheck(t *testing.T) {
 			want: []string{"25 of cpu, 19 in " + gpu + " has 24", "2 of nvidia.com/gpu"},
 		},
 		{
-			name: "not covered", job: func(j *kube.Job) {
-				j.Spec.Template.Spec.Containers[0].Resources.Requests["ephemeral-storage"] = kube.MustParseQuantity("1Gi")
+			name: "not covered", job: func(j *deploy.Job) {
+				j.Spec.Template.Spec.Containers[0].Resources.Requests["ephemeral-storage"] = deploy.MustParseQuantity("1Gi")
 			},
 			want: []string{"1Gi of ephemeral-storage, 1Gi in container loadgen, of which cluster queue conformance-queue has none"},
 		},
 		{
-			name: "a large init container behind a sidecar", job: func(j *kube.Job) {
+			name: "a large init container behind a sidecar", job: func(j *deploy.Job) {
 				pod := &j.Spec.Template.Spec
-				c := kube.Container{Name: "prepare", Resources: kube.ResourceRequirements{Requests: kube.ResourceList{
-					"cpu": kube.MustParseQuantity("23"),
+				c := deploy.Container{Name: "prepare", Resources: deploy.ResourceRequirements{Requests: deploy.ResourceList{
+					"cpu": deploy.MustParseQuantity("23"),
 				}}}
-				pod.InitContainers = []kube.Container{pod.InitContainers[0], c, pod.InitContainers[1], pod.InitContainers[2]}
+				pod.InitContainers = []deploy.Container{pod.InitContainers[0], c, pod.InitContainers[1], pod.InitContainers[2]}
 			},
 			want: []string{"25 of cpu, 23 in container prepare"},
 		},
 		{
-			name: "a large init container before all", job: func(j *kube.Job) {
+			name: "a large init container before all", job: func(j *deploy.Job) {
 				pod := &j.Spec.Template.Spec
-				c := kube.Container{Name: "prepare", Resources: kube.ResourceRequirements{Requests: kube.ResourceList{
-					"cpu": kube.MustParseQuantity("24"),
+				c := deploy.Container{Name: "prepare", Resources: deploy.ResourceRequirements{Requests: deploy.ResourceList{
+					"cpu": deploy.MustParseQuantity("24"),
 				}}}
-				pod.InitContainers = append([]kube.Container{c}, pod.InitContainers...)
+				pod.InitContainers = append([]deploy.Container{c}, pod.InitContainers...)
 			},
 		},
 	}
@@ -82,14 +81,14 @@ func TestCheck(t *testing.T) {
 			if test.target != nil {
 				test.target(&tgt)
 			}
-			job, err := deploy.Job(tgt, run)
+			job, err := deploy.NewJob(tgt, run)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if test.job != nil {
 				test.job(job)
 			}
-			err = deploy.Check([]*kube.Job{job}, quota)
+			err = deploy.Check([]*deploy.Job{job}, quota)
 			if (err != nil) != (len(test.want) > 0) {
 				t.Fatalf("got %v, want %q", err, test.want)
 			}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
@@ -64,20 +63,20 @@ func (p Replay) Objects() ([]any, error) {
 		labelName: "vllm-vcr", labelPart: "replay", labelManagedBy: managedBy,
 		LabelLine: p.Target.Line, LabelTarget: p.Target.ID,
 	}
-	meta := kube.ObjectMeta{Name: name, Namespace: p.Namespace, Labels: labels}
+	meta := ObjectMeta{Name: name, Namespace: p.Namespace, Labels: labels}
 	return []any{
-		&kube.Deployment{
-			TypeMeta: kube.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: meta,
-			Spec: kube.DeploymentSpec{
-				Replicas: 1, Selector: kube.LabelSelector{MatchLabels: labels},
+		&Deployment{
+			TypeMeta: TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: meta,
+			Spec: DeploymentSpec{
+				Replicas: 1, Selector: LabelSelector{MatchLabels: labels},
 				// A player registers with one frontend, once: two pods side by side would be two replays.
-				Strategy: kube.DeploymentStrategy{Type: "Recreate"},
-				Template: kube.PodTemplateSpec{ObjectMeta: kube.ObjectMeta{Labels: labels}, Spec: pod},
+				Strategy: DeploymentStrategy{Type: "Recreate"},
+				Template: PodTemplateSpec{ObjectMeta: ObjectMeta{Labels: labels}, Spec: pod},
 			},
 		},
-		&kube.Service{
-			TypeMeta: kube.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta,
-			Spec: kube.ServiceSpec{Selector: labels, Ports: []kube.ServicePort{
+		&Service{
+			TypeMeta: TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta,
+			Spec: ServiceSpec{Selector: labels, Ports: []ServicePort{
 				{Name: "http", Port: httpPort, TargetPort: "http"},
 			}},
 		},
@@ -101,17 +100,17 @@ func checkReplayImages(t target.Target) error {
 
 func replayName(t target.Target) (string, error) {
 	name := "replay-" + dashed(t.Line+"-"+t.ID)
-	if !kube.IsServiceName(name) {
+	if !IsServiceName(name) {
 		return "", fmt.Errorf("golden %s: no Service can be called %s: want at most %d letters, digits and hyphens",
-			t.Name(), name, kube.MaxLabel)
+			t.Name(), name, MaxLabel)
 	}
 	return name, nil
 }
 
-func (p Replay) pod(r Run) (kube.PodSpec, error) {
+func (p Replay) pod(r Run) (PodSpec, error) {
 	volumes, err := volumesOf(r, "replay", "home", "tmp", "model-cache", "shm")
 	if err != nil {
-		return kube.PodSpec{}, err
+		return PodSpec{}, err
 	}
 	at := target.Addresses{Host: "0.0.0.0", HTTP: httpPort, FrontendHandshake: frontendHandshake}
 	export := slices.Concat([]string{
@@ -120,7 +119,7 @@ func (p Replay) pod(r Run) (kube.PodSpec, error) {
 	}, p.Source)
 	if folder, isFolder := p.Target.Model.Folder(); isFolder {
 		if err := inBinary(p.Target.Model.Key, folder); err != nil {
-			return kube.PodSpec{}, err
+			return PodSpec{}, err
 		}
 		at.Model = path.Join(replayDir, "model")
 		export = append(export, "--model-out", at.Model)
@@ -129,15 +128,15 @@ func (p Replay) pod(r Run) (kube.PodSpec, error) {
 	pod.NodeSelector = map[string]string{archLabel: "amd64"}
 	pod.Volumes = volumes
 	folders := mounts("replay", replayDir, "tmp", "/tmp")
-	pod.InitContainers = []kube.Container{exporter("golden", p.Target.Images.Tap, export, folders)}
-	pod.Containers = []kube.Container{p.player(), p.frontend(r, at)}
+	pod.InitContainers = []Container{exporter("golden", p.Target.Images.Tap, export, folders)}
+	pod.Containers = []Container{p.player(), p.frontend(r, at)}
 	return pod, nil
 }
 
 // player takes the engine's place. When its frontend goes away it ends, and the one that is started after it registers
 // with the next frontend.
-func (p Replay) player() kube.Container {
-	return kube.Container{
+func (p Replay) player() Container {
+	return Container{
 		Name: "play", Image: p.Target.Images.Tap, ImagePullPolicy: pullIfNotPresent,
 		Command: []string{binary},
 		Args: []string{
@@ -148,17 +147,17 @@ func (p Replay) player() kube.Container {
 		},
 		Resources: fixed("1", "1Gi"), SecurityContext: confined(true),
 		TerminationMessagePolicy: fallbackToLogs,
-		VolumeMounts:             []kube.VolumeMount{readOnly("replay", replayDir)},
+		VolumeMounts:             []VolumeMount{readOnly("replay", replayDir)},
 	}
 }
 
-func (p Replay) frontend(r Run, at target.Addresses) kube.Container {
+func (p Replay) frontend(r Run, at target.Addresses) Container {
 	folders := mounts("home", homeDir, "tmp", "/tmp", "model-cache", modelCacheDir, "shm", "/dev/shm")
-	c := kube.Container{
+	c := Container{
 		Name: Frontend, Image: frontendImage(p.Target), ImagePullPolicy: pullIfNotPresent,
 		Command: rustCommand(p.Target), Args: p.Target.FrontendArgs(at),
 		WorkingDir: homeDir, Env: append(replayEnv(p.Target), r.hubEnv()...),
-		Ports:                    []kube.ContainerPort{{Name: "http", ContainerPort: httpPort}},
+		Ports:                    []ContainerPort{{Name: "http", ContainerPort: httpPort}},
 		Resources:                fixed("2", "4Gi"),
 		SecurityContext:          confined(p.Frontend == Rust),
 		TerminationMessagePolicy: fallbackToLogs,
@@ -174,8 +173,8 @@ func (p Replay) frontend(r Run, at target.Addresses) kube.Container {
 }
 
 // replayEnv is the environment without the calls that act on the engine: others than the load generator reach a replay.
-func replayEnv(t target.Target) []kube.EnvVar {
-	return slices.DeleteFunc(programEnv(t), func(e kube.EnvVar) bool { return e.Name == "VLLM_SERVER_DEV_MODE" })
+func replayEnv(t target.Target) []EnvVar {
+	return slices.DeleteFunc(programEnv(t), func(e EnvVar) bool { return e.Name == "VLLM_SERVER_DEV_MODE" })
 }
 
 // pythonArgs are those of the engine, which the Python frontend takes, too, without an engine of its own.
@@ -193,9 +192,9 @@ func pythonArgs(t target.Target, at target.Addresses) []string {
 	return args
 }
 
-func health(period, failures int32) *kube.Probe {
-	return &kube.Probe{
-		HTTPGet:       &kube.HTTPGet{Path: "/health", Port: "http", Scheme: "HTTP"},
+func health(period, failures int32) *Probe {
+	return &Probe{
+		HTTPGet:       &HTTPGet{Path: "/health", Port: "http", Scheme: "HTTP"},
 		PeriodSeconds: period, TimeoutSeconds: 5, FailureThreshold: cmp.Or(failures, 1),
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"testing/fstest"
 
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 )
 
@@ -29,9 +28,9 @@ func TestReplayFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			compare(t, "replay-"+test.name, objects...)
-			pod := objects[0].(*kube.Deployment).Spec.Template.Spec
+			pod := objects[0].(*deploy.Deployment).Spec.Template.Spec
 			checkSecurity(t, pod)
-			if objects[0].(*kube.Deployment).Spec.Strategy.Type != "Recreate" {
+			if objects[0].(*deploy.Deployment).Spec.Strategy.Type != "Recreate" {
 				t.Error("two players would register with one frontend")
 			}
 		})

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
-	"github.com/vllm-vcr/conformance/internal/capture/kube"
 )
 
 // Names that a cluster knows a capture by.
@@ -95,14 +94,14 @@ func (r Run) checkNames() error {
 		wrong = append(wrong,
 			fmt.Errorf("run id %q: want at most %d lower-case letters, digits and hyphens", r.ID, longestRunID))
 	}
-	if r.Namespace != "" && !kube.IsLabel(r.Namespace) {
+	if r.Namespace != "" && !IsLabel(r.Namespace) {
 		wrong = append(wrong, fmt.Errorf("namespace %q is not a valid name", r.Namespace))
 	}
-	if !kube.IsSubdomain(r.Queue) || len(r.Queue) > kube.MaxLabel {
+	if !IsSubdomain(r.Queue) || len(r.Queue) > MaxLabel {
 		wrong = append(wrong, fmt.Errorf("queue %q is not a valid name", r.Queue))
 	}
 	for key, value := range r.NodeSelector {
-		if !kube.IsLabelKey(key) || !kube.IsLabelValue(value) {
+		if !IsLabelKey(key) || !IsLabelValue(value) {
 			wrong = append(wrong, fmt.Errorf("node selector %q=%q is not a valid label", key, value))
 		}
 	}
@@ -122,11 +121,11 @@ func (r Run) checkBudgets() error {
 }
 
 func (r Run) checkVolumes() error {
-	if size, err := kube.ParseQuantity(r.ModelCache); err != nil || size.Sign() <= 0 {
+	if size, err := ParseQuantity(r.ModelCache); err != nil || size.Sign() <= 0 {
 		return fmt.Errorf("size of the model cache %q: want one such as 100Gi", r.ModelCache)
 	}
 	name, key := r.token()
-	if r.TokenSecret != "" && (!kube.IsSubdomain(name) || !kube.IsDataKey(key)) {
+	if r.TokenSecret != "" && (!IsSubdomain(name) || !IsDataKey(key)) {
 		// What was given may be the token itself, which must not be shown.
 		return errors.New("secret of the model hub's token: want the name of a Secret, NAME or NAME/KEY, not the token")
 	}
@@ -140,13 +139,13 @@ func (r Run) token() (name, key string) {
 }
 
 // hubEnv is the environment of a program that loads models of the hub.
-func (r Run) hubEnv() []kube.EnvVar {
-	env := []kube.EnvVar{{Name: "HF_HOME", Value: modelCacheDir}}
+func (r Run) hubEnv() []EnvVar {
+	env := []EnvVar{{Name: "HF_HOME", Value: modelCacheDir}}
 	if r.TokenSecret == "" {
 		return env
 	}
 	name, key := r.token()
-	return append(env, kube.EnvVar{Name: "HF_TOKEN", ValueFrom: &kube.EnvVarSource{
-		SecretKeyRef: kube.SecretKeyRef{Name: name, Key: key},
+	return append(env, EnvVar{Name: "HF_TOKEN", ValueFrom: &EnvVarSource{
+		SecretKeyRef: SecretKeyRef{Name: name, Key: key},
 	}})
 }

@@ -12,5 +12,18 @@
 // [Config].Each is given a [Record] of each request. [Compare] holds these against what a tap has recorded of the same
 // load: who finds nothing has two witnesses that saw the same.
 //
-// Nothing here knows what stands behind the server. To record a golden, that is a tap: see docs/capturing.md.
+// A [Session] makes a real engine send more of its wire than conversations do. It is a file with the options of engine and frontend
+// and the requests in order. [Parse] reads one, [Session.Prepare] makes the models, adapters and folders that it names without any
+// network, and [RunSession] sends the requests. A golden keeps the raw frames of both sides.
+//
+// A [Dir] is the folder that the containers of a capture's pod share: the load generator, the tap, and the client that fetches the
+// files. Each file is written under another name first, so it is whole:
+//
+//	load-begun    the load generator has begun, and no other may begin here
+//	load-done     it has all its answers, and its own files are whole: the tap may finish its files
+//	ready         the tap's files have their final names: everything can be fetched
+//	fetched       the client has everything: the pod may end
+//	failed        the load has failed, for the reason in the file: there will be nothing to fetch
+//
+// Nothing here depends on what is behind the server. To record a golden, that is a tap: see docs/capturing.md.
 package load

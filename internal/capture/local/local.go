@@ -16,9 +16,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/capture"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
-	"github.com/vllm-vcr/conformance/internal/capture/session"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 )
@@ -31,7 +29,7 @@ type Options struct {
 	// Dir is where each target has its folder, DIR/LINE/ID: recordings, reports and the logs of all programs.
 	Dir string
 	// Engines are the engines of the targets, by release.
-	Engines map[string]cpuengine.Engine
+	Engines map[string]Engine
 	// Models are the folders of the targets' models, by key. A model without one is loaded by its name.
 	Models map[string]string
 	// Packages are the folders of what sessions need besides the engines' own packages, by the lines that ask for it.
@@ -235,7 +233,7 @@ func (s *stack) playSession(ctx context.Context, rec capture.Recording) (load.Re
 	if !asked.MayDie {
 		ctx = s.alive
 	}
-	answers, err := session.Run(ctx, asked, session.Config{URL: s.url(), Peer: s.peerURL(), Dir: s.addresses.Material})
+	answers, err := load.RunSession(ctx, asked, load.SessionConfig{URL: s.url(), Peer: s.peerURL(), Dir: s.addresses.Material})
 	if cause := context.Cause(ctx); cause != nil && err == nil {
 		err = cause
 	}

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/capture"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
@@ -55,7 +54,7 @@ func newBench(t *testing.T, vcr, engine string) bench {
 	port := `while [ $# -gt 1 ]; do [ "$1" != --data-parallel-rpc-port ] || port=$2; shift; done` + "\n"
 	b.opt = Options{
 		Dir: filepath.Join(dir, "work"),
-		Engines: map[string]cpuengine.Engine{localVersion: {
+		Engines: map[string]Engine{localVersion: {
 			Release: localVersion, Home: dir, Python: script(engineName, port+engine), Origin: "a player",
 			VLLMRS: script(frontendName, fmt.Sprintf(`exec '%s' "$@"`, testenv.Frontend(t, localVersion))),
 		}},

@@ -14,7 +14,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
-	"github.com/vllm-vcr/conformance/internal/capture/session"
+	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
@@ -170,7 +170,7 @@ func (s *stack) start(ctx context.Context) error {
 		}
 		program := vllm
 		if s.target.Session.Calls {
-			program = []string{session.CallsScript(a.Material)}
+			program = []string{load.CallsScript(a.Material)}
 		}
 		return start{name, engine.Python, slices.Concat(program, s.target.FrontendArgs(a)), a}
 	}

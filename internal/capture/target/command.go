@@ -10,18 +10,17 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/capture/load/pod"
-	"github.com/vllm-vcr/conformance/internal/capture/session"
+	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // Files that a capture leaves in its folder.
 const (
-	TraceFile    = pod.Trace
-	StepsFile    = pod.Steps
-	FramesFile   = pod.Frames
-	LoadFile     = pod.Report
-	RequestsFile = pod.Requests
+	TraceFile    = load.Trace
+	StepsFile    = load.Steps
+	FramesFile   = load.Frames
+	LoadFile     = load.ReportFile
+	RequestsFile = load.Requests
 )
 
 // handshakeHost is where frontend, tap and engine meet: they share a machine, or a pod.
@@ -76,7 +75,7 @@ func (t Target) ranks() int {
 
 // PythonFrontend reports whether the frontend is that of the engine's environment, not vllm-rs.
 func (t Target) PythonFrontend() bool {
-	return t.Session != nil && t.Session.Frontend == session.Python
+	return t.Session != nil && t.Session.Frontend == load.Python
 }
 
 // FrontendArgs are what stands behind vllm-rs, or behind vllm where the frontend is [Target.PythonFrontend].

@@ -15,7 +15,6 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
-	"github.com/vllm-vcr/conformance/internal/capture/session"
 )
 
 // A File is what is to be captured.
@@ -482,7 +481,7 @@ func (r *reader) checkSessions(b *block, model int, key string, sessions []strin
 }
 
 // readSession reads the file of a session.
-func (r *reader) readSession(name string) (*session.Session, error) {
+func (r *reader) readSession(name string) (*load.Session, error) {
 	file := path.Join(sessionsFolder, name+".toml")
 	if r.beside == nil {
 		return nil, errors.New("there is no folder that could have " + file)
@@ -491,5 +490,5 @@ func (r *reader) readSession(name string) (*session.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return session.Parse(name, path.Join(r.root, file), data)
+	return load.Parse(name, path.Join(r.root, file), data)
 }

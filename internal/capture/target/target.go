@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/capture/load"
-	"github.com/vllm-vcr/conformance/internal/capture/session"
 )
 
 // A Target is one capture: a released engine serves one workload, once. Its recording becomes a golden, or two.
@@ -31,7 +30,7 @@ type Target struct {
 	Wire bool
 
 	// Session is what is captured in place of a workload in a scenario: its raw frames become the golden.
-	Session *session.Session
+	Session *load.Session
 
 	Images Images // of the line; zero if it is captured on CPUs alone
 	Pos    int    // line of the file that asks for it

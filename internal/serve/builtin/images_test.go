@@ -24,7 +24,7 @@ import (
 func visionModel(t testing.TB, template string) string {
 	t.Helper()
 	dir := t.TempDir()
-	require.NoError(t, os.CopyFS(dir, os.DirFS(filepath.FromSlash("../../capture/session/vision"))))
+	require.NoError(t, os.CopyFS(dir, os.DirFS(filepath.FromSlash("../../capture/load/vision"))))
 	var files struct{ tokenizer, config map[string]any }
 	text, err := vcr.Files.ReadFile(vcr.ModelPath + "/tokenizer.json")
 	require.NoError(t, err)

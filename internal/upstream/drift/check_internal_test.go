@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -42,7 +42,7 @@ func checkOf(t *testing.T, version string) Check {
 		Live: Live{
 			Matrix: &compat.Matrix{File: "matrix", Lines: []compat.Line{line}}, Manifest: &manifest.Manifest{File: "registry"}, Log: log,
 		},
-		Engines: Engines{Mode: EngineAuto, Options: cpuengine.Options{Dir: t.TempDir()}},
+		Engines: Engines{Mode: EngineAuto, Options: local.EngineOptions{Dir: t.TempDir()}},
 	}
 }
 

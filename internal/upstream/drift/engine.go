@@ -19,7 +19,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
@@ -44,41 +43,41 @@ var errAbsent = errors.New("no CPU engine")
 type Engines struct {
 	Mode EngineMode
 	// Options of the installer; Release is that of the build that is looked for.
-	Options cpuengine.Options
+	Options local.EngineOptions
 	// Frontend is the vllm-rs of the release, for an environment that has none.
 	Frontend string
 }
 
 // find returns the engine of a build; without one the error is errAbsent and says why.
-func (e Engines) find(ctx context.Context, build compat.Build) (cpuengine.Engine, error) {
+func (e Engines) find(ctx context.Context, build compat.Build) (local.Engine, error) {
 	opt := e.Options
 	opt.Release = build.String()
 	switch {
 	case e.Mode == EngineNever:
-		return cpuengine.Engine{}, fmt.Errorf("%w was wanted", errAbsent)
+		return local.Engine{}, fmt.Errorf("%w was wanted", errAbsent)
 	case e.Mode != EngineAuto && e.Mode != EngineInstall:
 		// An environment that somebody named, by its folder or by its interpreter.
 		path, err := filepath.Abs(string(e.Mode))
 		if err != nil {
-			return cpuengine.Engine{}, err
+			return local.Engine{}, err
 		}
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
 			path = filepath.Join(path, "bin", "python")
 		}
 		if _, err := os.Stat(path); err != nil {
-			return cpuengine.Engine{}, fmt.Errorf("--engine: %w", err)
+			return local.Engine{}, fmt.Errorf("--engine: %w", err)
 		}
-		return cpuengine.Engine{
+		return local.Engine{
 			Release: opt.Release, Home: filepath.Dir(filepath.Dir(path)), Python: path, VLLMRS: e.Frontend, Origin: path,
 		}, nil
 	case runtime.GOOS != "linux":
-		return cpuengine.Engine{}, fmt.Errorf("%w: there is none for %s", errAbsent, runtime.GOOS)
+		return local.Engine{}, fmt.Errorf("%w: there is none for %s", errAbsent, runtime.GOOS)
 	case !build.IsRelease() || build.IsCandidate():
-		return cpuengine.Engine{}, fmt.Errorf("%w of %s: they are made of stable releases only", errAbsent, build)
+		return local.Engine{}, fmt.Errorf("%w of %s: they are made of stable releases only", errAbsent, build)
 	case e.Mode == EngineInstall:
-		return cpuengine.Ensure(ctx, opt)
+		return local.Ensure(ctx, opt)
 	}
-	engine, err := cpuengine.Find(ctx, opt)
+	engine, err := local.Find(ctx, opt)
 	if errors.Is(err, fs.ErrNotExist) {
 		return engine, fmt.Errorf("%w of %s here: vllm-vcr capture engine %s installs it", errAbsent, build, build)
 	}
@@ -142,7 +141,7 @@ func (e Engine) Run(ctx context.Context) Layer {
 const engineGrace = time.Minute
 
 // liveSuite runs the live suite on the engine.
-func (e Engine) liveSuite(ctx context.Context, engine cpuengine.Engine) (*conformance.Report, error) {
+func (e Engine) liveSuite(ctx context.Context, engine local.Engine) (*conformance.Report, error) {
 	command := conformance.CommandEngine{Template: e.command(engine), Grace: engineGrace}
 	sel := conformance.Selection{Suite: conformance.SuiteLive}
 	e.step("start it for the live suite")
@@ -166,7 +165,7 @@ func (e Engine) liveSuite(ctx context.Context, engine cpuengine.Engine) (*confor
 }
 
 // command starts the engine as a capture does, with the places of the handshake left open.
-func (e Engine) command(engine cpuengine.Engine) string {
+func (e Engine) command(engine local.Engine) string {
 	t := e.target(compat.Line{Name: e.Line, Tag: "v" + e.Build.String()})
 	args := append([]string{engine.Python, "-m", "vllm.entrypoints.cli.main"}, t.EngineArgs(target.Addresses{Model: e.Model})...)
 	for i, word := range args[:len(args)-1] {
@@ -198,7 +197,7 @@ func (e Engine) target(line compat.Line) target.Target {
 const modelKey = "tiny"
 
 // tap puts recorder and vllm-rs before the engine. The trace must be whole, and replay.
-func (e Engine) tap(ctx context.Context, engine cpuengine.Engine) LayerCase {
+func (e Engine) tap(ctx context.Context, engine local.Engine) LayerCase {
 	c := LayerCase{Name: "tap", Verdict: Unknown}
 	switch {
 	case engine.VLLMRS == "":
@@ -228,7 +227,7 @@ const loadTime = 5 * time.Minute
 
 // recordAndReplay has frontend, tap and engine serve a small load, compares the trace with what the client saw, and replays
 // it as if it were to be registered. It returns what was recorded, in a sentence.
-func (e Engine) recordAndReplay(ctx context.Context, engine cpuengine.Engine, line compat.Line) (recorded string, err error) {
+func (e Engine) recordAndReplay(ctx context.Context, engine local.Engine, line compat.Line) (recorded string, err error) {
 	limit := cmp.Or(e.BootTimeout, local.DefaultBootTimeout) + loadTime
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("its load did not end within %v", limit))
 	defer cancel()
@@ -242,7 +241,7 @@ func (e Engine) recordAndReplay(ctx context.Context, engine cpuengine.Engine, li
 	}
 	t := e.target(line)
 	rec, err := local.Capture(ctx, local.Options{
-		Dir: e.Dir, Engines: map[string]cpuengine.Engine{t.Release(): engine}, Models: map[string]string{modelKey: e.Model},
+		Dir: e.Dir, Engines: map[string]local.Engine{t.Release(): engine}, Models: map[string]string{modelKey: e.Model},
 		VCR: e.VCR, Profiles: profiles, BootTimeout: e.BootTimeout, Log: log,
 		Progress: func(_ target.Target, step string) { e.step("tap: " + step) },
 	}, t)

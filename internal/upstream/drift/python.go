@@ -7,7 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/player"
@@ -90,7 +90,7 @@ func (p Python) environment(ctx context.Context) (pyclient.Environment, error) {
 	if err == nil || !errors.Is(err, errAbsent) || p.Engines.Mode == EngineNever {
 		return pyclient.Environment{Release: engine.Release, Python: engine.Python}, err
 	}
-	dir, err := cpuengine.Folder(p.Engines.Options.Dir)
+	dir, err := local.Folder(p.Engines.Options.Dir)
 	if err != nil {
 		return pyclient.Environment{}, err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/capture/cpuengine"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
@@ -126,7 +126,7 @@ func TestPythonEnvironment(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			p := Python{Build: build(t, test.version), Engines: Engines{Mode: test.mode, Options: cpuengine.Options{Dir: test.peers}}}
+			p := Python{Build: build(t, test.version), Engines: Engines{Mode: test.mode, Options: local.EngineOptions{Dir: test.peers}}}
 			got, err := p.environment(t.Context())
 			if test.says != "" {
 				if layer := p.Run(t.Context()); layer.Verdict != Skipped || !strings.Contains(layer.Reason, test.says) {

@@ -70,7 +70,7 @@ func wantImages(t *testing.T, path string, requests, images, different int) {
 func visionModel(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	require.NoError(t, os.CopyFS(dir, os.DirFS(filepath.Join("..", "session", "vision"))))
+	require.NoError(t, os.CopyFS(dir, os.DirFS("vision")))
 	text, err := os.ReadFile(filepath.Join(testenv.ModelDir(t), "tokenizer.json"))
 	var tokenizer map[string]any
 	if err == nil {

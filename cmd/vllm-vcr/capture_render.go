@@ -88,6 +88,7 @@ func newCaptureRenderCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.format, "format", string(deploy.YAML), "output format: yaml or json")
 	flags.BoolVar(&opts.setup, "setup", false, "print the objects that the cluster needs before the first capture")
 	flags.BoolVar(&opts.offlineReplay, "offline-replay", false, "print the Deployment and the Service that serve --golden without an engine")
+	exclusive(flags, "setup", "offline-replay")
 	grouped(flags, "Output")
 	opts.jobs.addFlags(flags)
 	opts.replay.addFlags(flags)
@@ -109,8 +110,6 @@ func runCaptureRender(env *environment, opts renderOptions, args []string) error
 
 func renderObjects(env *environment, opts renderOptions, args []string) ([]any, error) {
 	switch {
-	case opts.setup && opts.offlineReplay:
-		return nil, errors.New("--setup and --offline-replay: give only one of them")
 	case opts.setup || opts.offlineReplay:
 		if len(args) > 0 {
 			return nil, fmt.Errorf("target %q: --setup and --offline-replay take no targets", args[0])

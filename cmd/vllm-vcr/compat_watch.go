@@ -70,6 +70,8 @@ func (opts *compatWatchOptions) addFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&opts.maxStable, "max-stable", 9, "maximum number of stable lines in compat.toml")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "print what has to change and write nothing, as without --write")
 	flags.BoolVar(&opts.write, "write", false, "change compat.toml")
+	exclusive(flags, "write", "dry-run")
+	exclusive(flags, "index", "tags-file")
 	addOutputFlag(flags, &opts.outputs)
 	grouped(flags, "Update")
 	opts.in.addFlags(flags)
@@ -88,12 +90,8 @@ func watchArgs(_ *cobra.Command, args []string) error {
 
 func (opts *compatWatchOptions) check() error {
 	switch {
-	case opts.write && opts.dryRun:
-		return errors.New("--write and --dry-run: give only one of them")
 	case opts.tagsFile == "" && opts.index == "":
 		return errors.New("no list of releases is given: want --index, or --tags-file FILE")
-	case opts.tagsFile != "" && opts.index != "":
-		return errors.New("--index and --tags-file: give only one of them")
 	case opts.maxStable < 1:
 		return fmt.Errorf("--max-stable %d: want 1 or more", opts.maxStable)
 	case opts.write && opts.in.compat == "" && !exists(vcr.CompatPath):

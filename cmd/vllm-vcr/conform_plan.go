@@ -44,6 +44,7 @@ func (opts *planOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&opts.run, "run", nil, "run only cases whose name matches one of these `PATTERNS`: * is any text between slashes, ** any number of components; @FILE reads patterns from a file, one on each line (default all)")
 	flags.StringSliceVar(&opts.skip, "skip", nil, "leave out cases whose name matches one of these `PATTERNS`, written as for --run")
 	flags.StringVar(&opts.rerun, "rerun-failed", "", "run only the cases that failed or ended with an error in this JSON report `FILE`")
+	exclusive(flags, "run", "rerun-failed")
 }
 
 // addPrintFlags adds those that print something instead of a run.
@@ -70,9 +71,6 @@ func (opts *planOptions) sel(sel *conformance.Selection) (err error) {
 		return err
 	}
 	if opts.rerun != "" {
-		if len(opts.run) > 0 {
-			return errors.New("--run and --rerun-failed: give only one of them")
-		}
 		if sel.Run, err = failedCases(opts.rerun); err != nil {
 			return err
 		}

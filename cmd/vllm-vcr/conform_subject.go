@@ -48,6 +48,7 @@ func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.engineCommand, "engine-command", "", "`COMMAND` that starts the engine under test, once for each case (live: for each line). It is split into words as in a shell, but no shell runs it. "+
 		"Placeholders: {handshake}, {handshake_host}, {handshake_port}, {trace}, {match}, {line}, {tag}, {index}")
 	flags.StringVar(&opts.engineAddress, "engine-handshake", "", "handshake `ADDRESS`, tcp://HOST:PORT, where conform waits for an engine that you start yourself")
+	exclusive(flags, "engine-command", "engine-handshake")
 	flags.DurationVar(&opts.engineGrace, "engine-grace", conformance.DefaultGrace, "time between SIGTERM and SIGKILL when the engine of --engine-command is stopped; on Linux, the time in which the engine waits for a processor does not count, up to 8 times this value in all")
 	flags.StringSliceVar(&opts.engineEnv, "engine-env", nil, "`NAMES` of environment variables to pass to the engine of --engine-command although they look like secrets (default none; other variables are passed)")
 	flags.StringVar(&opts.logprobsMode, "logprobs-mode", logprobsModes[0], "--logprobs-mode that the engine under test was started with: "+strings.Join(logprobsModes[:3], ", ")+" or "+logprobsModes[3]+"; with the last two, values above 0 are no failure")
@@ -80,8 +81,6 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case opts.engineCommand != "" && opts.engineAddress != "":
-		return "", errors.New("--engine-command and --engine-handshake: give only one of them")
 	case opts.hasEngine() && opts.hasFrontend():
 		return "", errors.New("an engine and a frontend under test: give only one of them, conform is the other side")
 	case suite == conformance.SuiteFrontend && !opts.hasFrontend():

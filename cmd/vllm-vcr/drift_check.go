@@ -71,6 +71,7 @@ func newDriftCheckCommand(env *environment) *cobra.Command {
 func (opts *driftOptions) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&opts.pre, "pre", false, "let the newest release be a release candidate")
 	flags.BoolVar(&opts.nightly, "nightly", false, "check the newest build of the main branch, or the build VERSION; the index is --index, else "+drift.NightlyIndex)
+	exclusive(flags, "pre", "nightly")
 	flags.StringVar(&opts.index, "index", "", indexUsage)
 	flags.StringVar(&opts.frontend, "frontend", "", "check this vllm-rs `FILE` instead of one from the index; before 0.29, give VERSION too")
 	flags.StringSliceVar(&opts.layers, "layers", layerNames(), "layers to check")
@@ -120,8 +121,6 @@ func (opts *driftOptions) check(args []string) error {
 		return errors.New("--offline: the frontend of a release is downloaded: give a local one with --frontend")
 	case opts.pre && (named || opts.frontend != ""):
 		return errors.New("--pre selects the newest release of the index, but another release is given")
-	case opts.pre && opts.nightly:
-		return errors.New("--pre and --nightly: give only one of them")
 	case opts.bootTimeout <= 0:
 		return fmt.Errorf("--start-timeout %v: want more than 0", opts.bootTimeout)
 	case opts.model != "" && !exists(filepath.Join(opts.model, "config.json")):

@@ -105,6 +105,7 @@ func (opts *calibrateOptions) addFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&opts.opt.Engine.Blocks, "num-gpu-blocks-override", 0, "number of KV cache blocks (default as many as are needed)")
 	flags.BoolVar(&opts.caching, "enable-prefix-caching", false, "turn on prefix caching (default that in engine_config of the trace, else on)")
 	flags.BoolVar(&opts.noCaching, "no-enable-prefix-caching", false, "turn off prefix caching")
+	exclusive(flags, "enable-prefix-caching", "no-enable-prefix-caching")
 	grouped(flags, "Engine of --predict")
 }
 
@@ -193,12 +194,8 @@ func (opts *calibrateOptions) readEngine() error {
 			return fmt.Errorf("--%s %d: want a number above 0", limit.flag, limit.value)
 		}
 	}
-	on, off := opts.caching, opts.noCaching
-	switch {
-	case on && off:
-		return errors.New("--enable-prefix-caching and --no-enable-prefix-caching: give only one of them")
-	case on || off:
-		opts.opt.Engine.Caching = &on
+	if opts.caching || opts.noCaching {
+		opts.opt.Engine.Caching = &opts.caching
 	}
 	return nil
 }

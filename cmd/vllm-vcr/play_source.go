@@ -63,6 +63,7 @@ func (opts *sourceOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.configHash, "expect-config-hash", "", "refuse a --trace, --replay-steps or --latency-trace whose config_hash is not this `HASH` (default any)")
 	flags.BoolVar(&opts.strict, "strict", false, "reply with an error when no record or row matches, instead of by --mode")
 	flags.StringVar(&opts.dataset, "dataset", "", "answer requests with the completions of this `FILE`: JSON Lines, JSON, CSV, Parquet or SQLite")
+	exclusive(flags, "trace", "replay-steps", "dataset")
 	flags.StringVar(&opts.tokenizer, "tokenizer", "", "tokenizer.json of the model, or its folder: --dataset needs it, and valid structured output")
 	flags.StringVar(&opts.mode, "mode", modeRandom, "reply when no recording matches: random (random tokens), text (English sentences; needs --tokenizer) or echo (the prompt)")
 	flags.Uint64Var(&opts.seed, "seed", 0, "seed for random tokens, times and faults (default 0)")
@@ -88,12 +89,6 @@ func (opts *sourceOptions) check(flags *pflag.FlagSet, timed bool) error {
 		return errors.New("--expect-config-hash: there is no trace to check: give --trace or --latency-trace")
 	case opts.minDepth < 0:
 		return fmt.Errorf("--replay-min-depth %d: want 0 or more tokens", opts.minDepth)
-	case opts.recording != "" && opts.dataset != "":
-		return errors.New("--trace and --dataset: give only one of them")
-	case opts.steps != "" && opts.recording != "":
-		return errors.New("--trace and --replay-steps: give only one of them; --trace with --pace recorded replays tokens and times")
-	case opts.steps != "" && opts.dataset != "":
-		return errors.New("--replay-steps and --dataset: give only one of them")
 	case opts.strict && !replays && opts.dataset == "":
 		return errors.New("--strict: no request could be answered: give --trace or --dataset")
 	case opts.once && !replays:

@@ -62,19 +62,13 @@ func (opts *storeOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.cache, "cache", "", "`FOLDER` for downloaded goldens (default vllm-vcr/goldens in the user's cache directory)")
 	flags.BoolVar(&opts.offline, "offline", false, "do not use the network: a golden that is neither on this machine nor in the cache is an error")
 	flags.Int64Var(&opts.maxSize, "max-golden-size", golden.DefaultMaxSize, "maximum size of a golden file in `BYTES`; a larger one is an error")
+	exclusive(flags, "goldens", "bucket", "bundle")
 	grouped(flags, "Where the goldens are")
 	opts.s3.addFlags(flags)
 }
 
-// resolve takes from the environment and the bundle what the flags leave open, and
-// refuses what says nothing sensible together.
+// resolve takes from the environment and the bundle what the flags leave open.
 func (opts *storeOptions) resolve(env *environment, in *inputs) error {
-	places := map[string]string{"--goldens": opts.goldens, "--bucket": opts.bucket, "--bundle": opts.bundle}
-	for _, pair := range [][2]string{{"--goldens", "--bucket"}, {"--goldens", "--bundle"}, {"--bucket", "--bundle"}} {
-		if one, other := places[pair[0]], places[pair[1]]; one != "" && other != "" {
-			return fmt.Errorf("%s %s and %s %s: give only one of them", pair[0], golden.Scrub(one), pair[1], golden.Scrub(other))
-		}
-	}
 	if opts.goldens == "" && opts.bundle == "" {
 		opts.bucket = cmp.Or(opts.bucket, env.getenv("CONFORMANCE_BUCKET"))
 	}

@@ -53,6 +53,13 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w%s", err, tomlfile.DidYouMean("--"+word, known, ""))
 }
 
+// exclusive lets at most one of some flags be given, on the command line or by a variable.
+func exclusive(flags *pflag.FlagSet, names ...string) {
+	cmd := &cobra.Command{} // has the same flags
+	cmd.Flags().AddFlagSet(flags)
+	cmd.MarkFlagsMutuallyExclusive(names...)
+}
+
 // hasVariable reports whether a flag can be set in the environment.
 func hasVariable(f *pflag.Flag) bool {
 	return f.Name != "help" && f.Name != "help-all" && !simulator.IsFlag(f)
@@ -81,9 +88,11 @@ func (env *environment) fromEnvironment(flags *pflag.FlagSet) (err error) {
 
 // namingVariables adds to an error the variables of the flags that it names, where these were set by variables.
 func (env *environment) namingVariables(err error) error {
+	named := strings.FieldsFunc(err.Error(), func(r rune) bool { return strings.ContainsRune(` "[]:;,()`, r) })
+	inGroup := strings.HasPrefix(err.Error(), "if any flags in the group ") // of exclusive
 	var set []string
 	for _, flag := range env.fromVariables {
-		if strings.Contains(err.Error(), "--"+flag) && !strings.Contains(err.Error(), envName(flag)) {
+		if (slices.Contains(named, "--"+flag) || inGroup && slices.Contains(named, flag)) && !slices.Contains(named, envName(flag)) {
 			set = append(set, fmt.Sprintf("%s sets --%s", envName(flag), flag))
 		}
 	}

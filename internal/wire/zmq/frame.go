@@ -42,6 +42,11 @@ const (
 	indexChunk = 8
 	// maxChunked is the largest frame whose slot may share a chunk.
 	maxChunked = 16 << 10
+
+	// Frames of at most maxSlabbed bytes share the memory of slabSize bytes with their neighbours, which a message that is
+	// kept keeps alive.
+	maxSlabbed = 2 << 10
+	slabSize   = 16 << 10
 )
 
 // frameReader reads ZMTP frames. An error of the underlying reader leaves it
@@ -59,6 +64,7 @@ type frameReader struct {
 	body    []byte // as far as it arrived
 
 	spare [][]byte // unused slots
+	slab  []byte   // unused memory for small frames
 }
 
 func newFrameReader(r io.Reader, maxMessage int64) *frameReader {
@@ -163,6 +169,12 @@ func (r *frameReader) readHeader() error {
 	// What was peeked can be discarded.
 	_, _ = r.br.Discard(n)
 	r.inFrame, r.flags, r.size, r.body = true, flags, int64(size), []byte{}
+	if size > 0 && size <= maxSlabbed {
+		if uint64(len(r.slab)) < size {
+			r.slab = make([]byte, slabSize)
+		}
+		r.body, r.slab = r.slab[:0:size], r.slab[size:]
+	}
 	return nil
 }
 

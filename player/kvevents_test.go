@@ -3,14 +3,10 @@ package player
 import (
 	"context"
 	"encoding/binary"
-	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +16,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/engine/kvevents"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
-	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
@@ -216,115 +211,6 @@ func TestKVEventsOfRanks(t *testing.T) {
 		if d := gocmp.Diff(want, nextBatch(t, c)); d != "" {
 			t.Errorf("rank %d (-want +got):\n%s", rank, d)
 		}
-	}
-}
-
-// A captured engine is what internal/engine/kvevents/testdata/engine.py wrote of a released one:
-// the requests that it was asked, one after the other, and what it then published.
-type capturedEngine struct {
-	Version   string
-	Digests   bool
-	Arguments struct {
-		BlockSize  int               `json:"block_size"`
-		Blocks     int               `json:"num_gpu_blocks_override"`
-		StepTokens int               `json:"max_num_batched_tokens"`
-		Seqs       int               `json:"max_num_seqs"`
-		Len        int               `json:"max_model_len"`
-		Algorithm  kvcache.Algorithm `json:"prefix_caching_hash_algo"`
-	}
-	requests []capturedRequest // one without a prompt is a reset of the cache
-	live     [][]string        // frames in hex
-}
-
-type capturedRequest struct {
-	prompt, answer []uint32
-	salt           string
-}
-
-func capturedEngineOf(t *testing.T, version string) (c capturedEngine) {
-	t.Helper()
-	testenv.GzipLines(t, "../internal/engine/kvevents/testdata/engine-"+version+".jsonl.gz", func(text []byte) {
-		var (
-			kind string
-			r    capturedRequest
-			line []json.RawMessage
-			live []string
-			into []any
-		)
-		err := json.Unmarshal(text, &line)
-		switch {
-		case err != nil:
-		case line[0][0] == '{':
-			into = []any{&c}
-		case strings.HasPrefix(string(text), `["request"`):
-			into = []any{&kind, &r.prompt, &r.answer, &r.salt}
-		case strings.HasPrefix(string(text), `["reset"`):
-			into = []any{&kind}
-		case strings.HasPrefix(string(text), `["live"`):
-			into = []any{&kind, &live}
-		}
-		for i, v := range into {
-			err = errors.Join(err, json.Unmarshal(line[i], v))
-		}
-		if err != nil {
-			t.Fatalf("%s: %v", text[:min(len(text), 80)], err)
-		}
-		switch kind {
-		case "request", "reset":
-			c.requests = append(c.requests, r)
-		case "live":
-			c.live = append(c.live, live)
-		}
-	})
-	return c
-}
-
-// capturedAnswers is a source that says what an engine said, by the number of the request.
-type capturedAnswers []capturedRequest
-
-func (a capturedAnswers) Script(r *Request) (Script, error) {
-	n, err := strconv.Atoi(r.ID)
-	return Script{
-		Fill: func(at int) uint32 { return a[n].answer[at] }, Finish: protocol.FinishLength, CachedTokens: LookUp,
-	}, err
-}
-
-// What released engines published for requests, the player publishes for them: the same
-// numbers, steps, blocks, hashes and bytes.
-func TestKVEventsAsEngines(t *testing.T) {
-	for _, version := range []string{"0.27.1", "0.32.0", "0.33.0"} {
-		t.Run(version, func(t *testing.T) {
-			c := capturedEngineOf(t, version)
-			if len(c.requests) < 20 || len(c.live) < 30 {
-				t.Fatalf("a capture of %d requests and %d messages", len(c.requests), len(c.live))
-			}
-			opt, log := kvEngine(version, kvevents.Options{Endpoint: "tcp://127.0.0.1:0", Digests: c.Digests})
-			opt.Source, opt.KVCache.HashAlgorithm = capturedAnswers(c.requests), c.Arguments.Algorithm
-			opt.KVCache.BlockSize, opt.KVCache.NumGPUBlocks, opt.Limits.MaxModelLen = c.Arguments.BlockSize, c.Arguments.Blocks, c.Arguments.Len
-			opt.Limits.MaxNumSeqs, opt.Limits.MaxNumBatchedTokens = c.Arguments.Seqs, c.Arguments.StepTokens
-			s := connect(t, opt, 1)
-			sub := log.subscribe(t, registered(t, s), "")
-			for i, r := range c.requests {
-				if r.prompt == nil {
-					s.reply(0, "reset_prefix_cache", arg(false), arg(false))
-					continue
-				}
-				s.submit(ask(strconv.Itoa(i), r.prompt, len(r.answer), func(q *protocol.Request) { q.CacheSalt = r.salt }))
-				s.finished(0, 1)
-			}
-			must(t, sub.SetReadDeadline(time.Now().Add(patience)))
-			for i, want := range c.live {
-				m, err := sub.Recv()
-				if err != nil {
-					t.Fatalf("message %d of %d: %v", i, len(c.live), err)
-				}
-				const after = 2 * (1 + 9) // digits of what begins a batch, and of its time
-				number, said := hex.EncodeToString(m[1]), hex.EncodeToString(m[2])
-				if number != want[1] || said[after:] != want[2][after:] {
-					t.Fatalf("message %d: number %s, want %s; batch\n%s, want\n%s", i, number, want[1], said, want[2])
-				}
-			}
-		})
 	}
 }
 

@@ -78,7 +78,7 @@ var importRules = map[string][]string{
 	"internal/report":          {"conformance", "compat", "internal/check", "github.com/sethvargo/go-githubactions", "github.com/jstemmer/go-junit-report/v2"},
 	"internal/report/page":     {},
 	"internal/report/sarif":    {},
-	"internal/inspect":         {"trace", "internal/engine", "internal/report/page"},
+	"internal/inspect":         {"trace", "internal/engine", "internal/report/page", "github.com/DataDog/sketches-go"},
 	"internal/inspect/convert": {"trace", "internal/inspect"},
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term", "github.com/prometheus/client_golang"},
 

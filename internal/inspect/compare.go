@@ -538,24 +538,6 @@ func pointsOf(c *series, m int) *pointSet {
 	return &p
 }
 
-// each passes on the values of a sketch, and how many of each there are.
-func (s *sketch) each(do func(v float64, n int)) {
-	for _, v := range s.few {
-		do(v, 1)
-	}
-	if s.below > 0 {
-		do(s.low, s.below)
-	}
-	if s.zero > 0 {
-		do(0, s.zero)
-	}
-	for i, n := range s.counts {
-		if n > 0 {
-			do(min(max(middleOf(s.first+i), s.low), s.high), int(n))
-		}
-	}
-}
-
 func (p *pointSet) once() []int {
 	return slices.Repeat([]int{1}, len(p.sizes))
 }

@@ -15,7 +15,7 @@ const expanded = 20_000
 
 // drawn are the values of a sketch, or of many quantiles: a curve does not show more.
 func (s *sketch) drawn() times {
-	if !s.many {
+	if s.many == nil {
 		return sortedTimes(append([]float64{}, s.few...))
 	}
 	all := make(times, 0, expanded)
@@ -26,7 +26,7 @@ func (s *sketch) drawn() times {
 			all = append(all, v)
 		}
 	})
-	return all
+	return sortedTimes(all)
 }
 
 // Plots are pictures of the distributions: how many values exceed a time, quantiles over those of the baseline, and, where

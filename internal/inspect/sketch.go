@@ -3,34 +3,28 @@ package inspect
 import (
 	"math"
 	"slices"
+
+	"github.com/DataDog/sketches-go/ddsketch"
 )
 
-// sketch is a distribution of values: all of them as long as they are few, then how many are in each of narrow
-// ranges. So a trace of a million requests takes no more memory than one of some thousand.
+// sketch is a distribution of values: all of them as long as they are few, then how many are in each of narrow ranges. So a
+// trace of a million requests takes no more memory than one of some thousand.
 type sketch struct {
 	count          int
 	sum, low, high float64
 
 	few  []float64
-	many bool // the values are in ranges, and few is empty
-	// below and zero are the values below and at 0; counts[i] those from ratio^(first+i) to ratio^(first+i+1).
-	below, zero int
-	first       int
-	counts      []uint32
+	many *ddsketch.DDSketch // has the values in place of few
 }
 
 const (
 	// fewValues is how many values a sketch keeps exactly.
 	fewValues = 1 << 14
-	// sketchRatio is the width of a range: a quantile is off by half of it, 0.05 %.
-	sketchRatio = 1.001
+	// sketchAccuracy is the part of itself by which a quantile of more values is off at most.
+	sketchAccuracy = 0.0005
 	// minValue is what counts as 0 ms: a nanosecond, the clock's own step.
 	minValue = 1e-6
-	// sketchRoom is by how many ranges counts grows at its lower end.
-	sketchRoom = 256
 )
-
-var sketchLog = math.Log(sketchRatio)
 
 func (s *sketch) add(v float64) { s.addMany(v, 1) }
 
@@ -44,7 +38,7 @@ func (s *sketch) addMany(v float64, n int) {
 	s.low, s.high = min(s.low, v), max(s.high, v)
 	s.count += n
 	s.sum += v * float64(n)
-	if s.many || n > fewValues-len(s.few) {
+	if s.many != nil || n > fewValues-len(s.few) {
 		s.spill()
 		s.put(v, n)
 		return
@@ -56,10 +50,13 @@ func (s *sketch) addMany(v float64, n int) {
 
 // spill moves the values into ranges.
 func (s *sketch) spill() {
-	if s.many {
+	if s.many != nil {
 		return
 	}
-	s.many = true
+	var err error
+	if s.many, err = ddsketch.LogUnboundedDenseDDSketch(sketchAccuracy); err != nil {
+		panic(err) // the accuracy is valid
+	}
 	for _, v := range s.few {
 		s.put(v, 1)
 	}
@@ -67,52 +64,43 @@ func (s *sketch) spill() {
 }
 
 func (s *sketch) put(v float64, n int) {
-	switch {
-	case v < 0:
-		s.below += n
-		return
-	case v < minValue:
-		s.zero += n
-		return
+	if math.Abs(v) < minValue {
+		v = 0
 	}
-	i := int(math.Floor(math.Log(v) / sketchLog))
-	if len(s.counts) == 0 {
-		s.first = i - sketchRoom
+	if err := s.many.AddWithCount(v, float64(n)); err != nil {
+		panic(err) // readers of traces limit the values
 	}
-	if i < s.first {
-		more := s.first - i + sketchRoom
-		s.first -= more
-		s.counts = append(make([]uint32, more, more+len(s.counts)), s.counts...)
-	}
-	if missing := i - s.first + 1 - len(s.counts); missing > 0 {
-		s.counts = append(s.counts, make([]uint32, missing)...)
-	}
-	s.counts[i-s.first] += uint32(n)
 }
 
 func (s *sketch) merge(o *sketch) {
-	if !o.many {
-		for _, v := range o.few {
-			s.add(v)
-		}
+	if o.count == 0 {
 		return
 	}
-	s.spill()
 	if s.count == 0 {
 		s.low, s.high = o.low, o.high
 	}
 	s.low, s.high = min(s.low, o.low), max(s.high, o.high)
 	s.count, s.sum = s.count+o.count, s.sum+o.sum
-	s.below, s.zero = s.below+o.below, s.zero+o.zero
-	for i, n := range o.counts {
-		if n > 0 {
-			s.put(middleOf(o.first+i), int(n))
-		}
+	if s.many == nil && o.many == nil && len(s.few)+len(o.few) <= fewValues {
+		s.few = append(s.few, o.few...)
+		return
 	}
+	s.spill()
+	o.each(s.put)
 }
 
-// middleOf is the middle of a range.
-func middleOf(i int) float64 { return math.Exp((float64(i) + 0.5) * sketchLog) }
+// each passes on the values, and how many of each there are.
+func (s *sketch) each(do func(v float64, n int)) {
+	for _, v := range s.few {
+		do(v, 1)
+	}
+	if s.many != nil {
+		s.many.ForEach(func(v, n float64) (stop bool) {
+			do(min(max(v, s.low), s.high), int(n))
+			return false
+		})
+	}
+}
 
 // quantile is the value that so much of all does not exceed (nearest rank).
 func (s *sketch) quantile(q float64) float64 {
@@ -120,24 +108,15 @@ func (s *sketch) quantile(q float64) float64 {
 		return 0
 	}
 	rank := min(max(int(math.Ceil(q*float64(s.count)))-1, 0), s.count-1)
-	if !s.many {
+	if s.many == nil {
 		slices.Sort(s.few)
 		return s.few[rank]
 	}
-	if rank < s.below {
-		return s.low
+	v, err := s.many.GetValueAtQuantile(min((float64(rank)+0.5)/float64(s.count-1), 1))
+	if err != nil {
+		panic(err) // it has values, and the part is from 0 to 1
 	}
-	if rank -= s.below; rank < s.zero {
-		return 0
-	}
-	rank -= s.zero
-	for i, n := range s.counts {
-		if rank < int(n) {
-			return min(max(middleOf(s.first+i), s.low), s.high)
-		}
-		rank -= int(n)
-	}
-	return s.high
+	return min(max(v, s.low), s.high)
 }
 
 func (s *sketch) mean() float64 { return s.sum / float64(max(s.count, 1)) }

@@ -289,7 +289,7 @@ func (c *summarizer) finish() *Summary {
 			s.CacheByTurn = append(s.CacheByTurn, TurnCache{i + 1, i+1 == maxTurns, t.requests, t.prompt, t.cached, t.ttft.distribution()})
 		}
 	}
-	s.Notes = c.notes(all.itl.many)
+	s.Notes = c.notes(all.itl.many != nil)
 	return s
 }
 

@@ -134,7 +134,7 @@ func TestPlanSeesWhatDecidesTheKey(t *testing.T) {
 // TestOutputsAreSet: each output comes from a step that sets it.
 func TestOutputsAreSet(t *testing.T) {
 	file, _ := readAction(t)
-	sources := readAll(t, "scripts/install.sh", "cmd/vllm-vcr/*.go")
+	sources := readAll(t, "scripts/install.sh", "cmd/vllm-vcr/*.go", "internal/upstream/*/*.go")
 	reference := regexp.MustCompile(`steps\.([a-z]+)\.outputs\.([a-z-]+)`)
 	external := []string{"restore.cache-hit", "upload.artifact-url"}
 	for name, out := range file.Outputs {

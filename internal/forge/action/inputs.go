@@ -172,7 +172,6 @@ var everyInput = []input{
 	{name: "self-test", kind: toggle, modes: []string{Conform}},
 	{name: "engine-command", kind: text, modes: []string{Conform}},
 	{name: "engine-handshake", kind: text, modes: []string{Conform}},
-	{name: "engine-address", kind: text, flag: "engine-handshake", modes: []string{Conform}}, // the old name
 	{name: "engine-env", kind: list, modes: []string{Conform}},
 	{name: "frontend-command", kind: text, modes: []string{Conform}},
 	{name: "frontend-url", kind: text, modes: []string{Conform}},

@@ -16,6 +16,7 @@ read, with its place and the reason.
 
 import ast
 import base64
+import collections
 import copy
 import decimal
 import json
@@ -252,25 +253,26 @@ def is_local(function, name):
 # --- Values ---
 
 
-class NotLiteral(ValueError):
+class NotLiteral(Exception):
     pass
 
 
 def literal(node):
-    """The value of a literal. Sets and tuples are lists, and bytes are the text "0x00", as profiles have them."""
+    """The value of a literal that JSON can express. Sets and tuples are lists, and bytes are the text "0x00", as profiles
+    have them."""
     match node:
         case ast.Constant(value=bytes() as value):
             return "0x" + value.hex()
-        case ast.Constant(value=None | bool() | int() | float() | str() as value):
+        case ast.Constant(value=None | bool() | int() | str() as value):
+            return value
+        case ast.Constant(value=float() as value) if abs(value) < float("inf"):
             return value
         case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
             return [literal(e) for e in elements]
-        case ast.Dict(keys=keys, values=values) if None not in keys:
-            try:
-                return {literal(k): literal(v) for k, v in zip(keys, values)}
-            except TypeError as error:  # a key that is a list
-                raise NotLiteral from error
-        case ast.UnaryOp(op=ast.UAdd() | ast.USub() as sign, operand=ast.Constant(value=int() | float() as value)):
+        case ast.Dict(keys=keys, values=values) if all(plain_text(k) is not None for k in keys):
+            return {k.value: literal(v) for k, v in zip(keys, values)}
+        case ast.UnaryOp(op=ast.UAdd() | ast.USub() as sign, operand=ast.Constant(value=int() | float())):
+            value = literal(node.operand)
             if not isinstance(value, bool):
                 return -value if isinstance(sign, ast.USub) else value
     raise NotLiteral
@@ -287,13 +289,6 @@ def is_literal(node):
 def plain_text(node):
     """The value of an expression that is a text, else None."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
-
-
-def as_json(value):
-    """A value as a profile has it; ValueError for one that JSON cannot express."""
-    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
-        raise ValueError
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def number_list(value):
@@ -651,6 +646,10 @@ WIRE_KEYWORDS = "array_like omit_defaults tag".split()
 NOT_FIELDS = "typing.ClassVar typing_extensions.ClassVar dataclasses.InitVar dataclasses.KW_ONLY".split()
 
 
+# A member of a struct, before its type is read. msgspec puts those with keyword_only behind all others.
+Field = collections.namedtuple("Field", "name module line annotation value keyword_only")
+
+
 class Class:
     """What the header and the body of a class declare, with what it inherits."""
 
@@ -702,25 +701,9 @@ class Class:
         self.fields.append(field)
 
     def sets_field(self, node):
-        """Whether a node binds or deletes the name of a field."""
-        match node:
-            case ast.Assign(targets=bound) | ast.Delete(targets=bound):
-                pass
-            case ast.AnnAssign(target=one) | ast.AugAssign(target=one) | ast.NamedExpr(target=one):
-                bound = [one]
-            case _:
-                return False
+        """Whether a statement binds or deletes the name of a field."""
         names = {f.name for f in self.fields}
-        return any(isinstance(n, ast.Name) and n.id in names for n in each(*bound))
-
-
-class Field:
-    """A member of a struct, before its type is read."""
-
-    def __init__(self, name, module, line, annotation, value, keyword_only):
-        self.name, self.module, self.line = name, module, line
-        self.annotation, self.value = annotation, value
-        self.keyword_only = keyword_only  # msgspec puts it behind all others
+        return any(isinstance(n, ast.Name) and n.id in names and not isinstance(n.ctx, ast.Load) for n in each(node))
 
 
 # --- Types ---
@@ -1022,22 +1005,20 @@ class Extractor:
         for k in c.node.keywords:
             if k.arg is None:
                 self.class_gap(c, k, f"its header has **{text_of(k.value)}, which is known only when it runs")
-            elif k.arg not in INERT_KEYWORDS:
-                self.header_keyword(c, k)
-
-    def header_keyword(self, c, k):
-        shown = f"{k.arg}={text_of(k.value)}"
-        try:
+                continue
+            shown = f"{k.arg}={text_of(k.value)}"
+            if k.arg in INERT_KEYWORDS:
+                continue
+            if not is_literal(k.value):
+                self.class_gap(c, k, f"{shown} is known only when it runs")
+                continue
             value = literal(k.value)
-        except NotLiteral:
-            self.class_gap(c, k, f"{shown} is known only when it runs")
-            return
-        if k.arg == "kw_only":
-            c.keyword_only = value is True
-        elif k.arg in WIRE_KEYWORDS:
-            c.config[k.arg] = value
-        elif value is not None and value is not False:
-            self.class_gap(c, k, f"a profile cannot express {shown}")
+            if k.arg == "kw_only":
+                c.keyword_only = value is True
+            elif k.arg in WIRE_KEYWORDS:
+                c.config[k.arg] = value
+            elif value is not None and value is not False:
+                self.class_gap(c, k, f"a profile cannot express {shown}")
 
     def base(self, c, n, name, depth):
         """Read one of the classes that a class is derived from."""
@@ -1119,10 +1100,8 @@ class Extractor:
                     if self.is_field(c.module, annotation):
                         keyword_only = c.keyword_only and c.kind == "struct"
                         c.add(Field(text_of(target), c.module, s.lineno, annotation, value, keyword_only))
-                case ast.Expr(value=inner) if not c.sets_field(inner):
-                    pass
                 case ast.Assign() | ast.AugAssign() | ast.Expr():
-                    if isinstance(s, ast.Expr) or c.sets_field(s):
+                    if c.sets_field(s):
                         self.class_gap(c, s, f"its body sets a field otherwise: {c.module.first_line(s)}")
                 case _:
                     self.check_statement(c, s, "fields")
@@ -1180,8 +1159,7 @@ class Extractor:
                         value = c.values[dotted(value_node)]
                     else:
                         value = self.evaluate(c.module, value_node)
-                    as_json(value)
-                except ValueError:
+                except NotLiteral:
                     self.class_gap(c, s, f"the value of its member {name} is known only when it runs")
                     continue
                 if isinstance(value, int) and not isinstance(value, bool):
@@ -1298,8 +1276,7 @@ class Extractor:
             return self.field_call(m, node)
         try:
             value = self.evaluate(m, node)
-            as_json(value)
-        except ValueError:
+        except NotLiteral:
             value = text_of(node)
         return ({} if value is None else {"default": value}), ""
 
@@ -1352,10 +1329,6 @@ class Extractor:
         """Take a name that nothing uses as a type: its value if it is a literal, the type if it is one, or nothing."""
         node = ref.definition.node
         if is_literal(node):
-            try:
-                as_json(literal(node))
-            except ValueError:
-                return
             self.check_constant(ref, "constant " + ref.name)
             self.take_constant(ref, literal(node))
         elif isinstance(node, (ast.Subscript, ast.BinOp)):
@@ -1696,9 +1669,9 @@ class Extractor:
         if ref.rest and not ref.rest.startswith("_"):
             return  # an attribute of the class, which is not written
         what = ("class " if ref.kind == "class" else "constant ") + ref.name
-        line = getattr(n, "lineno", None) or n.context_expr.lineno  # a part of a with statement has no line
-        shown = m.first_line(n if hasattr(n, "lineno") else n.context_expr)
-        self.gap(m, line, what, "it is changed after its declaration: " + shown)
+        while not isinstance(n, ast.stmt):
+            n = n.parent
+        self.gap(m, n.lineno, what, "it is changed after its declaration: " + m.first_line(n))
 
     # --- Metrics ---
 
@@ -1807,39 +1780,23 @@ def frame_name(node):
 
 def changed(node):
     """The dotted names that a node binds, deletes or changes, apart from the plain assignments, classes, functions and
-    imports that are declarations."""
+    imports that are declarations. Names of a function or a class body are its own."""
+    stores = isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
     match node:
-        case ast.Assign() | ast.AnnAssign():
-            return [name for t, _ in bindings(node) if not isinstance(t, ast.Name) for name in changed_by(t)]
-        case ast.AugAssign(target=t) | ast.For(target=t) | ast.AsyncFor(target=t) | ast.NamedExpr(target=t):
-            return changed_by(t)
-        case ast.withitem(optional_vars=t) if t is not None:
-            return changed_by(t)
-        case ast.Delete(targets=targets):
-            return [name for t in targets for name in changed_by(t)]
+        case ast.Name() if stores and scope(node) is None:
+            plain = isinstance(node.parent, (ast.Assign, ast.AnnAssign)) and isinstance(node.ctx, ast.Store)
+            return [] if plain else [node.id]
+        case ast.Attribute() if stores:
+            return [dotted(node)] if dotted(node) else []
+        case ast.Subscript(value=value, slice=index) if stores:  # x.y["key"], or what the names of a module have by the key
+            if is_namespace(value):  # else the module has computed names
+                return [plain_text(index)] if plain_text(index) is not None else []
+            return [dotted(value)] if isinstance(value, ast.Attribute) and dotted(value) else []
         case ast.Global(names=names):
             function = enclosing_function(node)
             return [name for name in names if function is not None and binds(function, name)]
         case ast.Call():
             return changed_by_call(node)
-    return []
-
-
-def changed_by(target):
-    """The dotted names that an assignment to a target changes. Names of a function or a class body are its own."""
-    match target:
-        case ast.Name():
-            return [target.id] if scope(target) is None else []
-        case ast.Attribute():
-            return [dotted(target)] if dotted(target) else []
-        case ast.Subscript(value=value, slice=index):  # x.y["key"], or what the names of a module have by the key
-            if is_namespace(value):  # else the module has computed names
-                return [plain_text(index)] if plain_text(index) is not None else []
-            return [dotted(value)] if isinstance(value, ast.Attribute) and dotted(value) else []
-        case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            return [name for part in parts for name in changed_by(part)]
-        case ast.Starred(value=value):
-            return changed_by(value)
     return []
 
 
@@ -2008,7 +1965,7 @@ def limit():
 
 
 def send(message):
-    print(as_json(message), flush=True)
+    print(json.dumps(message, ensure_ascii=False, separators=(",", ":")), flush=True)
 
 
 def read_files(paths):

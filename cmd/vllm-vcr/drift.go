@@ -81,7 +81,7 @@ func newDriftDiffCommand(env *environment) *cobra.Command {
 		Use:   "diff A B",
 		Short: "Compare the wire protocol of two releases, and show what the changes break",
 		Long: "Compare two wire profiles. For each change the command prints who written for A fails with B (engines, " +
-			"frontends, recorders, consumers of KV events, or nobody), why, where vLLM declares it, and what this build needs " +
+			"frontends, recorders, consumers of KV events, or none), why, where vLLM declares it, and what this build needs " +
 			"to support it. Changes of the Python server's metrics are listed too; they break nothing on the wire.\n\n" +
 			"A and B are each a line of this build (0.33, no network is needed), a release (0.33.0), a wheel, a folder with " +
 			"the sources, a URL, or a profile that drift extract wrote (FILE.json).\n\n" +

@@ -69,7 +69,7 @@ func newDriftAdoptCommand(env *environment) *cobra.Command {
 			"is left for you to do.\n\n" +
 			"VERSION is a release (0.34.0), a wheel, a folder with the sources, a URL, or a profile that drift extract wrote. " +
 			"The profile is written to internal/wire/protocol/profiles in the repository of vllm-vcr, elsewhere to " + adopt.ProfilesPath + " " +
-			"beside " + vcr.CompatPath + ", where every command finds it. Either all files are changed or none, before anything is " +
+			"next to " + vcr.CompatPath + ", where every command finds it. Either all files are changed or none, before anything is " +
 			"captured. If the release is a line already, only missing goldens are captured.\n\n" +
 			"The line gates only with --fidelity-validated, and only if all targets were captured and pass. Exit codes: 0 the " +
 			"repository conforms, 1 it does not, or the release needs manual work, 3 the release could not be read.",
@@ -304,7 +304,7 @@ func printAdoption(env *environment, opts adoptOptions, r *adopt.Report, code in
 }
 
 // adoptedProfile is the wire profile of a release: out of a file that has one, or else read from the sources of the release. What
-// could not be read of them is an error, as nobody may build on half a profile.
+// could not be read of them is an error, as half a profile is of no use.
 func adoptedProfile(ctx context.Context, env *environment, source, index string) (*protocol.Profile, error) {
 	if strings.HasSuffix(source, ".json") {
 		return readProfile(source)

@@ -298,7 +298,7 @@ func printDrift(env *environment, r *drift.Report, opts *driftOptions) error {
 	switch {
 	case opts.report.opened != nil:
 		failed = append(failed, r.WriteDir(opts.report.opened, buildVersion()))
-	case r.Runs == nil: // else it is told with them
+	case r.Runs == nil: // else it is reported with them
 		failed = append(failed, opts.report.failed)
 	}
 	if r.Runs != nil {

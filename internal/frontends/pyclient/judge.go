@@ -130,7 +130,7 @@ func (r request) check(got answer, says func(int) uint32) error {
 func (r request) checkLogprobs(got answer) error {
 	if r.Logprobs == nil {
 		if got.Logprobs != nil {
-			return errors.New("log-probabilities that nobody asked for")
+			return errors.New("log-probabilities that were not requested")
 		}
 		return nil
 	}
@@ -151,7 +151,7 @@ func (r request) checkLogprobs(got answer) error {
 func (r request) checkPromptLogprobs(got answer) error {
 	if r.PromptLogprobs == nil {
 		if got.PromptLogprobs != nil {
-			return errors.New("log-probabilities of the prompt that nobody asked for")
+			return errors.New("log-probabilities of the prompt that were not requested")
 		}
 		return nil
 	}

@@ -8,7 +8,7 @@ const (
 	syncClient  = "SyncMPClient"
 )
 
-// A plan is what the driver is told.
+// A plan is what the driver gets.
 type plan struct {
 	Sources     string     `json:"sources"`
 	Model       string     `json:"model"`
@@ -56,7 +56,7 @@ type adapter struct {
 // contextSize is what the frontend is configured for. An engine that registers less must be minded.
 const contextSize = 4096
 
-// newPlan writes the cases for an engine that says what opt tells.
+// newPlan writes the cases for an engine that answers as opt has it.
 func newPlan(opt Options) *plan {
 	return &plan{
 		Sources: opt.Sources.Dir, Model: opt.Model, MaxModelLen: contextSize, Patience: opt.Patience.Seconds(),

@@ -19,8 +19,8 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// Releases of engines whose environments are used, and other releases that are tried on the nearest of these, separated by
-// spaces. Each takes half a minute, and the index is asked for its sources.
+// Releases of engines whose environments are used, and other releases that are tried on the nearest of these, separated
+// by spaces. Each takes half a minute, and the index is asked for its sources.
 const (
 	envEngines  = "VLLM_VCR_ENGINES"
 	envReleases = "VLLM_VCR_RELEASES"

@@ -32,15 +32,16 @@ type Options struct {
 	Sources Tree
 	// Model is a model directory; no weights are read.
 	Model string
-	// MaxModelLen, NumGPUBlocks and BlockSize are what the engine registers with. The first is to be below 4096, which the
-	// client is configured for: then it shows whether the client minds what was registered.
+	// MaxModelLen, NumGPUBlocks and BlockSize are what the engine registers with. The first is to be below 4096, which
+	// the client is configured for: then it shows whether the client minds what was registered.
 	MaxModelLen, NumGPUBlocks, BlockSize int
-	// Says returns what the engine says to a request, token by token from position 0: always the same, and without an end.
+	// Says returns what the engine answers to a request, token by token from position 0: always the same, and without
+	// an end.
 	Says func(id string) func(position int) uint32
-	// Engine prepares an engine that dials a handshake, and returns what runs it until its context ends. It is called for
-	// each client. An error of Engine is one of Run, an error of the run a finding.
+	// Engine prepares an engine that dials a handshake, and returns what runs it until its context ends. It is called
+	// for each client. An error of Engine is one of Run, an error of the run a finding.
 	Engine func(handshake string) (run func(context.Context) error, err error)
-	// Patience is how long an answer may take; default a minute: engines may boot beside it.
+	// Patience is how long an answer may take; default a minute: engines may start at the same time.
 	Patience time.Duration
 	// Deadline bounds everything; default 5 minutes. Time in which others had the processors does not count.
 	Deadline time.Duration
@@ -215,10 +216,10 @@ func whole(home, python string) bool {
 	return unfinished == nil && err == nil && info.Mode().IsRegular()
 }
 
-// mostLine bounds a line of the driver's, in bytes. A longer one is passed on in pieces, of which none is a message.
-const mostLine = 4 << 20
+// maxLine limits a line of the driver's, in bytes. A longer one is passed on in pieces, of which none is a message.
+const maxLine = 4 << 20
 
-// lines hands on what a process writes, line by line. The process waits until a line is taken, or until nobody will.
+// lines passes on what a process writes, line by line. The process waits until a line is taken, or until no more are.
 type lines struct {
 	whole   chan []byte
 	dropped chan struct{}
@@ -236,7 +237,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	for len(p) > 0 {
 		end := bytes.IndexByte(p, '\n')
 		if end < 0 {
-			if l.begun = append(l.begun, p...); len(l.begun) > mostLine {
+			if l.begun = append(l.begun, p...); len(l.begun) > maxLine {
 				l.pass()
 			}
 			break
@@ -333,7 +334,7 @@ type run struct {
 	stopEngine  func()
 }
 
-// at tells where the driver is, for the beginning of a message.
+// at is where the driver is, for the beginning of a message.
 func (r *run) at() string {
 	if r.last == "" {
 		return "before the first case: "
@@ -452,12 +453,12 @@ func endOf(err error) string {
 	return "the engine ended: " + oneLine(err.Error())
 }
 
-// mostText bounds what is quoted of the driver, in characters.
-const mostText = 600
+// maxText limits what is quoted of the driver, in characters.
+const maxText = 600
 
 // oneLine makes a text of the release fit for a report: a line of what can be printed.
 func oneLine(text string) string {
 	return cut(strings.Join(strings.Fields(safetext.Line(text)), " "))
 }
 
-func cut(text string) string { return safetext.Clip(text, mostText) }
+func cut(text string) string { return safetext.Clip(text, maxText) }

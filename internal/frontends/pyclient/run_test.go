@@ -54,8 +54,8 @@ func line(handshake string) (func(context.Context) error, error) {
 	}, nil
 }
 
-// standIn is options for a copy of the release of testdata, with texts of its files replaced: a file, what is there, and
-// what comes there.
+// standIn is options for a copy of the release of testdata, with texts of its files replaced: a file, what is there,
+// and what comes there.
 func standIn(t *testing.T, changes ...[3]string) pyclient.Options {
 	t.Helper()
 	dir := t.TempDir()
@@ -434,7 +434,8 @@ func TestCancelled(t *testing.T) {
 	checkError(t, err, "python client of vllm-9.9.9.whl: at async/handshake: enough")
 }
 
-// TestEnvironment: no secret of the owner's reaches the release, no path of Python's, and its home folder is gone afterwards.
+// TestEnvironment: no secret of the owner's reaches the release, no path of Python's, and its home folder is gone
+// afterwards.
 func TestEnvironment(t *testing.T) {
 	for _, name := range []string{"AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "PYTHONSTARTUP", "VLLM_PORT"} {
 		t.Setenv(name, "hunter2")

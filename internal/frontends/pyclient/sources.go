@@ -56,12 +56,14 @@ type Wheel struct {
 	Sure bool
 	// Open opens it, wherever it is: it is closed again.
 	Open func(context.Context) (*pypi.Wheel, error)
-	// Check refuses files by their digest; nil refuses none. It is asked before any of them is used, those of the cache too.
+	// Check refuses files by their digest; nil refuses none. It is asked before any of them is used, those of the cache
+	// too.
 	Check func(digest string) error
 }
 
-// Sources takes the Python files of package vllm out of a wheel, into a folder of cache that is named by the wheel's key.
-// What is there already of a wheel that is sure is used again while it has its digest still, without opening the wheel.
+// Sources takes the Python files of package vllm out of a wheel, into a folder of cache that is named by the wheel's
+// key. What is there already of a wheel that is sure is used again while it has its digest still, without opening the
+// wheel.
 func Sources(ctx context.Context, wheel Wheel, cache string, log *slog.Logger) (Tree, error) {
 	cache, err := filepath.Abs(cache)
 	if err != nil {
@@ -115,7 +117,7 @@ func cached(dir string) (tree Tree, err error) {
 }
 
 // digestOf is the digest of all files of a tree. What an interpreter has compiled of them would count as well: it is
-// told to write nothing there.
+// configured to write nothing there.
 func digestOf(dir string) (string, error) {
 	sum := sha256.New()
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -144,7 +146,7 @@ func addTo(sum hash.Hash, name string, data []byte) {
 	sum.Write(data)
 }
 
-// fetch makes the folder of a wheel: beside its place, so that it is there whole or not at all.
+// fetch makes the folder of a wheel: next to its place, so that it exists whole or not at all.
 func fetch(wheel *pypi.Wheel, dir string, check func(digest string) error) (tree Tree, err error) {
 	files, err := read(wheel)
 	if err != nil {

@@ -72,7 +72,8 @@ func sources(t *testing.T, w pyclient.Wheel, cache string) (pyclient.Tree, error
 	return pyclient.Sources(t.Context(), w, cache, slog.New(slog.NewTextHandler(t.Output(), nil)))
 }
 
-// TestSourcesOnDisk: a wheel on disk is read as one of an index, and one that may be another the next time is read anew.
+// TestSourcesOnDisk: a wheel on disk is read as one of an index, and one that may be another the next time is read
+// anew.
 func TestSourcesOnDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vllm.whl")
 	for _, sure := range []bool{true, false} {

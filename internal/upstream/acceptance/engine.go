@@ -26,7 +26,7 @@ const (
 	bootTime    = time.Minute            // for a handshake with nothing wrong in it
 	initTime    = 5 * time.Second        // for one that is tampered with
 	silentTime  = 15 * time.Second       // for an answer to an ordinary request, until the engine is taken for dead
-	controlTime = 300 * time.Millisecond // at most, until another ordinary request tells whether the engine still reads
+	controlTime = 300 * time.Millisecond // at most, until another ordinary request shows whether the engine still reads
 )
 
 // Measure returns what becomes of each probe, in their order.
@@ -68,7 +68,7 @@ type engineAnswer struct {
 func (w *engineWorker) close() {
 	if w.session != nil {
 		w.session.cancel()
-		_ = w.session.frontend.Close() // first, so that the engine waits for nobody
+		_ = w.session.frontend.Close() // first, so that the engine does not wait for it
 		w.session.stop()
 		w.session = nil
 	}
@@ -198,9 +198,9 @@ func (s *engineSession) listen(ctx context.Context) {
 	}
 }
 
-// ask sends a message, and then ordinary requests until they tell what became of it: got is what the engine answered it with,
-// empty if it failed or was not answered. Nothing that no two engines have in common is in it. serves reports whether the engine
-// still answers ordinary requests.
+// ask sends a message, and then ordinary requests until they tell what became of it: got is what the engine answered it
+// with, empty if it failed or was not answered. Nothing that no two engines have in common is in it. serves reports
+// whether the engine still answers ordinary requests.
 func (w *engineWorker) ask(ctx context.Context, message func(facts) [][]byte) (got string, serves bool) {
 	s := w.session
 	w.sent++

@@ -13,7 +13,8 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// What the player makes of each message of a frontend is what the released engine core made of it, or there is a reason.
+// What the player makes of each message of a frontend is what the released engine core made of it, or there is a
+// reason.
 func TestPlayerAgreesWithEngines(t *testing.T) {
 	reasons := readReasons(t, "reasons_player.toml")
 	tables, err := ReadTables(os.DirFS("tables"))
@@ -67,7 +68,8 @@ func TestPlayerAgreesWithEngines(t *testing.T) {
 	}
 }
 
-// diesAnyway reports whether an engine ends with the sample of what a place lies in: then nothing is known of the place.
+// diesAnyway reports whether an engine ends with the sample of what a place lies in: then nothing is known of the
+// place.
 func diesAnyway(table *Table, p Probe) bool {
 	for at := p.tamper.at; at != nil && at.parent != nil; at = at.parent {
 		if outcome, is := table.Of(Probe{Place: at.parent.place, Variant: "sample"}); is && outcome == Dead {

@@ -185,7 +185,7 @@ func (m *Messages) utilities() {
 	}
 }
 
-// frames are messages that are no EngineCoreOutputs, or not only.
+// frames are messages that are not EngineCoreOutputs, or not only.
 func (m *Messages) frames() {
 	dead := []byte(protocol.EngineDead)
 	for _, f := range []struct {
@@ -222,7 +222,7 @@ func (p *Probe) message(f facts) [][]byte {
 	return frames
 }
 
-// clean is the message of a scenario that nobody tampered with.
+// clean is the message of a scenario without a variant.
 func (s *scenario) clean(f facts) []byte {
 	t := tamper{open: s.open}
 	return t.encode(nil, s.root, f)

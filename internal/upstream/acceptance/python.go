@@ -21,8 +21,9 @@ var pythonPeer []byte
 // loadTime is how long an interpreter may take to load vLLM.
 const loadTime = 5 * time.Minute
 
-// StartPython loads the vLLM of an interpreter, of which each frontend is a copy, and returns what stands before the command line
-// of a frontend, for [Rust]: then its measurement is one of the release's Python client. stop ends all of them.
+// StartPython loads the vLLM of an interpreter, of which each frontend is a copy, and returns what comes before the
+// command line of a frontend, for [Rust]: then its measurement is one of the release's Python client. stop ends all of
+// them.
 func StartPython(ctx context.Context, python, model string) (before []string, stop func(), err error) {
 	return servePython(ctx, python, model, "client")
 }

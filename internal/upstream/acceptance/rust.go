@@ -27,7 +27,7 @@ const (
 	Served  Outcome = "served"  // the client of the frontend is answered as without the variant
 	Altered Outcome = "altered" // it is answered, with something else
 	Failed  Outcome = "failed"  // it gets an error, or no answer; the frontend serves on
-	Dead    Outcome = "dead"    // the frontend serves nobody any more, or does not begin to
+	Dead    Outcome = "dead"    // the frontend no longer serves, or does not begin to
 )
 
 // Outcomes are all of them, the best first.
@@ -36,7 +36,7 @@ var Outcomes = []Outcome{Served, Altered, Failed, Dead}
 // Rust measures with vllm-rs.
 type Rust struct {
 	Binary, Model string // the program, and a model directory
-	// Before stands before the command line of the frontend: with it, Binary is an interpreter, see [StartPython].
+	// Before comes before the command line of the frontend: with it, Binary is an interpreter, see [StartPython].
 	Before []string
 	// Ready is how long a frontend may wait for the rest of a handshake that is tampered with; default 4 s.
 	Ready time.Duration
@@ -143,7 +143,7 @@ func (w *rustWorker) probe(ctx context.Context, p *Probe) (Outcome, error) {
 	if err := context.Cause(ctx); err != nil {
 		return "", err
 	}
-	// Whether it goes on is what an ordinary request tells.
+	// An ordinary request shows whether it goes on.
 	control := w.ask(ctx, w.m.plain, nil)
 	if control != w.usual[w.m.plain] {
 		w.close()
@@ -158,7 +158,7 @@ func (w *rustWorker) probe(ctx context.Context, p *Probe) (Outcome, error) {
 	return Altered, nil
 }
 
-// reference returns what a scenario is answered with if nobody tampers.
+// reference returns what a scenario is answered with without a variant.
 func (w *rustWorker) reference(ctx context.Context, p *Probe) (string, error) {
 	s := p.scenario
 	if p.scenario.raw != nil {
@@ -306,8 +306,8 @@ func (s *rustSession) listen() {
 	}
 }
 
-// ask has the frontend answer a request and returns what it answered, without what no two answers have in common; empty if it
-// was an error, or nothing. message is what the engine says to it, nil for what a sound engine does.
+// ask has the frontend answer a request and returns what it answered, without what no two answers have in common; empty
+// if it was an error, or nothing. message is what the engine says to it, nil for what a sound engine does.
 func (w *rustWorker) ask(ctx context.Context, sc *scenario, message func(facts) [][]byte) string {
 	s := w.session
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
@@ -343,8 +343,8 @@ func (w *rustWorker) ask(ctx context.Context, sc *scenario, message func(facts) 
 	}
 }
 
-// answer says to a message of the frontend what the scenario wants. It reports whether the message was what the scenario is
-// about, and whether the frontend may not have what it needs.
+// answer says to a message of the frontend what the scenario wants. It reports whether the message was what the
+// scenario is about, and whether the frontend may not have what it needs.
 func (w *rustWorker) answer(sc *scenario, m zmq.Message, message func(facts) [][]byte) (lost, ok bool) {
 	if len(m) < 2 || len(m[0]) != 1 {
 		return false, false
@@ -379,7 +379,7 @@ func (w *rustWorker) answer(sc *scenario, m zmq.Message, message func(facts) [][
 	if sc.call != "" {
 		return true, true
 	}
-	f.finish = protocol.FinishStop // tells which of the two it was
+	f.finish = protocol.FinishStop // shows which of the two it was
 	_ = w.session.output.Send(sc.clean(f))
 	return false, true
 }

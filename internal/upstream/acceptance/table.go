@@ -25,7 +25,7 @@ const Folder = "internal/upstream/acceptance/tables"
 const (
 	RustFrontend   = "vllm-rs"
 	PythonFrontend = "python"
-	// EngineCore is no frontend: its tables are of the messages of [NewRequests].
+	// EngineCore is not a frontend: its tables are of the messages of [NewRequests].
 	EngineCore = "engine"
 )
 
@@ -71,8 +71,8 @@ func (t *Table) Count(o Outcome) (n int) {
 // Name is that of the file.
 func (t *Table) Name() string { return t.Version + "-" + t.Frontend + ".txt" }
 
-// Text is the file: the places with the same outcomes stand together, behind these. Of a table with a base, an older release's
-// of the same frontend, it has the places that differ, and those that are gone.
+// Text is the file: the places with the same outcomes are listed together, after these. Of a table with a base, an
+// older release's of the same frontend, it has the places that differ, and those that are gone.
 func (t *Table) Text(base *Table) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# What becomes of %s of vLLM %s that gets a message with one place changed.\n# Written by: vllm-vcr drift accept %[2]s%s\n", t.name(), t.Version, Flag(t.Frontend))
@@ -103,7 +103,7 @@ func (t *Table) Text(base *Table) []byte {
 		fmt.Fprintf(&b, "\n[%s]\n", s)
 		within := ""
 		for i, at := range groups[s] {
-			// Of a place beside the one before it, its last part is enough.
+			// Of a place next to the one before it, its last part is enough.
 			dot := max(strings.LastIndexByte(at, '.'), 0)
 			switch {
 			case dot > 0 && at[:dot] == within:
@@ -120,7 +120,7 @@ func (t *Table) Text(base *Table) []byte {
 	return b.Bytes()
 }
 
-// gone stands for the outcomes of a place that a release has no more.
+// gone marks the outcomes of a place that a release no longer has.
 const gone = "gone"
 
 func (t *Table) name() string {
@@ -297,7 +297,8 @@ func CompareVersions(a, b string) int {
 	return one.Compare(other)
 }
 
-// Keep writes a table into a folder of tables, unless it is only to be compared, and reports whether the folder has it already.
+// Keep writes a table into a folder of tables, unless it is only to be compared, and reports whether the folder has it
+// already.
 func (t *Table) Keep(folder string, compare bool) (path string, same bool, err error) {
 	path = filepath.Join(folder, t.Name())
 	others, err := ReadTables(os.DirFS(folder))

@@ -140,8 +140,8 @@ func TestVerdictsAgreeWithFrontends(t *testing.T) {
 	}
 }
 
-// contradicts returns what is wrong with our verdict on a message: that it is "refused" although every frontend serves as if
-// nothing were, or "passed" although one does worse than with a message in which the place has its sample.
+// contradicts returns what is wrong with our verdict on a message: that it is "refused" although every frontend serves
+// as if nothing were, or "passed" although one does worse than with a message in which the place has its sample.
 func contradicts(m *Messages, p Probe, tables []*Table) (verdictOfOurs, why string) {
 	sample := p
 	sample.Variant = "sample"

@@ -42,7 +42,8 @@ func released(t *testing.T, version string) *protocol.Profile {
 	return p
 }
 
-// A matrix is written as "LINE TAG REV" lines; the first stable one is the default, and "!" behind it says it is validated.
+// A matrix is written as "LINE TAG REV" lines; the first stable one is the default, and "!" behind it says it is
+// validated.
 func matrix(head string, entries ...string) string {
 	text, isDefault := head, true
 	for _, e := range entries {
@@ -122,9 +123,9 @@ func TestMatrix(t *testing.T) {
 			name: "a line between is missing", release: "0.35.0", before: usual, toDo: "the matrix has 0.35 and 0.33, but nothing between them", newest: "0.35",
 			after: lines("nightly nightly "+rev, "0.35 v0.35.0 "+rev, usual[1:]),
 		},
-		{name: "older than what there is", release: "0.33.0", before: []string{"0.33 v0.33.2 " + rev33}, want: "line 0.33 stands for v0.33.2, which is newer than 0.33.0"},
+		{name: "older than what there is", release: "0.33.0", before: []string{"0.33 v0.33.2 " + rev33}, want: "line 0.33 has v0.33.2, which is newer than 0.33.0"},
 		{name: "older than the matrix", release: "0.30.0", matrix: 3, before: usual, want: "is of a line before the oldest"},
-		{name: "a candidate", release: "0.34.0rc1", before: usual, want: "is not a release that a line can stand for"},
+		{name: "a candidate", release: "0.34.0rc1", before: usual, want: "is not a release that a line can have"},
 		{name: "no matrix", release: "0.34.0", want: "cannot be used as it is"},
 	}
 	for _, test := range tests {

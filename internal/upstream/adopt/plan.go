@@ -82,7 +82,7 @@ func Prepare(opt Options) (*Plan, error) {
 	p := &Plan{Line: opt.Profile.Line, Release: opt.Profile.Version, Rev: cmp.Or(opt.Rev, opt.Profile.Commit)}
 	var err error
 	if p.version, err = compat.ParseVersion(p.Release); err != nil || p.version.IsCandidate() || p.version.Line() != p.Line {
-		return nil, fmt.Errorf("%q is not a release that a line can stand for: want one such as 0.33.0", p.Release)
+		return nil, fmt.Errorf("%q is not a release that a line can have: want one such as 0.33.0", p.Release)
 	}
 	if p.Rev == "" {
 		return nil, fmt.Errorf("vLLM %s: its sources name no commit: find the one that the release was built from, and give it with --rev", p.Release)
@@ -208,16 +208,16 @@ func (p *Plan) moved(before *compat.Matrix, opt Options) ([]compat.Line, error) 
 			continue
 		}
 		oldest = l.Name
-		stands, err := compat.ParseVersion(l.Tag)
+		current, err := compat.ParseVersion(l.Tag)
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: line %s: %w", before.File, l.Pos, l.Name, err)
 		}
 		switch {
-		case l.Name == p.Line && p.version.Compare(stands) < 0:
-			return nil, fmt.Errorf("%s:%d: line %s stands for %s, which is newer than %s", before.File, l.Pos, l.Name, l.Tag, p.version)
+		case l.Name == p.Line && p.version.Compare(current) < 0:
+			return nil, fmt.Errorf("%s:%d: line %s has %s, which is newer than %s", before.File, l.Pos, l.Name, l.Tag, p.version)
 		case l.Name == p.Line && l.Tag == tag && sameCommit(l.ProtocolRev, p.Rev):
 			change.Rev = nil // it may be longer there
-		case l.Name != p.Line && p.version.Compare(stands) < 0:
+		case l.Name != p.Line && p.version.Compare(current) < 0:
 			change.Default = false
 		}
 	}
@@ -249,8 +249,8 @@ func sameCommit(a, b string) bool {
 	return n > 0 && a[:n] == b[:n]
 }
 
-// planGoldens plans what becomes of the goldens of lines that leave the compat matrix: they leave the manifest, and their files
-// stay unless they are to be pruned, as files are somebody's.
+// planGoldens plans what becomes of the goldens of lines that leave the compat matrix: they leave the manifest, and
+// their files stay unless they are to be pruned.
 func (p *Plan) planGoldens(opt Options) error {
 	path := opt.Tree.Manifest
 	text, err := readFile(path)
@@ -316,9 +316,9 @@ const (
 	linesKey    = "lines"
 )
 
-// planTargets plans the edit of the file of targets: a list of lines that has the line before the new one gets the new one
-// too, and loses those that leave the compat matrix. An exception stays as it is: what was wrong with an engine is not of the
-// next.
+// planTargets plans the edit of the file of targets: a list of lines that has the line before the new one gets the new
+// one too, and loses those that leave the compat matrix. An exception stays as it is: what was wrong with an engine is
+// not of the next.
 func (p *Plan) planTargets(opt Options) error {
 	path := opt.Tree.Targets
 	if path == "" {
@@ -374,8 +374,8 @@ func setLineList(path string, text []byte, index int, list []string) ([]byte, er
 	return editor.Bytes(), err
 }
 
-// extendTargets adds the line where the one before it is. What the rules are against, such as a GPU without an image of the
-// release, is left to a person.
+// extendTargets adds the line where the one before it is. What the rules are against, such as a GPU without an image of
+// the release, is left to a person.
 func (p *Plan) extendTargets(path string, text []byte) []byte {
 	previous := "" // the newest stable line before it
 	if at := slices.IndexFunc(p.lines, func(l compat.Line) bool { return l.Name == p.Line }); at >= 0 && at+1 < len(p.lines) {

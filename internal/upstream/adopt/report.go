@@ -141,7 +141,8 @@ func (r *Report) wireLines() []string {
 	return lines
 }
 
-// Markdown writes the report as the text of a pull request, of at most limit bytes: what does not fit of a list is counted.
+// Markdown writes the report as the text of a pull request, of at most limit bytes: what does not fit of a list is
+// counted.
 func (r *Report) Markdown(w io.Writer, limit int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "**adopt: %s**: %s\n\nvLLM %s as line %s, commit %s.\n",

@@ -21,8 +21,8 @@ import (
 // maxFailures is how many failures of conform a report has.
 const maxFailures = 20
 
-// A Run adopts a release: it makes the plan, writes it, captures and measures what is missing, and runs conform. The functions are
-// called in the order of the fields.
+// A Run adopts a release: it makes the plan, writes it, captures and measures what is missing, and runs conform. The
+// functions are called in the order of the fields.
 type Run struct {
 	Options
 	DryRun    bool // nothing is written
@@ -37,8 +37,8 @@ type Run struct {
 	HasEngine func(ctx context.Context) (bool, error)
 	// Capture captures a target on this machine, and registers its goldens.
 	Capture func(ctx context.Context, t target.Target) ([]capture.Outcome, error)
-	// Measure writes the table of what a frontend or engine of the release accepts, and returns its path; nil where the tree has no
-	// such tables.
+	// Measure writes the table of what a frontend or engine of the release accepts, and returns its path; nil where the
+	// tree has no such tables.
 	Measure func(ctx context.Context, peer string) (path string, err error)
 	// Judge runs conform on the tree.
 	Judge func(ctx context.Context) (*conformance.Report, error)
@@ -48,8 +48,9 @@ type Run struct {
 	code   int // exit code so far
 }
 
-// Do adopts the release. A release that does not fit is a report; so is what fails once the plan is written. Any other failure is
-// an error, and nothing is written. The exit code is that of a command: 1 if something is left to do, 3 if it was interrupted.
+// Do adopts the release. A release that does not fit is a report; so is what fails once the plan is written. Any other
+// failure is an error, and nothing is written. The exit code is that of a command: 1 if something is left to do, 3 if
+// it was interrupted.
 func (r *Run) Do(ctx context.Context) (*Report, int, error) {
 	var todo string
 	if r.Release == nil && !r.DryRun {
@@ -79,8 +80,8 @@ func (r *Run) Do(ctx context.Context) (*Report, int, error) {
 	return r.report, r.code, nil
 }
 
-// lock reads what may run of a release that is not known yet, by its digests, and makes it known to this process. The release
-// works without that, so a failure is left to a person.
+// lock reads what may run of a release that is not known yet, by its digests, and makes it known to this process. The
+// release works without that, so a failure is left to a person.
 func (r *Run) lock(ctx context.Context) (release *pinned.Release, todo string) {
 	version := r.Profile.Version
 	if known := pinned.Lookup(version); known != nil && known.Engine != nil {
@@ -162,8 +163,8 @@ func (r *Run) conform(ctx context.Context, whole bool) {
 	}
 }
 
-// capture captures the targets of the line that have no golden of its release yet, and reports whether the line has all of its
-// goldens then. An error is about targets that failed, or about all of them.
+// capture captures the targets of the line that have no golden of its release yet, and reports whether the line has all
+// of its goldens then. An error is about targets that failed, or about all of them.
 func (r *Run) capture(ctx context.Context) (whole bool, err error) {
 	here, elsewhere, err := r.uncaptured()
 	if err != nil {
@@ -206,8 +207,8 @@ func (r *Run) hasEngine(ctx context.Context) (bool, error) {
 	return r.HasEngine(ctx)
 }
 
-// uncaptured are the targets of the line that the manifest has no golden of the release of: those of this machine, and those
-// that need a cluster.
+// uncaptured are the targets of the line that the manifest has no golden of the release of: those of this machine, and
+// those that need a cluster.
 func (r *Run) uncaptured() (here, elsewhere []target.Target, err error) {
 	targets, err := r.Targets()
 	if err != nil {
@@ -265,7 +266,8 @@ func (r *Run) addOutcomes(outcomes []capture.Outcome) error {
 	return nil
 }
 
-// measure measures the frontends of the release, and its engine. The Python client and the engine need an engine for CPUs.
+// measure measures the frontends of the release, and its engine. The Python client and the engine need an engine for
+// CPUs.
 func (r *Run) measure(ctx context.Context) {
 	if r.Measure == nil || ctx.Err() != nil {
 		return

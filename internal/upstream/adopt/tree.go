@@ -33,7 +33,8 @@ func (t Tree) WithProfiles(dir string) Tree {
 	return t
 }
 
-// ProfilesPath is the folder of wire profiles beside compat.toml, in a repository that has no code of its own for them.
+// ProfilesPath is the folder of wire profiles next to compat.toml, in a repository that has no code of its own for
+// them.
 const ProfilesPath = "profiles"
 
 // embeddedProfiles is that of the repository of this program, which has them in its binary.
@@ -50,8 +51,8 @@ func FindTree(root, manifest string) Tree {
 	if exists(in(embeddedProfiles)) {
 		t.Profiles, t.Releases = in(embeddedProfiles), in(pinned.Folder)
 	}
-	if beside := in("manifest.toml"); manifest == "" && !exists(t.Manifest) && exists(beside) {
-		t.Manifest = beside
+	if plain := in("manifest.toml"); manifest == "" && !exists(t.Manifest) && exists(plain) {
+		t.Manifest = plain
 	}
 	if targets := in("capture/targets.toml"); exists(targets) {
 		t.Targets = targets
@@ -65,7 +66,7 @@ func exists(path string) bool {
 }
 
 // Write puts all files in place, or none: what was written before a failure is put back as it was. The error names what
-// could not be put back. A file that somebody has changed since [Prepare] is left alone, and nothing is written.
+// could not be put back. If a file was changed since [Prepare], nothing is written.
 func (p *Plan) Write() error {
 	for _, f := range p.Files {
 		now, err := readFile(f.Path)
@@ -95,7 +96,7 @@ func restore(files []File) error {
 	return errors.Join(failed...)
 }
 
-// replace gives a file another content, so that there is always a whole one. Of nil there is no file.
+// replace gives a file another content, so that there is always a whole one. For nil the file is removed.
 func replace(path string, data []byte) error {
 	switch {
 	case data == nil:

@@ -20,8 +20,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// Builtin is the layer builtin: requests to the builtin frontend of serve and to the vllm-rs of the release, each with a player
-// behind it. Answers that differ, and are not in the table of known differences, are drift.
+// Builtin is the layer builtin: requests to the builtin frontend of serve and to the vllm-rs of the release, each with
+// a player behind it. Answers that differ, and are not in the table of known differences, are drift.
 type Builtin struct {
 	VCR    string // the path of vllm-vcr, which serves
 	Binary string // vllm-rs
@@ -122,8 +122,8 @@ func (b Builtin) Run(ctx context.Context) Layer {
 	return layer
 }
 
-// again sends the groups of the requests whose answers differ once more, and returns the differences that occur again: whether an
-// answer is complete before its client leaves is chance.
+// again sends the groups of the requests whose answers differ once more, and returns the differences that occur again:
+// whether an answer is complete before its client leaves is chance.
 func (b Builtin) again(ctx context.Context, options httpdiff.Options, unknown []httpdiff.Difference) (same []httpdiff.Difference) {
 	groups := map[string]bool{}
 	for _, d := range unknown {
@@ -205,7 +205,7 @@ func (b Builtin) serve(ctx context.Context, frontend string) (url string, stop f
 
 // builtin compares the builtin frontend with the frontend of the release.
 func (r *running) builtin(ctx context.Context) Layer {
-	r.mu.Lock() // static is looked at beside it
+	r.mu.Lock() // static runs at the same time
 	live := r.layers[LiveLayer]
 	r.mu.Unlock()
 	switch {

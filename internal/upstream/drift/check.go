@@ -43,8 +43,8 @@ type Result struct {
 	Layers   []Layer // every one there is, in the order of [Layers]
 	Frontend Frontend
 	Profile  *protocol.Profile // as the sources of the release have it, as far as they could be read; may be nil
-	// Adoption is whether a player that is taught that profile serves the release's frontend: nil when nobody needs to
-	// know, as the release has a line. It is no part of the verdict.
+	// Adoption is whether a player that is taught that profile serves the release's frontend: nil if the release
+	// has a line. It is not part of the verdict.
 	Adoption *Layer
 }
 
@@ -173,7 +173,7 @@ func (r *running) live(ctx context.Context) Layer {
 }
 
 func (r *running) goldens(ctx context.Context) Layer {
-	r.mu.Lock() // static is looked at beside it
+	r.mu.Lock() // static runs at the same time
 	live, ok := r.layers[LiveLayer]
 	r.mu.Unlock()
 	switch {

@@ -3,7 +3,7 @@
 // A [Check] looks at one release in layers, of which each is a [Layer] with a [Verdict] of its own:
 //
 //   - static: the Python sources in its wheel are read ([Source.Extract]) and compared with the profile of the line
-//     ([Static]). A change that breaks somebody is drift; what could not be read leaves it unknown.
+//     ([Static]). A breaking change is drift; what could not be read leaves it unknown.
 //   - live: its frontend, vllm-rs, is taken out of its wheel ([Fetch]) and put before the embedded player ([Live]): the
 //     frontend suite.
 //   - goldens: those of the line are replayed behind that frontend.
@@ -17,8 +17,8 @@
 //
 // A release is judged as its own line of the compat matrix. One that has none yet, which is what a nightly check
 // is for, is judged as the newest line before it ([LineFor]): if it declares the same, engines of that line serve it.
-// Whether adopting the line would be enough is another question, which [Live.Taught] answers beside the verdict: a player
-// that was taught the release's own profile stands behind its frontend.
+// Whether adopting the line would be enough is another question, which [Live.Taught] answers in addition to the
+// verdict: it runs a player with the release's own profile behind its frontend.
 //
 // A verdict is never [None] unless something was asserted.
 package drift

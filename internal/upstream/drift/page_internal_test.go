@@ -10,8 +10,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 )
 
-// TestPage: the HTML report of a check has the verdict, the release, the layers and what the sources declare, and what comes from
-// outside is not markup.
+// TestPage: the HTML report of a check has the verdict, the release, the layers and what the sources declare, and what
+// comes from outside is not markup.
 func TestPage(t *testing.T) {
 	build, err := compat.ParseBuild("0.33.0")
 	require.NoError(t, err)

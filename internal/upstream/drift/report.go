@@ -38,7 +38,8 @@ type Report struct {
 	Failed error  // why there was no release to check
 	Result Result
 	Took   time.Duration
-	// Runs is the report on all cases that ran; nil if none ran. Stable is the same without what differs between equal runs.
+	// Runs is the report on all cases that ran; nil if none ran. Stable is the same without what differs between equal
+	// runs.
 	Runs, Stable *report.Document
 }
 
@@ -323,9 +324,9 @@ func list(s *strings.Builder, what string, items []string) {
 	}
 }
 
-// WriteDir writes the check into a folder: as JSON, as Markdown, and as SARIF what the sources declare
-// otherwise, at its places upstream. The HTML report is that of the cases that ran, which gets a preface here; it is written
-// only if there are none. tool is the version of vllm-vcr.
+// WriteDir writes the check into a folder: as JSON, as Markdown, and as SARIF what the sources declare otherwise, at
+// its places upstream. The HTML report is that of the cases that ran, which gets a preface here; it is written only if
+// there are none. tool is the version of vllm-vcr.
 func (r *Report) WriteDir(dir *report.Dir, tool string) error {
 	var failed []error
 	if r.Runs == nil {

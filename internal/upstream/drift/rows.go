@@ -16,7 +16,7 @@ type Kind string
 
 // Kinds.
 const (
-	Known     Kind = "known"     // a line of the matrix stands for it
+	Known     Kind = "known"     // the release of a line of the matrix
 	Patch     Kind = "patch"     // a newer release of a line of the matrix
 	Added     Kind = "added"     // of a line that is newer than the matrix
 	Candidate Kind = "candidate" // newer than all releases
@@ -31,9 +31,9 @@ type Row struct {
 	Check   string `json:"check"` // argument of drift check
 }
 
-// Rows returns what is to be looked at: of each line of the compat matrix, and of each newer one, the newest release that
+// Rows returns what is checked: of each line of the compat matrix, and of each newer one, the newest release that
 // was not yanked; the newest candidate if no release is newer; and the nightly build, if it is wanted. The newest come
-// first. A line that nothing is published of is looked at as the release it stands for, so that this is found out. A line
+// first. A line that nothing is published of is checked as the release in the matrix, so that this is found out. A line
 // goes back to an older release only from one that was yanked: a list may lack what is newer.
 func Rows(matrix *compat.Matrix, published []compat.Release, nightly bool) ([]Row, error) {
 	later := func(a, b compat.Version) compat.Version {

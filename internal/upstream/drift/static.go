@@ -49,8 +49,8 @@ func (s Static) Run(ctx context.Context) (Layer, extract.Result) {
 	return layer, got
 }
 
-// compare judges a profile beside that of a line. A change that breaks somebody weighs more than what could
-// not be read, and that more than all else.
+// compare compares a profile with that of a line. A breaking change weighs more than what could not be read, and that
+// more than all other changes.
 func compare(known *protocol.Profile, got extract.Result) Layer {
 	diff := wirediff.Compare(known, got.Profile)
 	diff.Gaps = append(diff.Gaps, Gaps(got.Profile, got.Gaps)...)

@@ -114,7 +114,8 @@ func TestStatic(t *testing.T) {
 	}
 }
 
-// TestStaticLines: nothing that was read may look like a release that says the same, and a tracker has the profile of its release.
+// TestStaticLines: nothing that was read may look like a release that says the same, and a tracker has the profile of
+// its release.
 func TestStaticLines(t *testing.T) {
 	for _, x := range []extract.Result{{}, {Profile: &protocol.Profile{Line: "0.33", Version: "0.33.0"}}} {
 		layer, _ := Static{Line: compat.Line{Name: "0.33"}, Extract: func(context.Context) (extract.Result, error) { return x, nil }}.Run(t.Context())

@@ -25,7 +25,8 @@ import (
 // NightlyIndex has the builds of vLLM's main branch.
 const NightlyIndex = "https://wheels.vllm.ai/nightly"
 
-// A Request names what is checked: a frontend on disk, a wheel, or a release of an index, of which the newest is the default.
+// A Request names what is checked: a frontend on disk, a wheel, or a release of an index, of which the newest is the
+// default.
 type Request struct {
 	Build      compat.Build // zero if it is not named
 	Wheel      string       // path or URL
@@ -60,8 +61,8 @@ type Subject struct {
 	release pypi.Release // whose file is not chosen yet
 }
 
-// Choose finds what a request names, and the line that it is judged as. A subject is returned with an error too, as far as it is
-// known.
+// Choose finds what a request names, and the line that it is judged as. A subject is returned with an error too, as far
+// as it is known.
 func Choose(ctx context.Context, r Request, matrix *compat.Matrix, goldens *manifest.Manifest, log *slog.Logger) (Subject, error) {
 	ctx, cancel := extract.Limited(ctx)
 	defer cancel()
@@ -165,8 +166,8 @@ func (s *Subject) chooseRelease(ctx context.Context, r Request, log *slog.Logger
 	return err
 }
 
-// chooseFile takes the wheel of the release for this machine. Elsewhere too its sources can be read; that its programs do not run
-// there, their layers report.
+// chooseFile takes the wheel of the release for this machine. Elsewhere too its sources can be read; that its programs
+// do not run there, their layers report.
 func (s *Subject) chooseFile() error {
 	file, err := s.release.Wheel("linux", runtime.GOARCH)
 	if err != nil {

@@ -73,8 +73,8 @@ type Watch struct {
 	toDo            []string // for a person
 }
 
-// AddToDo adds what the check of the edited compat matrix leaves to a person: lines that this build, of a version, has no profile
-// of, and goldens of lines that leave.
+// AddToDo adds what the check of the edited compat matrix leaves to a person: lines that this build, of a version, has
+// no profile of, and goldens of lines that leave.
 func (w *Watch) AddToDo(edited *compat.Matrix, diagnostics []tomlfile.Diagnostic, goldens map[string]int, version string) {
 	for _, f := range diagnostics {
 		at := slices.IndexFunc(edited.Lines, func(l compat.Line) bool { return l.Pos == f.Line })

@@ -20,11 +20,11 @@
 //     abstract class, those of its module that are derived from it.
 //   - Enums, with auto() counted.
 //   - Constants: call ids, extension types, media of KV events. A type alias that a field names is a constant, whose
-//     value is the type that it stands for: PauseMode is Literal['abort', 'wait', 'keep'].
+//     value is the type that it is a name for: PauseMode is Literal['abort', 'wait', 'keep'].
 //   - Utilities: the methods that vllm/v1/engine/core_client.py calls, with the engine's signature.
 //   - Messages without a struct: HELLO and READY, INIT.parallel_config, UTILITY, START_DP_WAVE, the frames of KV
 //     events and of their replay, and what the coordinator of data-parallel engines sends and takes.
-//   - Metrics of the Python server, from the files that declare them: names, kinds, labels, buckets. They are no messages.
+//   - Metrics of the Python server, from the files that declare them: names, kinds, labels, buckets. They are not messages.
 //
 // Types and defaults have one spelling, so that another way of writing the same is no change: Optional["List[X]"] is
 // list[X] | None, and a default that names a constant or a member of an enum is its value. A default that is known only
@@ -39,13 +39,13 @@
 //
 // # What cannot be read
 //
-// Whatever of the wire is not plainly declared is a [sources.Gap] with its place and its reason: a root or a base class that
-// is not to be found, a class under a condition, one that a call makes, a field that a loop adds, a keyword of a
+// Whatever of the wire is not plainly declared is a [sources.Gap] with its place and its reason: a root or a base class
+// that is not to be found, a class under a condition, one that a call makes, a field that a loop adds, a keyword of a
 // header that a profile cannot express, syntax that the parser does not know; what a module that was read binds anew,
 // deletes or changes after its declaration, whichever module that is. What nothing refers to, and that is not there, is
 // no gap: an older release has less.
 //
-// Out of reach of this package, because no declaration says it: what the Rust frontend sends and expects beside what
-// the Python one does, when a field is set, the SCALE_ELASTIC_EP notice of elastic expert parallelism, the tensors
+// Out of reach of this package, because no declaration has it: what the Rust frontend sends and expects other than
+// the Python one, when a field is set, the SCALE_ELASTIC_EP notice of elastic expert parallelism, the tensors
 // that go by shared memory, and the forms that hooks of the encoder give to tensors and multimodal items.
 package extract

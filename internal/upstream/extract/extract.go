@@ -152,7 +152,8 @@ func versionOf(s source, version string) (string, error) {
 		const why = "no vllm/_version.py and no dist-info names the release that it is of: give it with --vllm-version"
 		return "", fmt.Errorf("%s: %s", s.where(), why)
 	}
-	// A build for other hardware adds its name: "0.33.0+cpu" is 0.33.0. What a development version adds names its commit.
+	// A build for other hardware adds its name: "0.33.0+cpu" is 0.33.0. What a development version adds names its
+	// commit.
 	if release, _, _ := strings.Cut(version, "+"); !strings.Contains(release, ".dev") {
 		version = release
 	}

@@ -23,8 +23,8 @@ var script string
 // oldest is the first release of Python that runs the script, and reads the syntax of vLLM.
 var oldest = [2]int{3, 11}
 
-// bootstrap runs in any Python 3. It prints its version, and runs the script, which is on stdin behind its length, if the
-// version suffices.
+// bootstrap runs in any Python 3. It prints its version, and runs the script, which is on stdin behind its length, if
+// the version suffices.
 const bootstrap = `import sys
 print("Python %d.%d.%d" % sys.version_info[:3])
 sys.stdout.flush()

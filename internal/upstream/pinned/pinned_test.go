@@ -166,7 +166,8 @@ var members = map[string]string{
 	"a/kernels.so": strings.Repeat("x", 4<<20), "vllm/vllm-rs": frontend, "vllm/v1/engine/core_client.py": "class Client: pass\n",
 }
 
-// TestVerified: what is written is what was published, and of a release that is unknown what the index lists, all of it.
+// TestVerified: what is written is what was published, and of a release that is unknown what the index lists, all of
+// it.
 func TestVerified(t *testing.T) {
 	evil := maps.Clone(members)
 	evil["vllm/vllm-rs"], evil["vllm/v1/engine/core_client.py"] = "#!/bin/sh\necho I am none\n", "import os\n"

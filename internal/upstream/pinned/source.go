@@ -29,8 +29,8 @@ const (
 	wholeTime = 30 * time.Minute // for some 340 MB
 )
 
-// ErrUnverified is in the error of code that nobody can verify: its release is unknown here, and no index lists a sha256 of
-// the wheel.
+// ErrUnverified is in the error of code that cannot be verified: its release is unknown here, and no index lists a
+// sha256 of the wheel.
 var ErrUnverified = errors.New("no sha256 of the wheel is known, and nothing in it is run")
 
 var errNoWheel = errors.New("no wheel of the release is named")
@@ -39,7 +39,7 @@ var errNoWheel = errors.New("no wheel of the release is named")
 type Source struct {
 	Index *pypi.Index
 	File  pypi.File
-	// Path is that of a wheel on disk. Whoever named it trusts it: nothing of it is compared.
+	// Path is that of a wheel on disk. It is trusted because it was named: nothing of it is compared.
 	Path string
 }
 
@@ -69,8 +69,8 @@ func (s Source) Key() (key string, sure bool, err error) {
 	return "unsure-" + hex.EncodeToString(sum[:]), false, nil
 }
 
-// Frontend writes the vllm-rs of the wheel to path, as a program, and returns its sha256 and how many bytes were downloaded.
-// Nothing is at path unless it is verified.
+// Frontend writes the vllm-rs of the wheel to path, as a program, and returns its sha256 and how many bytes were
+// downloaded. Nothing is at path unless it is verified.
 func (s Source) Frontend(ctx context.Context, path string, log *slog.Logger) (digest string, downloaded int64, err error) {
 	whole, err := s.learn(ctx, log)
 	if err != nil {
@@ -94,8 +94,8 @@ func (s Source) Frontend(ctx context.Context, path string, log *slog.Logger) (di
 	return digest, whole + wheel.Downloaded(), err
 }
 
-// CheckFrontend compares the sha256 of a vllm-rs with that of the release. Of a release that is unknown there is nothing to
-// compare with.
+// CheckFrontend compares the sha256 of a vllm-rs with that of the release. Of a release that is unknown there is
+// nothing to compare with.
 func (s Source) CheckFrontend(digest string) error {
 	if s.Path != "" {
 		return nil
@@ -103,13 +103,14 @@ func (s Source) CheckFrontend(digest string) error {
 	return CheckFrontend(s.version(), digest)
 }
 
-// CheckFrontend compares the sha256 of a vllm-rs with those of a release. Of a release that is unknown there is nothing to
-// compare with.
+// CheckFrontend compares the sha256 of a vllm-rs with those of a release. Of a release that is unknown there is nothing
+// to compare with.
 func CheckFrontend(version, digest string) error {
 	return Lookup(version).check("vllm-rs", digest, func(w Wheel) string { return w.Frontend })
 }
 
-// Python returns what compares the digest of a release's Python files, as [pyclient.Digest] makes it, with what it must be.
+// Python returns what compares the digest of a release's Python files, as [pyclient.Digest] makes it, with what it must
+// be.
 func (s Source) Python(ctx context.Context, log *slog.Logger) (check func(digest string) error, err error) {
 	if s.Path != "" {
 		return func(string) error { return nil }, nil
@@ -139,8 +140,8 @@ func (r *Release) check(what, digest string, of func(Wheel) string) error {
 		what, r.Version, digest, strings.Join(known, " or "))
 }
 
-// learn makes sure that the release is known, and returns how many bytes that took. One that is not known is downloaded whole
-// once, and must be what the index lists.
+// learn makes sure that the release is known, and returns how many bytes that took. One that is not known is downloaded
+// whole once, and must be what the index lists.
 func (s Source) learn(ctx context.Context, log *slog.Logger) (downloaded int64, err error) {
 	switch {
 	case s.Path != "" || Lookup(s.version()) != nil:
@@ -168,11 +169,11 @@ func (s Source) learn(ctx context.Context, log *slog.Logger) (downloaded int64, 
 	return s.File.Size, nil
 }
 
-// version is what the release is known by: one whose name tells none is known by its wheel.
+// version is what the release is known by: one whose name has none is known by its wheel.
 func (s Source) version() string { return cmp.Or(s.File.Version(), "of wheel "+s.File.SHA256) }
 
-// Save downloads the whole wheel into a folder, under its name. Nothing is left there unless it has the sha256 that the index
-// lists.
+// Save downloads the whole wheel into a folder, under its name. Nothing is left there unless it has the sha256 that the
+// index lists.
 func (s Source) Save(ctx context.Context, dir string) (path string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, wholeTime, fmt.Errorf("%s could not be downloaded within %v", s.File.Name, wholeTime))
 	defer cancel()

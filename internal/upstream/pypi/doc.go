@@ -11,12 +11,12 @@
 //
 // # What is trusted
 //
-// The index and the host of its files, by TLS, as any installer trusts them: plain http is refused but on this machine, also
-// of redirects and of the addresses that a page lists. Of a wheel that is read in parts no digest is checked, as the index
-// knows only that of the whole; each member is checked by the CRC-32 in the wheel's directory, and that the parts are of one
-// and the same file by its ETag and size. That tells damage, and no attack: code that is to run is checked by package pinned.
-// [Wheel.Save] writes a whole wheel, which must have the sha256 that the index lists. That a wheel is what its name says is
-// for [Wheel.Version] to check.
+// The index and the host of its files, by TLS, as any installer trusts them: plain http is refused but on this machine,
+// also of redirects and of the addresses that a page lists. Of a wheel that is read in parts no digest is checked, as
+// the index knows only that of the whole; each member is checked by the CRC-32 in the wheel's directory, and that the
+// parts are of one and the same file by its ETag and size. That finds damage, not an attack: code that is to run is
+// checked by package pinned. [Wheel.Save] writes a whole wheel, which must have the sha256 that the index lists. That a
+// wheel is what its name says is for [Wheel.Version] to check.
 //
 // # Errors
 //

@@ -127,8 +127,8 @@ type temporaryError struct{ error }
 
 func (e *temporaryError) Unwrap() error { return e.error }
 
-// transportError returns the error of a request without an answer. The URL is taken out of it, which may have a query that
-// is a secret.
+// transportError returns the error of a request without an answer. The URL is taken out of it, which may have a query
+// that is a secret.
 func transportError(err error) error {
 	var (
 		u           *url.Error
@@ -169,8 +169,8 @@ func (e *statusError) Error() string {
 	return text
 }
 
-// isTemporary reports whether another try may end better: yes if the server is overloaded or the connection broke, no if the
-// server has decided, or the connection cannot be.
+// isTemporary reports whether another try may end better: yes if the server is overloaded or the connection broke, no
+// if the server has decided, or the connection cannot be.
 func isTemporary(err error) bool {
 	var refused *statusError
 	if errors.As(err, &refused) {
@@ -198,8 +198,9 @@ func shown(u *url.URL) string {
 	return plain.String()
 }
 
-// checkURL refuses what is no address of an index or its files: anything but https, and http on this machine. Of plain http
-// anybody on the way can change what is listed, digests included. The error has nothing of the URL, which may be a secret.
+// checkURL refuses what is not an address of an index or its files: anything but https, and http on this machine. Of
+// plain http anybody on the way can change what is listed, digests included. The error has nothing of the URL, which
+// may be a secret.
 func checkURL(u *url.URL) error {
 	switch {
 	case u.Host == "" || u.Scheme != "http" && u.Scheme != "https":

@@ -19,7 +19,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
-// DefaultURL is the index that is asked when nobody names another.
+// DefaultURL is the default index.
 const DefaultURL = "https://pypi.org/simple"
 
 // An Index is a package index. Its zero value is the one that pip or uv would ask.
@@ -243,7 +243,7 @@ func parseWheelName(name string) (w wheelName, ok bool) {
 	return w, true
 }
 
-// Version is the version that the name of a wheel tells; "" if it is of none.
+// Version is the version in the name of a wheel; "" if the name has none.
 func (f File) Version() string {
 	w, ok := parseWheelName(f.Name)
 	build, err := compat.ParseBuild(w.version)

@@ -131,7 +131,8 @@ func TestBothForms(t *testing.T) {
 	checkError(t, err, `release 0.2.1 was yanked from the index (wheel for linux on amd64): "`+reason+`"`)
 }
 
-// TestYankedInHTML: a file is yanked by an attribute, which may have a reason or not, and a release if all its files are.
+// TestYankedInHTML: a file is yanked by an attribute, which may have a reason or not, and a release if all its files
+// are.
 func TestYankedInHTML(t *testing.T) {
 	first := pypi.File{Name: "vllm-0.33.0-py3-none-any.whl"}
 	second := pypi.File{Name: "vllm-0.33.0.tar.gz"}

@@ -26,7 +26,7 @@ const (
 	accepted = jsonType + ", " + htmlType + ";q=0.2, text/html;q=0.1"
 )
 
-// pageReader returns what reads an answer, by its media type; nil for what is no page.
+// pageReader returns what reads an answer, by its media type; nil for what is not a page.
 func pageReader(header http.Header) func(*answer) ([]pageFile, error) {
 	kind, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
 	switch kind {
@@ -165,7 +165,8 @@ func (p *htmlPage) link(attributes map[string]string) error {
 	return nil
 }
 
-// file returns the file of a page at a URL. It gets the credentials of its index, whose base is given, on the same host.
+// file returns the file of a page at a URL. It gets the credentials of its index, whose base is given, on the same
+// host.
 func (f pageFile) file(at, base *url.URL) (File, error) {
 	u, err := at.Parse(f.URL)
 	if err != nil {

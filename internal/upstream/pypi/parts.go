@@ -64,8 +64,8 @@ func (e *partError) Unwrap() error { return e.error }
 // maxWhole bounds a wheel that is downloaded whole, in bytes, as it is kept in memory.
 const maxWhole = 64 << 20
 
-// open fetches the end of a file, and with it the size if the index has not given it. A server that has no range requests is
-// asked for all of the file.
+// open fetches the end of a file, and with it the size if the index has not given it. A server that has no range
+// requests is asked for all of the file.
 func (p *parts) open(f File) error {
 	err := p.openTail()
 	var refused *statusError

@@ -196,7 +196,7 @@ func TestBadWheels(t *testing.T) {
 		{name: "empty", want: "cannot be read as a wheel: zip: not a valid zip file"},
 		{name: "cut short", data: good[:len(good)-30], want: "zip: not a valid zip file"},
 		{name: "of something else", data: []byte("<html>"), want: "zip: not a valid zip file"},
-		{name: "member outside", data: bytes.ReplaceAll(good, []byte("big/b"), []byte("../.b")), want: `its directory names "../.b", which is no place in a wheel`},
+		{name: "member outside", data: bytes.ReplaceAll(good, []byte("big/b"), []byte("../.b")), want: `its directory names "../.b", which is not a path in a wheel`},
 		{name: "absolute member", data: bytes.ReplaceAll(good, []byte("big/b"), []byte("/bigb")), want: `its directory names "/bigb"`},
 		{name: "member twice", data: bytes.ReplaceAll(good, []byte("big/b"), []byte("big/a")), want: "has big/a more than once"},
 		{name: "larger than it says", data: damaged(func(d []byte) { d[directory+24] = 3 }), want: "big/a: "},
@@ -279,7 +279,8 @@ func metadata(project, version string) map[string]string {
 	}
 }
 
-// TestLyingSize: a limit that is what the directory says does not hide that the member has more bytes, and no more are written.
+// TestLyingSize: a limit that is what the directory says does not hide that the member has more bytes, and no more are
+// written.
 func TestLyingSize(t *testing.T) {
 	data := wheelOf(t, map[string]string{"big/a": "aaaa"}).data
 	data[bytes.Index(data, []byte("PK\x01\x02"))+24] = 3

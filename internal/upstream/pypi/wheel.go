@@ -99,7 +99,7 @@ func (w *Wheel) readDirectory(r io.ReaderAt, size int64) error {
 	w.members = make(map[string]*zip.File, len(archive.File))
 	for _, f := range archive.File {
 		if !fs.ValidPath(strings.TrimSuffix(f.Name, "/")) {
-			return w.unreadable(fmt.Errorf("its directory names %q, which is no place in a wheel", f.Name))
+			return w.unreadable(fmt.Errorf("its directory names %q, which is not a path in a wheel", f.Name))
 		}
 		if _, again := w.members[f.Name]; again {
 			w.members[f.Name] = nil
@@ -175,8 +175,8 @@ func (w *Wheel) Copy(dst io.Writer, name string, limit int64) error {
 	return err
 }
 
-// Save writes the whole wheel to dst. It is an error unless the bytes that were written have the sha256 that the index lists,
-// or if the index lists none.
+// Save writes the whole wheel to dst. It is an error unless the bytes that were written have the sha256 that the index
+// lists, or if the index lists none.
 func (w *Wheel) Save(dst io.Writer) error {
 	if w.parts == nil || w.File.SHA256 == "" {
 		return fmt.Errorf("%s cannot be verified: no index lists a sha256 of it", w.where)
@@ -243,7 +243,7 @@ const (
 	maxGap    = 256 << 10 // bytes that are downloaded for nothing rather than asking twice
 	maxBatch  = 4 << 20   // bytes of a request for several members
 	atOnce    = 6         // requests
-	beyond    = 1 << 10   // bytes that a member may have beside its data and name
+	beyond    = 1 << 10   // bytes that a member may have in addition to its data and name
 	headerLen = 30        // bytes of a member before its name
 	headerTag = 0x04034b50
 )
@@ -394,8 +394,8 @@ func findBegins(r io.ReaderAt, size int64) (map[string]int64, error) {
 }
 
 // blankHeaders lets every member seem to have a header of which nothing but the fixed part is there. archive/zip gives
-// no offset of a member, but that of its data, for which it reads the header: a request for each member, if it were the real
-// one.
+// no offset of a member, but that of its data, for which it reads the header: a request for each member, if it were the
+// real one.
 type blankHeaders struct {
 	io.ReaderAt
 	blank bool
@@ -415,8 +415,8 @@ func (h *blankHeaders) ReadAt(p []byte, off int64) (int, error) {
 
 const maxMetadata = 4 << 20 // bytes
 
-// Version returns the version that the wheel states in its METADATA, as [compat.Build] writes it. A wheel whose file name has
-// another project or version is an error, as nobody can know what is in it.
+// Version returns the version that the wheel states in its METADATA, as [compat.Build] writes it. A wheel whose file
+// name has another project or version is an error, as its content is not known.
 func (w *Wheel) Version() (string, error) {
 	var found []string
 	for _, name := range w.Names() {

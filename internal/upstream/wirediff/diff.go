@@ -87,8 +87,8 @@ type Level string
 
 // Levels, the heaviest first.
 const (
-	Breaking      Level = "breaking"      // somebody fails: see Breaks
-	Compatible    Level = "compatible"    // other bytes, and nobody fails
+	Breaking      Level = "breaking"      // a program fails: see Breaks
+	Compatible    Level = "compatible"    // other bytes, and no program fails
 	Informational Level = "informational" // the bytes are the same, or come with another change
 )
 
@@ -104,7 +104,7 @@ type Change struct {
 	After    string  `json:"after,omitempty"`
 	Level    Level   `json:"level"`
 	Breaks   []Party `json:"breaks"` // never nil
-	// Reason says in a sentence who fails how, or why nobody does.
+	// Reason is a sentence: what fails how, or why nothing fails.
 	Reason string `json:"reason"`
 	// Caution names a real program that is stricter than the declaration. It weighs nothing.
 	Caution string `json:"caution,omitempty"`
@@ -123,7 +123,8 @@ type Where struct {
 	URL string `json:"url,omitempty"`
 }
 
-// Needs says what this project's own programs need before they speak the newer release: [FromProfile], or the precise thing.
+// Needs says what this project's own programs need before they speak the newer release: [FromProfile], or the precise
+// thing.
 type Needs struct {
 	Player   string `json:"player"`
 	Recorder string `json:"recorder"`
@@ -202,8 +203,8 @@ func releaseOf(p *protocol.Profile) Release {
 	return Release{Line: p.Line, Version: p.Version, Commit: p.Commit}
 }
 
-// Verdict returns what the comparison comes to. What breaks weighs more than what could not be read, and that more than what
-// does not break.
+// Verdict returns what the comparison comes to. What breaks weighs more than what could not be read, and that more than
+// what does not break.
 func (d *Diff) Verdict() Verdict {
 	switch {
 	case len(d.At(Breaking)) > 0:

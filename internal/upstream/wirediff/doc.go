@@ -10,9 +10,9 @@
 //
 // The parties are those that were written for A and meet B:
 //
-//   - engines: an engine, simulator or player, in front of which a frontend of B stands;
-//   - frontends: a frontend or router, behind which an engine of B stands;
-//   - recorders: whoever reads both directions of B by the layout of A. Consumers of KV
+//   - engines: an engine, simulator or player, with a frontend of B;
+//   - frontends: a frontend or router, with an engine of B;
+//   - recorders: programs that read both directions of B by the layout of A. Consumers of KV
 //     events count as recorders: they read, and write nothing.
 //
 // A struct goes to the engine (from EngineCoreRequest, INIT, arguments of methods),
@@ -54,7 +54,7 @@
 //	constant: a new call id                    frontends, which never asked for it
 //	method: called now                         engines, in what needs the call
 //	method: called no more                     nobody
-//	metric: any change                         nobody: it is no message
+//	metric: any change                         nothing: it is not a message
 //	method: arguments                          engines if frontends of B pass what A's method does not take, and
 //	                                           frontends the other way round
 //	method: result                             engines and frontends, in that call
@@ -64,7 +64,7 @@
 //	message: frames, values of an array        readers and writers: their number is fixed
 //	message: added, removed                    readers
 //
-// What breaks anybody is [Breaking]. What changes bytes and breaks nobody is
+// What breaks a program is [Breaking]. What changes bytes and breaks nothing is
 // [Compatible]. All else is [Informational].
 //
 // These are the rules of the declarations, which are those of msgspec and of

@@ -26,7 +26,7 @@ func (c *comparison) enums() {
 	}, c.compareEnum)
 }
 
-// Why a struct or an enum that comes or goes breaks nobody by itself.
+// Why a struct or an enum that is added or removed breaks nothing by itself.
 const (
 	comesWithUse = "it is sent only inside other messages; where they changed, they are listed as well"
 	goesWithUse  = "no message contains it any more; messages that changed are listed as well"
@@ -87,7 +87,7 @@ const (
 	medium     = "MEDIUM_"      // BlockStored.medium
 )
 
-// unsentConstants are known to both sides, and nobody writes them.
+// unsentConstants are known to both sides, and are never written.
 var unsentConstants = []string{"HANDSHAKE_TIMEOUT_MINS", "FINISH_REASON_STRINGS", "FT_UTILITY_METHOD"}
 
 func (c *comparison) constants() {

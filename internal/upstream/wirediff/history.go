@@ -303,11 +303,11 @@ func (h *History) matrix() matrix {
 	return m
 }
 
-// signs stand for levels where there are no colours.
+// signs are the levels where there are no colours.
 var signs = map[Level]string{Breaking: "✕", Compatible: "+", Informational: "·"}
 
-// HistorySchema is the version of the document that [History.JSON] writes. A key may be added to it; any other change makes it
-// another version.
+// HistorySchema is the version of the document that [History.JSON] writes. A key may be added to it; any other change
+// makes it another version.
 const HistorySchema = "vllm-vcr/wire-history/1"
 
 // JSON writes a history whole.
@@ -318,8 +318,8 @@ func (h *History) JSON(w io.Writer) error {
 	}{HistorySchema, h})
 }
 
-// Markdown writes a history for places where HTML is not shown: the table of changes, then what each release changed, the
-// newest first.
+// Markdown writes a history for places where HTML is not shown: the table of changes, then what each release changed,
+// the newest first.
 func (h *History) Markdown(w io.Writer) error {
 	var b strings.Builder
 	first, last := h.Releases[0].Name, h.Releases[len(h.Releases)-1].Name

@@ -162,8 +162,8 @@ func TestPatchReleases(t *testing.T) {
 	}
 }
 
-// TestEveryPair: any two profiles can be compared, one with itself shows nothing, and what a comparison says is complete. This
-// build speaks all its lines, so that no struct of one asks anything of it.
+// TestEveryPair: any two profiles can be compared, one with itself shows nothing, and what a comparison says is
+// complete. This build speaks all its lines, so that no struct of one asks anything of it.
 func TestEveryPair(t *testing.T) {
 	for _, from := range lines {
 		for _, to := range lines {

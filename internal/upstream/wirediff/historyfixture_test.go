@@ -9,8 +9,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// sources are four releases of three lines, out of their order: a field, a key, a method and an enum come, a struct goes, and
-// of the last one not all could be read.
+// sources are four releases of three lines, out of their order: a field, a key, a method and an enum come, a struct
+// goes, and of the last one not all could be read.
 func sources(t *testing.T) []wirediff.Source {
 	t.Helper()
 	first := parse(t, `{

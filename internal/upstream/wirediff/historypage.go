@@ -29,8 +29,8 @@ var historyPage = page.NewTemplate(pages, template.FuncMap{
 	"words":    wordsOf,
 }, "page/*.html")
 
-// HTML writes one page that needs nothing else. Its anchors are RELEASE and RELEASE-STRUCT, such as 0.28-EngineCoreOutput,
-// and RELEASE-utilities, RELEASE-constants.
+// HTML writes one page that needs nothing else. Its anchors are RELEASE and RELEASE-STRUCT, such as
+// 0.28-EngineCoreOutput, and RELEASE-utilities, RELEASE-constants.
 func (h *History) HTML(w io.Writer) error {
 	data := historyData{
 		First: h.Releases[0].Name, Last: h.Releases[len(h.Releases)-1].Name,
@@ -133,7 +133,8 @@ func placeText(place protocol.Place) string {
 	return place.Module
 }
 
-// wordsOf takes a name apart where a narrow page may break it: before a word in capitals, and after a dot or an underscore.
+// wordsOf takes a name apart where a narrow page may break it: before a word in capitals, and after a dot or an
+// underscore.
 func wordsOf(name string) (parts []string) {
 	begin := 0
 	for i := 1; i < len(name); i++ {

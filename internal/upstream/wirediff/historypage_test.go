@@ -95,7 +95,8 @@ func TestHTMLEscapes(t *testing.T) {
 	}
 }
 
-// TestHTMLRefers: the page loads nothing, what refers into it refers to one element of it, and what leads out leads to vLLM.
+// TestHTMLRefers: the page loads nothing, what refers into it refers to one element of it, and what leads out leads to
+// vLLM.
 func TestHTMLRefers(t *testing.T) {
 	loads := regexp.MustCompile(`(?i)\b(src|action|data|poster|srcset)\s*=\s*"|url\(|@import|<link|<iframe|<img`)
 	reference := regexp.MustCompile(`\bhref="([^"]*)"`)
@@ -128,8 +129,8 @@ func TestHTMLRefers(t *testing.T) {
 	}
 }
 
-// TestHTMLShowsEveryChange: the cells of the table count all changes, of everybody and of each party, and each change is
-// below with its place upstream.
+// TestHTMLShowsEveryChange: the cells of the table count all changes, of everybody and of each party, and each change
+// is below with its place upstream.
 func TestHTMLShowsEveryChange(t *testing.T) {
 	for name, h := range map[string]*wirediff.History{"fixture": historyFixture(t), "build": ofBuild(t)} {
 		text := renderHistory(t, (*wirediff.History).HTML, h)

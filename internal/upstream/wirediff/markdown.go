@@ -14,8 +14,8 @@ const MarkdownLimit = 60_000
 // markdownReserve is kept free for the counts of what was left out, in bytes.
 const markdownReserve = 300
 
-// Markdown writes a comparison for a summary or an issue: a table for each level, what breaks first. What would make it longer
-// than the limit, in bytes, is counted instead, from the end.
+// Markdown writes a comparison for a summary or an issue: a table for each level, what breaks first. What would make it
+// longer than the limit, in bytes, is counted instead, from the end.
 func Markdown(w io.Writer, d *Diff, limit int) error {
 	m := &markdown{limit: limit - markdownReserve}
 	m.write("**" + inMarkdown(d.Headline()) + "**\n\n")

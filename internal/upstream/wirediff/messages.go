@@ -79,8 +79,8 @@ func (c *comparison) compareMessage(name string, a, b protocol.Message) {
 	}
 }
 
-// pairs returns, by index in B, the index in A of the same key. The order of frames and values counts, and a name may be there
-// several times; the order of a map's keys means nothing.
+// pairs returns, by index in B, the index in A of the same key. The order of frames and values counts, and a name may
+// be there several times; the order of a map's keys means nothing.
 func (p *messagePair) pairs() map[int]int {
 	namesA, namesB := keyNames(p.a), keyNames(p.b)
 	if p.inOrder {
@@ -170,8 +170,8 @@ func (p *messagePair) keyOptional(i int) {
 // maxPaired bounds the lists that are paired. A longer one is new from end to end.
 const maxPaired = 256
 
-// pairInOrder pairs the items of two short lists, in which a name may be several times, in their order: the result is, by
-// index in b, the index in a.
+// pairInOrder pairs the items of two short lists, in which a name may be several times, in their order: the result is,
+// by index in b, the index in a.
 func pairInOrder(a, b []string) map[int]int {
 	pairs := map[int]int{}
 	if len(a) > maxPaired || len(b) > maxPaired {

@@ -10,8 +10,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// metrics compares the metrics of the Python server, if those of both sides were read. They are no messages, so no engine, frontend
-// or recorder fails. What reads them may: a dashboard, an alert, an autoscaler.
+// metrics compares the metrics of the Python server, if those of both sides were read. They are not messages, so no
+// engine, frontend or recorder fails. What reads them may: a dashboard, an alert, an autoscaler.
 func (c *comparison) metrics() {
 	inA, inB := c.a.Metrics(), c.b.Metrics()
 	if inA == nil || inB == nil {

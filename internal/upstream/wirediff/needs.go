@@ -25,8 +25,8 @@ func (c *comparison) findNeeds() {
 	}
 }
 
-// frontendRefusesLonger reports whether vllm-rs of a line refuses an array of a struct that is longer than it knows, and
-// fails every open request: seen of the released binaries. Python, and the rules of msgspec, take such an array.
+// frontendRefusesLonger reports whether vllm-rs of a line refuses an array of a struct that is longer than it knows,
+// and fails every open request: seen of the released binaries. Python, and the rules of msgspec, take such an array.
 func frontendRefusesLonger(structName, line string) bool {
 	switch structName {
 	case "EngineCoreOutputs":
@@ -55,7 +55,7 @@ var wantedKeys = map[string][]string{
 	},
 }
 
-// caution returns where vllm-rs is stricter than what is declared, of changes that break nobody by the declaration.
+// caution returns where vllm-rs is stricter than what is declared, of changes that break nothing by the declaration.
 func (c *comparison) caution(ch *Change) string {
 	_, field, _ := strings.Cut(ch.Subject, ".")
 	switch {

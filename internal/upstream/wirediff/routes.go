@@ -28,7 +28,7 @@ var roots = map[string]route{
 	"HELLO": toFrontend, "READY": toFrontend, "INIT": toEngine, "UTILITY": toEngine, "START_DP_WAVE": toEngine,
 }
 
-// standIns are names in annotations that stand for others: base classes, and classes that code of its own writes
+// standIns are names in annotations that mean others: base classes, and classes that code of its own writes
 // (vllm/multimodal/inputs.py, vllm/v1/serial_utils.py).
 var standIns = map[string][]string{
 	"MultiModalKwargsItem": {"MultiModalFieldElem"},
@@ -78,8 +78,8 @@ func (r routes) followType(annotation string, way route, profiles ...*protocol.P
 	}
 }
 
-// of returns the ways of a name; what is on no known way may go any. The first word of a message's name says what it belongs
-// to: "INIT.parallel_config", "KV events replay", "coordinator counts".
+// of returns the ways of a name; what is on no known way may go any. The first word of a message's name says what it
+// belongs to: "INIT.parallel_config", "KV events replay", "coordinator counts".
 func (r routes) of(name string) route {
 	if way := r[name]; way != 0 {
 		return way

@@ -429,7 +429,7 @@ func sameJSON(a, b json.RawMessage) bool {
 	return bytes.Equal(compact(a), compact(b))
 }
 
-// alignment are two lists of names beside each other. No list has a name twice.
+// An alignment compares two lists of names. No list has a name twice.
 type alignment struct {
 	inA, inB                 map[string]int      // indexes of names
 	kept                     map[string]bool     // the most names that both lists have in the same order
@@ -480,7 +480,8 @@ func (x *alignment) alone(names []string, others map[string]int) (alone []string
 
 // longestRun returns the most names of a list that another has in the same order.
 func longestRun(a []string, inB map[string]int) map[string]bool {
-	// ends[n] is the index in a of the last name of the best run of n+1 names, and previous the index of the name before it.
+	// ends[n] is the index in a of the last name of the best run of n+1 names, and previous the index of the name
+	// before it.
 	var ends []int
 	previous := make([]int, len(a))
 	for i, name := range a {

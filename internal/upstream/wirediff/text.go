@@ -20,8 +20,8 @@ const (
 // titles are the headings of the levels.
 var titles = map[Level]string{Breaking: "Breaking", Compatible: "Compatible", Informational: "Informational"}
 
-// Text writes a comparison for a terminal: what breaks first, then the rest, each with who fails, why, where to read it, and
-// what this project needs. The last line is the headline.
+// Text writes a comparison for a terminal: what breaks first, then the rest, each with who fails, why, where to read
+// it, and what this project needs. The last line is the headline.
 func Text(w io.Writer, d *Diff) error {
 	var b bytes.Buffer
 	for _, level := range levels {
@@ -103,7 +103,7 @@ func (d *Diff) Headline() string {
 	return safetext.Line(fmt.Sprintf("vLLM %s → %s: %s", d.From.Version, d.To.Version, counts))
 }
 
-// patterns are what happened, of each kind; %b and %a stand for before and after, %p for the position.
+// patterns are what happened, of each kind; %b and %a are replaced by before and after, %p by the position.
 var patterns = map[Kind]string{
 	StructAdded: "new struct: %a", StructRemoved: "struct removed: %b", StructMoved: "declared elsewhere: %b → %a",
 	StructEncoding: "encoding: %b → %a", StructOmitDefaults: "omits defaults: %b → %a", StructTag: "tag: %b → %a",
@@ -156,7 +156,8 @@ func (n Needs) Wanted() []string {
 	return lines
 }
 
-// Schema is the version of the document that [JSON] writes. A key may be added to it; whatever else changes makes it another.
+// Schema is the version of the document that [JSON] writes. A key may be added to it; whatever else changes makes it
+// another.
 const Schema = "vllm-vcr/wire-diff/1"
 
 // JSON writes a comparison whole.

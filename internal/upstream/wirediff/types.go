@@ -16,8 +16,8 @@ var spellings = map[string]string{
 	"np.ndarray": "ndarray", "numpy.ndarray": "ndarray", "torch.Tensor": "Tensor",
 }
 
-// wireType returns a type as the wire shows it: a list, a set and a tuple of any length are arrays, what Annotated adds is
-// left out, and a Literal is the union of its words, in double quotes. The options of a union are sorted, each once.
+// wireType returns a type as the wire shows it: a list, a set and a tuple of any length are arrays, what Annotated adds
+// is left out, and a Literal is the union of its words, in double quotes. The options of a union are sorted, each once.
 func wireType(t pytype.Type) pytype.Type {
 	var options []pytype.Type
 	for _, option := range t.Options() {
@@ -31,7 +31,7 @@ func wireType(t pytype.Type) pytype.Type {
 	return pytype.Type{Kind: pytype.Union, Args: options}
 }
 
-// wireOption is wireType for a type that is no union.
+// wireOption is wireType for a type that is not a union.
 func wireOption(t pytype.Type) pytype.Type {
 	if t.Kind == pytype.Verbatim {
 		return t

@@ -100,7 +100,8 @@ func takes(method, other protocol.Utility) bool {
 	return true
 }
 
-// sameParameters reports whether the first parameters of one signature, as far as both have them, take those of another.
+// sameParameters reports whether the first parameters of one signature, as far as both have them, take those of
+// another.
 func sameParameters(reader, writer pytype.Signature, count int) bool {
 	for i := range min(count, len(reader.Params), len(writer.Params)) {
 		if !accepts(wireType(reader.Params[i].Type), wireType(writer.Params[i].Type)) {

@@ -287,30 +287,30 @@ func (m *merger) whole() error {
 			return context.Cause(m.ctx)
 		}
 	}
-	var choices []json.RawMessage
+	var choices []object
 	var merged object
 	for i, p := range parts {
-		one, err := parseObject(p.body.Bytes())
-		if err != nil {
-			return fmt.Errorf("the frontend answered with something else than JSON: %w", err)
+		var one object
+		if err := json.Unmarshal(p.body.Bytes(), &one); err != nil || one == nil {
+			return fmt.Errorf("the frontend answered with something else than a JSON object: %.80q", p.body.Bytes())
 		}
-		own, err := numbered(one.get("choices"), i)
+		own, err := number(one, i)
 		if err != nil {
 			return err
 		}
 		choices = append(choices, own...)
-		if err := m.total.add(one.get("usage"), i%m.split.n); err != nil {
+		if err := m.total.add(one["usage"], i%m.split.n); err != nil {
 			return err
 		}
 		if i == 0 {
 			merged = one
 		}
 	}
-	merged.set("choices", array(choices))
-	if m.total.first != nil {
-		merged.set("usage", m.total.json())
+	merged["choices"] = marshal(choices)
+	if m.total.whole != nil {
+		merged["usage"] = m.total.json()
 	}
-	m.answer(parts[0], merged.json())
+	m.answer(parts[0], marshal(merged))
 	return nil
 }
 
@@ -357,8 +357,8 @@ func (m *merger) stream() error {
 		}
 	}
 	if m.last != nil {
-		m.last.set("usage", m.total.json())
-		return m.write(m.last.json(), []byte("[DONE]"))
+		m.last["usage"] = m.total.json()
+		return m.write(marshal(m.last), []byte("[DONE]"))
 	}
 	return m.write([]byte("[DONE]"))
 }
@@ -386,55 +386,64 @@ func (m *merger) event(ev event) (failed bool, err error) {
 	if data = bytes.TrimSpace(data); !ok || string(data) == "[DONE]" {
 		return false, nil
 	}
-	chunk, err := parseObject(data)
-	if err != nil {
-		return false, fmt.Errorf("event of the frontend: %w", err)
+	var chunk object
+	if err := json.Unmarshal(data, &chunk); err != nil || chunk == nil {
+		return false, fmt.Errorf("the frontend sent an event that is not a JSON object: %.80q", data)
 	}
-	if chunk.get("error") != nil {
+	if chunk["error"] != nil {
 		return true, m.write(data, []byte("[DONE]"))
 	}
 	if m.id == nil {
 		// The frontend makes the id of that of the request, which ends with the number of the part.
-		m.id = bytes.Replace(chunk.get("id"), []byte("-"+strconv.Itoa(ev.part.index)+`"`), []byte(`"`), min(ev.part.index, 1))
-		m.at = chunk.get("created")
+		m.id = bytes.Replace(chunk["id"], []byte("-"+strconv.Itoa(ev.part.index)+`"`), []byte(`"`), min(ev.part.index, 1))
+		m.at = chunk["created"]
 	}
 	for name, value := range map[string]json.RawMessage{"id": m.id, "created": m.at} {
-		if value != nil && chunk.get(name) != nil {
-			chunk.set(name, value)
+		if value != nil && chunk[name] != nil {
+			chunk[name] = value
 		}
 	}
-	choices, err := numbered(chunk.get("choices"), ev.part.index)
+	choices, err := number(chunk, ev.part.index)
 	if err != nil {
 		return false, err
 	}
-	if len(choices) == 0 && chunk.get("usage") != nil {
+	if len(choices) == 0 && chunk["usage"] != nil {
 		m.last = chunk
-		return false, m.total.add(chunk.get("usage"), ev.part.index%m.split.n)
+		return false, m.total.add(chunk["usage"], ev.part.index%m.split.n)
 	}
-	chunk.set("choices", array(choices))
-	return false, m.write(chunk.json())
+	chunk["choices"] = marshal(choices)
+	return false, m.write(marshal(chunk))
 }
 
-// numbered is a list of choices with the index that they have in the whole.
-func numbered(raw json.RawMessage, index int) ([]json.RawMessage, error) {
-	var choices []json.RawMessage
-	if err := json.Unmarshal(raw, &choices); err != nil {
+// An object is a JSON object.
+type object = map[string]json.RawMessage
+
+// number gives the choices of an answer, or of an event, the index that they have in the whole.
+func number(answer object, index int) (choices []object, err error) {
+	if err := json.Unmarshal(answer["choices"], &choices); err != nil {
 		return nil, fmt.Errorf("choices of the frontend: %w", err)
 	}
-	for i, raw := range choices {
-		choice, err := parseObject(raw)
-		if err != nil {
-			return nil, fmt.Errorf("choice of the frontend: %w", err)
+	for _, c := range choices {
+		if c == nil {
+			return nil, errors.New("choices of the frontend: want objects")
 		}
-		choice.set("index", json.RawMessage(strconv.Itoa(index)))
-		choices[i] = choice.json()
+		c["index"] = strconv.AppendInt(nil, int64(index), 10)
 	}
 	return choices, nil
 }
 
+// marshal encodes what was decoded before.
+func marshal(value any) json.RawMessage {
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // it is a part of valid JSON
+	}
+	return text
+}
+
 // A usage adds up what parts have used. A prompt counts once, however many answers it has.
 type usage struct {
-	first                      object
+	whole                      object // nil without any
 	prompt, completion         int64
 	promptDetail, outputDetail map[string]int64
 }
@@ -452,113 +461,38 @@ func (u *usage) add(raw json.RawMessage, sample int) error {
 	if err := json.Unmarshal(raw, &one); err != nil {
 		return fmt.Errorf("usage of the frontend: %w", err)
 	}
-	if u.first == nil {
-		var err error
-		if u.first, err = parseObject(raw); err != nil {
-			return err
-		}
+	if u.whole == nil {
+		_ = json.Unmarshal(raw, &u.whole) // as above
 	}
 	u.completion += one.Completion
-	addNumbers(&u.outputDetail, one.OutputDetail)
+	u.outputDetail = addNumbers(u.outputDetail, one.OutputDetail)
 	if sample == 0 {
 		u.prompt += one.Prompt
-		addNumbers(&u.promptDetail, one.PromptDetail)
+		u.promptDetail = addNumbers(u.promptDetail, one.PromptDetail)
 	}
 	return nil
 }
 
-func addNumbers(to *map[string]int64, from map[string]any) {
+func addNumbers(to map[string]int64, from map[string]any) map[string]int64 {
 	for name, value := range from {
 		if n, ok := value.(float64); ok {
-			if *to == nil {
-				*to = make(map[string]int64)
+			if to == nil {
+				to = make(map[string]int64)
 			}
-			(*to)[name] += int64(n)
+			to[name] += int64(n)
 		}
 	}
+	return to
 }
 
 func (u *usage) json() json.RawMessage {
 	for name, n := range map[string]int64{"prompt_tokens": u.prompt, "completion_tokens": u.completion, "total_tokens": u.prompt + u.completion} {
-		u.first.set(name, json.RawMessage(strconv.FormatInt(n, 10)))
+		u.whole[name] = strconv.AppendInt(nil, n, 10)
 	}
 	for name, detail := range map[string]map[string]int64{"prompt_tokens_details": u.promptDetail, "completion_tokens_details": u.outputDetail} {
 		if detail != nil {
-			text, _ := json.Marshal(detail) // names and numbers
-			u.first.set(name, text)
+			u.whole[name] = marshal(detail)
 		}
 	}
-	return u.first.json()
-}
-
-// An object is a JSON object whose members keep their order.
-type object []member
-
-type member struct {
-	name  string
-	value json.RawMessage
-}
-
-func parseObject(raw []byte) (object, error) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
-		return nil, fmt.Errorf("want a JSON object, got %.40q", raw)
-	}
-	o := object{}
-	for dec.More() {
-		name, err := dec.Token()
-		if err != nil {
-			return nil, err
-		}
-		m := member{name: name.(string)}
-		if err := dec.Decode(&m.value); err != nil {
-			return nil, err
-		}
-		o = append(o, m)
-	}
-	_, err := dec.Token()
-	return o, err
-}
-
-// get is the value of a member, nil without it.
-func (o object) get(name string) json.RawMessage {
-	for _, m := range o {
-		if m.name == name {
-			return m.value
-		}
-	}
-	return nil
-}
-
-func (o *object) set(name string, value json.RawMessage) {
-	for i := range *o {
-		if (*o)[i].name == name {
-			(*o)[i].value = value
-			return
-		}
-	}
-	*o = append(*o, member{name, value})
-}
-
-func (o object) json() json.RawMessage {
-	b := []byte{'{'}
-	for i, m := range o {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		name, _ := json.Marshal(m.name) // a string
-		b = append(append(append(b, name...), ':'), m.value...)
-	}
-	return append(b, '}')
-}
-
-func array(values []json.RawMessage) json.RawMessage {
-	b := []byte{'['}
-	for i, v := range values {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, v...)
-	}
-	return append(b, ']')
+	return marshal(u.whole)
 }

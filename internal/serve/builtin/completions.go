@@ -163,7 +163,7 @@ func (s *Server) tokenize(ctx context.Context, p *params, prompts []prompt, id s
 				return nil, err
 			}
 		default:
-			limit := s.counted()
+			limit := s.maxModelLen
 			if p.TruncatePrompt != nil {
 				limit = math.MaxInt
 			}

@@ -487,7 +487,7 @@ func (s *seenImages) clear() {
 // ids are the tokens of a rendered chat, in which each image has as many as the model gives it.
 func (s *Server) ids(ctx context.Context, c *chat, text string, special bool) (ids []uint32, items []mediaItem, wrong *apiError) {
 	if len(c.media) == 0 {
-		ids, wrong = s.encode(ctx, text, special, s.counted())
+		ids, wrong = s.encode(ctx, text, special, s.maxModelLen)
 		return ids, nil, wrong
 	}
 	if limit, ok := s.opt.Flags.limits["image"]; ok && len(c.media) > limit {
@@ -524,7 +524,7 @@ func (s *Server) ids(ctx context.Context, c *chat, text string, special bool) (i
 	if mark := v.before + v.padText + v.after; mark != v.marker {
 		text = strings.Replace(text, v.marker, mark, len(items))
 	}
-	plain, wrong := s.encode(ctx, text, special, s.counted())
+	plain, wrong := s.encode(ctx, text, special, s.maxModelLen)
 	if wrong != nil {
 		return nil, nil, wrong
 	}
@@ -567,7 +567,7 @@ func (s *Server) namedImages(ctx context.Context, c *chat, text string) (ids []u
 		item.id, item.length = item.hash, count(p.end)-item.offset
 		items = append(items, item)
 	}
-	ids, wrong = s.encode(ctx, text, false, s.counted())
+	ids, wrong = s.encode(ctx, text, false, s.maxModelLen)
 	return ids, items, wrong
 }
 

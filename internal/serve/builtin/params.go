@@ -512,9 +512,6 @@ func (p *params) fill(s *Server, c *shared, r *player.EngineRequest, prompt []ui
 	return nil
 }
 
-// counted is how many tokens of a prompt that is too long are counted for the error.
-func (s *Server) counted() int { return 2 * s.maxModelLen }
-
 // encode returns the ids of a text, with the special tokens around it or without. The work ends when its client has left, and where the
 // text has more tokens than the limit.
 func (s *Server) encode(ctx context.Context, text string, special bool, limit int) ([]uint32, *apiError) {

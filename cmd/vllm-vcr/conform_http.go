@@ -86,18 +86,13 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 
 // httpJSON is what conform http prints with --json.
 type httpJSON struct {
-	Schema      string             `json:"schema"`
-	Tested      string             `json:"tested,omitempty"`
-	Reference   string             `json:"reference,omitempty"`
-	Model       string             `json:"model,omitempty"`
-	ExitCode    int                `json:"exit_code"`
-	Error       string             `json:"error,omitempty"`
-	Requests    []httpRequestJSON  `json:"requests"`
-	Same        int                `json:"same"`
-	Expected    int                `json:"known"`
-	Answered    int                `json:"answered"`
-	Differences []httpDifferent    `json:"differences"`
-	Unused      []httpKnownNoMatch `json:"unused_known"`
+	Schema    string            `json:"schema"`
+	Tested    string            `json:"tested,omitempty"`
+	Reference string            `json:"reference,omitempty"`
+	ExitCode  int               `json:"exit_code"`
+	Error     string            `json:"error,omitempty"`
+	Requests  []httpRequestJSON `json:"requests"`
+	httpdiff.Report
 }
 
 type httpRequestJSON struct {
@@ -106,27 +101,12 @@ type httpRequestJSON struct {
 	Do   string `json:"do"`
 }
 
-type httpDifferent struct {
-	Request   string `json:"request"`
-	What      string `json:"what"`
-	Tested    string `json:"tested"`
-	Reference string `json:"reference"`
-	More      int    `json:"more_elements,omitempty"`
-	Known     string `json:"known_reason,omitempty"`
-}
-
-type httpKnownNoMatch struct {
-	Request string `json:"request"`
-	What    string `json:"what"`
-	Reason  string `json:"reason"`
-}
-
 func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, args []string) error {
 	options, err := opts.comparison()
 	if err != nil {
 		return err
 	}
-	result := httpJSON{Schema: schemaOf("conform-http"), Requests: []httpRequestJSON{}, Differences: []httpDifferent{}, Unused: []httpKnownNoMatch{}}
+	result := httpJSON{Schema: schemaOf("conform-http"), Requests: []httpRequestJSON{}, Report: httpdiff.Report{Differences: []httpdiff.Difference{}, Unused: []httpdiff.Known{}}}
 	for _, r := range options.Requests {
 		result.Requests = append(result.Requests, httpRequestJSON{r.Name, r.Why, r.Method + " " + r.Path})
 	}
@@ -179,18 +159,7 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 	if code != conformance.ExitOK {
 		err = exitError{code, err}
 	}
-	result.Tested, result.Reference, result.Model, result.ExitCode, result.Error = options.A.URL, options.B.URL, report.Model, code, errorText(err)
-	result.Same, result.Expected, result.Answered = report.Same, report.Expected, report.Answered
-	for _, d := range report.Differences {
-		one := httpDifferent{d.Request, d.What, d.A, d.B, d.More, ""}
-		if d.Known != nil {
-			one.Known = d.Known.Reason
-		}
-		result.Differences = append(result.Differences, one)
-	}
-	for _, k := range report.Unused {
-		result.Unused = append(result.Unused, httpKnownNoMatch{k.Request, k.What, k.Reason})
-	}
+	result.Tested, result.Reference, result.ExitCode, result.Error, result.Report = options.A.URL, options.B.URL, code, errorText(err), *report
 	return errors.Join(err, printResult(env, opts.asJSON, result, report.Text))
 }
 

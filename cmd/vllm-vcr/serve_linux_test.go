@@ -218,8 +218,8 @@ func compareBuiltin(t *testing.T, table string, args ...string) {
 		t.Errorf("%d requests to generate were answered: %v, %s", got.Answered, err, got.Error)
 	}
 	for _, d := range got.Differences {
-		if d.Known == "" {
-			t.Errorf("%s: %s: got %s, the reference %s", d.Request, d.What, d.Tested, d.Reference)
+		if d.Reason == "" {
+			t.Errorf("%s: %s: got %s, the reference %s", d.Request, d.What, d.A, d.B)
 		}
 	}
 	for _, k := range got.Unused {

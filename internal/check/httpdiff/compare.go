@@ -21,15 +21,17 @@ import (
 // A Difference is one between the two answers to a request.
 type Difference struct {
 	// Request is the name of the request.
-	Request string
+	Request string `json:"request"`
 	// What differs: "status", "header NAME", "body PATH", "stream PATH", "stream order", "metric NAME", and so on.
-	What string
+	What string `json:"what"`
 	// A and B are the values, as JSON, or "missing".
-	A, B string
+	A string `json:"tested"`
+	B string `json:"reference"`
 	// More is how many other elements of the same list differ too.
-	More int
-	// Known is the entry that expects it, nil if none does.
-	Known *Known
+	More int `json:"more_elements,omitempty"`
+	// Known is the entry that expects it, nil if none does, and Reason that of the entry.
+	Known  *Known `json:"-"`
+	Reason string `json:"known_reason,omitempty"`
 }
 
 const missing = "missing"

@@ -48,11 +48,11 @@ type Options struct {
 // A Known difference is one that is expected, for a reason.
 type Known struct {
 	// Request and What are those of differences, and A and B their values: "*" stands for any text. Without A and B, any values.
-	Request string `toml:"request"`
-	What    string `toml:"what"`
-	A       string `toml:"a"`
-	B       string `toml:"b"`
-	Reason  string `toml:"reason"`
+	Request string `toml:"request" json:"request"`
+	What    string `toml:"what" json:"what"`
+	A       string `toml:"a" json:"-"`
+	B       string `toml:"b" json:"-"`
+	Reason  string `toml:"reason" json:"reason"`
 }
 
 // ReadKnown reads a file of known differences:
@@ -145,15 +145,17 @@ func Match(pattern, text string) bool {
 
 // A Report is what was found.
 type Report struct {
-	Model string
+	Model string `json:"model,omitempty"`
 	// Requests were sent, and so many of them had the same answer on both sides, or one with known differences. A header that a known
-	// difference has for all requests makes no answer another one.
-	Requests, Same, Expected int
+	// difference has for all requests does not make an answer another one.
+	Requests int `json:"-"`
+	Same     int `json:"same"`
+	Expected int `json:"known"`
 	// Answered counts the requests to generate that both sides have served.
-	Answered    int
-	Differences []Difference
+	Answered    int          `json:"answered"`
+	Differences []Difference `json:"differences"`
 	// Unused are the known differences that did not occur.
-	Unused []Known
+	Unused []Known `json:"unused_known"`
 }
 
 // Unknown are the differences that nothing expects.
@@ -186,7 +188,7 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	if opt.Requests == nil {
 		opt.Requests = Corpus()
 	}
-	r := &Report{Model: opt.Model}
+	r := &Report{Model: opt.Model, Differences: []Difference{}, Unused: []Known{}}
 	var sides [2]*server
 	for i, side := range []Side{opt.A, opt.B} {
 		s, err := newServer(side, opt.Model, opt.Timeout)
@@ -226,7 +228,7 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 				if opt.Known[k].matches(*d) {
 					used[k] = true
 					if d.Known == nil {
-						d.Known = &opt.Known[k]
+						d.Known, d.Reason = &opt.Known[k], opt.Known[k].Reason
 						known++
 						if opt.Known[k].everywhere() {
 							everywhere++
@@ -328,8 +330,8 @@ func FirstModel(ctx context.Context, side Side, timeout time.Duration) (string, 
 	return names[0], nil
 }
 
-// mostNames is how many requests are named for one difference.
-const mostNames = 6
+// maxNames is how many requests are named for one difference.
+const maxNames = 6
 
 // Text writes a report: what occurs most often first, with the names of the requests.
 func (r *Report) Text(w io.Writer) error {
@@ -348,8 +350,8 @@ func (r *Report) Text(w io.Writer) error {
 	slices.SortStableFunc(rows, func(a, b *row) int { return len(b.names) - len(a.names) })
 	var out strings.Builder
 	for _, o := range rows {
-		fmt.Fprintf(&out, "%s: %s", safetext.Count(len(o.names), "request"), strings.Join(o.names[:min(len(o.names), mostNames)], ", "))
-		if more := len(o.names) - mostNames; more > 0 {
+		fmt.Fprintf(&out, "%s: %s", safetext.Count(len(o.names), "request"), strings.Join(o.names[:min(len(o.names), maxNames)], ", "))
+		if more := len(o.names) - maxNames; more > 0 {
 			fmt.Fprintf(&out, " and %d more", more)
 		}
 		fmt.Fprintf(&out, "\n  %s", o.What)

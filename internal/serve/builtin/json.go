@@ -154,9 +154,4 @@ func spacedJSON(raw []byte) string {
 }
 
 // textPart is a text as a part of a content.
-func textPart(text string) any {
-	return struct {
-		Type string `json:"type"`
-		Text string `json:"text"`
-	}{"text", text}
-}
+func textPart(text string) any { return object{{"type", "text"}, {"text", text}} }

@@ -225,8 +225,8 @@ type messageAnswer struct {
 	Role         string       `json:"role"`
 	Content      []any        `json:"content"`
 	Model        string       `json:"model"`
-	StopReason   *string      `json:"stop_reason,omitempty"`
-	StopSequence *string      `json:"stop_sequence,omitempty"`
+	StopReason   any          `json:"stop_reason,omitempty"`
+	StopSequence any          `json:"stop_sequence,omitempty"`
 	Usage        messageUsage `json:"usage"`
 }
 
@@ -235,26 +235,14 @@ type messageUsage struct {
 	Output int `json:"output_tokens"`
 }
 
-// Blocks of a content. Input is an object, or {} where it begins.
-type (
-	thinkingBlock struct {
-		Type      string  `json:"type"`
-		Thinking  string  `json:"thinking"`
-		Signature *string `json:"signature,omitempty"`
-	}
-	toolBlock struct {
-		Type  string          `json:"type"`
-		ID    string          `json:"id"`
-		Name  string          `json:"name"`
-		Input json.RawMessage `json:"input"`
-	}
-)
-
-func (s *Server) newToolBlock(name string, input []byte) toolBlock {
+// toolBlock is a call, with its arguments or where it begins.
+func (s *Server) toolBlock(name string, input json.RawMessage) object {
 	if !json.Valid(input) {
-		input = []byte("{}") // it was cut off, or has not come
+		input = json.RawMessage("{}") // it was cut off, or has not come
 	}
-	return toolBlock{"tool_use", s.policy.callID(messageCallPrefix, "chatcmpl-tool-"+randomHex()), name, input}
+	return object{
+		{"type", "tool_use"}, {"id", s.policy.callID(messageCallPrefix, "chatcmpl-tool-"+randomHex())}, {"name", name}, {"input", input},
+	}
 }
 
 func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) *apiError {
@@ -292,13 +280,13 @@ func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) *apiError
 	parser := s.parser(c)
 	reasoning, text := parser.whole(one.decoder.whole())
 	if reasoning != "" {
-		head.Content = append(head.Content, thinkingBlock{"thinking", reasoning, new(randomHex())})
+		head.Content = append(head.Content, object{{"type", "thinking"}, {"thinking", reasoning}, {"signature", randomHex()}})
 	}
 	if text != "" || reasoning == "" && len(parser.tools.calls) == 0 {
 		head.Content = append(head.Content, textPart(text))
 	}
 	for _, call := range parser.tools.calls {
-		head.Content = append(head.Content, s.newToolBlock(call.name, call.arguments))
+		head.Content = append(head.Content, s.toolBlock(call.name, call.arguments))
 	}
 	head.StopReason, head.StopSequence = stopOfMessage(one, &parser.tools)
 	head.Usage = messageUsage{len(one.prompt), one.count}
@@ -306,68 +294,32 @@ func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) *apiError
 }
 
 // stopOfMessage is how an answer ended, and the stop string if one ended it.
-func stopOfMessage(q *sequence, parser *callParser) (reason, sequence *string) {
+func stopOfMessage(q *sequence, parser *callParser) (reason, sequence any) {
 	calls := len(parser.calls)
 	switch {
 	case q.finish == protocol.FinishLength:
-		return new("max_tokens"), nil
+		return "max_tokens", nil
 	case q.finish != protocol.FinishStop:
 		return nil, nil
 	case calls > 0 && json.Valid(parser.calls[calls-1].arguments):
-		return new("tool_use"), nil
+		return "tool_use", nil
 	case q.stop.kind == 1:
-		return new("stop_sequence"), &q.stop.text
+		return "stop_sequence", q.stop.text
 	case calls > 0:
-		return new("tool_use"), nil
+		return "tool_use", nil
 	}
-	return new("end_turn"), nil
+	return "end_turn", nil
 }
 
 // messageEvent is a part of a stream.
 type messageEvent struct {
-	Type    string        `json:"type"`
-	Message *firstMessage `json:"message,omitempty"`
-	Block   any           `json:"content_block,omitempty"`
-	Delta   any           `json:"delta,omitempty"`
-	Index   *int          `json:"index,omitempty"`
-	Usage   *messageUsage `json:"usage,omitempty"`
+	Type    string         `json:"type"`
+	Message *messageAnswer `json:"message,omitempty"`
+	Block   any            `json:"content_block,omitempty"`
+	Delta   any            `json:"delta,omitempty"`
+	Index   *int           `json:"index,omitempty"`
+	Usage   *messageUsage  `json:"usage,omitempty"`
 }
-
-// firstMessage is a [messageAnswer] that has not ended.
-type firstMessage struct {
-	ID           string       `json:"id"`
-	Type         string       `json:"type"`
-	Role         string       `json:"role"`
-	Content      []any        `json:"content"`
-	Model        string       `json:"model"`
-	StopReason   none         `json:"stop_reason"`
-	StopSequence none         `json:"stop_sequence"`
-	Usage        messageUsage `json:"usage"`
-}
-
-// Parts of blocks, and of the end.
-type (
-	thinkingDelta struct {
-		Type     string `json:"type"`
-		Thinking string `json:"thinking"`
-	}
-	signatureDelta struct {
-		Type      string `json:"type"`
-		Signature string `json:"signature"`
-	}
-	inputDelta struct {
-		Type string `json:"type"`
-		JSON string `json:"partial_json"`
-	}
-	textDelta struct {
-		Type string `json:"type"`
-		Text string `json:"text"`
-	}
-	stopDelta struct {
-		Reason   *string `json:"stop_reason"`
-		Sequence *string `json:"stop_sequence"`
-	}
-)
 
 // A messageStream writes events with names. Each text, each call and each reasoning is a block.
 type messageStream struct {
@@ -401,7 +353,7 @@ func (m *messageStream) stop() {
 		return
 	}
 	if m.block == "thinking" {
-		m.send(messageEvent{Type: "content_block_delta", Delta: signatureDelta{"signature_delta", randomHex()}})
+		m.send(messageEvent{Type: "content_block_delta", Delta: object{{"type", "signature_delta"}, {"signature", randomHex()}}})
 	}
 	m.send(messageEvent{Type: "content_block_stop"})
 	m.block = ""
@@ -412,16 +364,16 @@ func (m *messageStream) show(e callEvent) {
 	var delta any
 	switch {
 	case e.reasoning != "":
-		m.open("thinking", thinkingBlock{Type: "thinking"})
-		delta = thinkingDelta{"thinking_delta", e.reasoning}
+		m.open("thinking", object{{"type", "thinking"}, {"thinking", ""}})
+		delta = object{{"type", "thinking_delta"}, {"thinking", e.reasoning}}
 	case e.name != "":
-		m.open("tool_use", m.s.newToolBlock(e.name, nil))
+		m.open("tool_use", m.s.toolBlock(e.name, nil))
 		return
 	case e.text != "":
 		m.open("text", textPart(""))
-		delta = textDelta{"text_delta", e.text}
+		delta = object{{"type", "text_delta"}, {"text", e.text}}
 	default:
-		delta = inputDelta{"input_json_delta", e.arguments}
+		delta = object{{"type", "input_json_delta"}, {"partial_json", e.arguments}}
 	}
 	m.send(messageEvent{Type: "content_block_delta", Delta: delta})
 }
@@ -433,9 +385,9 @@ func (s *Server) streamMessage(r *http.Request, g *generation, c *chatRequest, a
 	g.streamed(r.Context(), a, func(one *sequence, _ *piece, text string) {
 		if !begun {
 			begun = true
-			a.event("message_start", messageEvent{Type: "message_start", Message: &firstMessage{
-				ID: head.ID, Type: head.Type, Role: head.Role, Content: head.Content, Model: head.Model, Usage: messageUsage{Input: len(one.prompt)},
-			}})
+			null := json.RawMessage("null")
+			head.StopReason, head.StopSequence, head.Usage = null, null, messageUsage{Input: len(one.prompt)}
+			a.event("message_start", messageEvent{Type: "message_start", Message: &head})
 		}
 		parser.add(text, one.ended, m.show)
 	}, func() {
@@ -443,7 +395,7 @@ func (s *Server) streamMessage(r *http.Request, g *generation, c *chatRequest, a
 		one := g.all[0]
 		reason, sequence := stopOfMessage(one, &parser.tools)
 		a.event("message_delta", messageEvent{
-			Type: "message_delta", Delta: stopDelta{reason, sequence}, Usage: &messageUsage{len(one.prompt), one.count},
+			Type: "message_delta", Delta: object{{"stop_reason", reason}, {"stop_sequence", sequence}}, Usage: &messageUsage{len(one.prompt), one.count},
 		})
 		a.event("message_stop", messageEvent{Type: "message_stop"})
 	})
@@ -472,11 +424,5 @@ func (s *Server) serveCountTokens(w http.ResponseWriter, r *http.Request) *apiEr
 	if err != nil {
 		return err.inNames()
 	}
-	type management struct {
-		Original int `json:"original_input_tokens"`
-	}
-	return succeed(w, struct {
-		Input      int        `json:"input_tokens"`
-		Management management `json:"context_management"`
-	}{len(ids), management{len(ids)}})
+	return succeed(w, object{{"input_tokens", len(ids)}, {"context_management", object{{"original_input_tokens", len(ids)}}}})
 }

@@ -582,13 +582,9 @@ func (o *responseOutput) ended() string {
 func (o *responseOutput) stream(r *http.Request, g *generation) {
 	o.answer.named = true
 	o.answer.failed = func(err *apiError) { // an event of OpenAI; vLLM ends the connection
-		o.event("error", struct {
-			Code    string `json:"code"`
-			Message string `json:"message"`
-			Param   none   `json:"param"`
-			Number  int    `json:"sequence_number"`
-			Type    string `json:"type"`
-		}{strconv.Itoa(err.status), err.message, nil, o.number, "error"})
+		o.event("error", object{
+			{"code", strconv.Itoa(err.status)}, {"message", err.message}, {"param", nil}, {"sequence_number", o.number}, {"type", "error"},
+		})
 	}
 	o.answer.stream(nil)
 	o.send("created", responseEvent{Response: o.response(inProgress, false)})
@@ -722,10 +718,7 @@ func (o *responseOutput) response(status string, ended bool) *response {
 func (q *responsesRequest) choice() any {
 	switch {
 	case q.named != "":
-		return struct {
-			Name string `json:"name"`
-			Type string `json:"type"`
-		}{q.named, "function"}
+		return object{{"name", q.named}, {"type", "function"}}
 	case len(q.Tools) == 0:
 		return "none"
 	case absent(q.ToolChoice):
@@ -737,9 +730,7 @@ func (q *responsesRequest) choice() any {
 // MarshalJSON implements [json.Marshaler]: only a schema has all members.
 func (f *responseFormat) MarshalJSON() ([]byte, error) {
 	if f.Type != "json_schema" {
-		return toJSON(struct {
-			Type string `json:"type"`
-		}{f.Type}), nil
+		return toJSON(object{{"type", f.Type}}), nil
 	}
 	type plain responseFormat
 	return toJSON((*plain)(f)), nil

@@ -271,8 +271,5 @@ func (s *Server) serveModels(w http.ResponseWriter, _ *http.Request) *apiError {
 	for _, a := range s.models.adapter.list() {
 		all = append(all, servedModel{a.Name, "model", created, "vllm", a.Path, &s.models.base[0], nil})
 	}
-	return succeed(w, struct {
-		Object string        `json:"object"`
-		Data   []servedModel `json:"data"`
-	}{"list", all})
+	return succeed(w, object{{"object", "list"}, {"data", all}})
 }

@@ -69,7 +69,5 @@ func (s *Server) serveDetokenize(w http.ResponseWriter, r *http.Request) *apiErr
 	case q.Model != "" && !s.models.has(q.Model):
 		return modelNotFound(q.Model)
 	}
-	return succeed(w, struct {
-		Prompt string `json:"prompt"`
-	}{s.opt.Tokenizer.Decode(q.Tokens)})
+	return succeed(w, object{{"prompt", s.opt.Tokenizer.Decode(q.Tokens)}})
 }

@@ -82,37 +82,15 @@ var errorKinds = map[int]struct{ open, named string }{
 	http.StatusNotImplemented:        {"NotImplementedError", ""},
 }
 
-// openError and namedError are the forms of OpenAI's and of Anthropic's errors.
-type (
-	openError struct {
-		Error struct {
-			Message string  `json:"message"`
-			Type    string  `json:"type"`
-			Param   *string `json:"param"`
-			Code    int     `json:"code"`
-		} `json:"error"`
-	}
-	namedError struct {
-		Type  string `json:"type"`
-		Error struct {
-			Type    string `json:"type"`
-			Message string `json:"message"`
-		} `json:"error"`
-	}
-)
-
 // body is the error as JSON has it.
-func (e *apiError) body() any {
+func (e *apiError) body() object {
 	kinds := errorKinds[e.status]
 	if e.named {
-		named := namedError{Type: "error"}
-		named.Error.Type, named.Error.Message = cmp.Or(kinds.named, "api_error"), e.message
-		return named
+		return object{{"type", "error"}, {"error", object{{"type", cmp.Or(kinds.named, "api_error")}, {"message", e.message}}}}
 	}
-	var open openError
-	open.Error.Message, open.Error.Type = e.message, cmp.Or(e.kind, kinds.open, "InternalServerError")
-	open.Error.Param, open.Error.Code = orNull(e.param), e.status
-	return open
+	return object{{"error", object{
+		{"message", e.message}, {"type", cmp.Or(e.kind, kinds.open, "InternalServerError")}, {"param", orNull(e.param)}, {"code", e.status},
+	}}}
 }
 
 // inNames is the error in the form of the API of Anthropic.

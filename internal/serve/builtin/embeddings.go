@@ -44,26 +44,12 @@ func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) *apiErr
 // embeddings is the answer.
 type embeddings struct {
 	envelope
-	Data  []embedding    `json:"data"`
-	Usage embeddingUsage `json:"usage"`
-}
-
-type embedding struct {
-	Index     int    `json:"index"`
-	Object    string `json:"object"`
-	Embedding any    `json:"embedding"`
-}
-
-type embeddingUsage struct {
-	Prompt     int  `json:"prompt_tokens"`
-	Total      int  `json:"total_tokens"`
-	Completion int  `json:"completion_tokens"`
-	OfPrompt   none `json:"prompt_tokens_details"`
-	OfAnswer   none `json:"completion_tokens_details"`
+	Data  []object `json:"data"`
+	Usage object   `json:"usage"`
 }
 
 func (s *Server) writeEmbeddings(w http.ResponseWriter, g *generation, id string, q *embeddingRequest) *apiError {
-	answer := embeddings{envelope: s.newEnvelope(id, "list", q.Model), Data: []embedding{}}
+	answer, tokens := embeddings{envelope: s.newEnvelope(id, "list", q.Model), Data: []object{}}, 0
 	for i, one := range g.all {
 		var value any = one.pooled
 		if q.Format == "base64" {
@@ -73,10 +59,12 @@ func (s *Server) writeEmbeddings(w http.ResponseWriter, g *generation, id string
 			}
 			value = raw // which package json writes as base64
 		}
-		answer.Data = append(answer.Data, embedding{i, "embedding", value})
-		answer.Usage.Prompt += len(one.prompt)
+		answer.Data = append(answer.Data, object{{"index", i}, {"object", "embedding"}, {"embedding", value}})
+		tokens += len(one.prompt)
 	}
-	answer.Usage.Total = answer.Usage.Prompt
+	answer.Usage = object{
+		{"prompt_tokens", tokens}, {"total_tokens", tokens}, {"completion_tokens", 0}, {"prompt_tokens_details", nil}, {"completion_tokens_details", nil},
+	}
 	return succeed(w, &answer)
 }
 

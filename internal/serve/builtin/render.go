@@ -57,21 +57,6 @@ func (s *Server) serveRenderResponses(w http.ResponseWriter, r *http.Request) *a
 	return succeed(w, one)
 }
 
-// parseContext is what the answer is parsed with.
-type parseContext struct {
-	Tools            []chatTool `json:"tools"`
-	ToolChoice       any        `json:"tool_choice"`
-	Parallel         bool       `json:"parallel_tool_calls"`
-	IncludeReasoning bool       `json:"include_reasoning"`
-	TemplateArgs     object     `json:"chat_template_kwargs"`
-	Calls            int        `json:"history_tool_call_cnt"`
-}
-
-type chatTool struct {
-	Type     string   `json:"type"`
-	Function function `json:"function"`
-}
-
 func (s *Server) renderChat(w http.ResponseWriter, r *http.Request, q *chatRequest) *apiError {
 	ids, err := s.prepareChat(r.Context(), q)
 	if err != nil {
@@ -82,24 +67,32 @@ func (s *Server) renderChat(w http.ResponseWriter, r *http.Request, q *chatReque
 	if err != nil {
 		return err
 	}
-	context := &parseContext{Parallel: or(q.Parallel, true), IncludeReasoning: true}
+	var tools []object
 	for _, t := range q.Tools {
-		context.Tools = append(context.Tools, chatTool{"function", t.Function})
+		tools = append(tools, object{{"type", "function"}, {"function", t.Function}})
 	}
+	var choice any
 	switch {
 	case !absent(q.ToolChoice):
-		context.ToolChoice = q.ToolChoice
+		choice = q.ToolChoice
 	case len(q.Tools) > 0:
-		context.ToolChoice = "auto"
+		choice = "auto"
 	case !q.message:
-		context.ToolChoice = "none"
+		choice = "none"
 	}
-	context.TemplateArgs = append(membersOf(q.TemplateArgs), member{"cohere_format", "cmd4"},
-		member{"add_generation_prompt", !q.ContinueFinal && or(q.AddGenerationPrompt, true)}, member{"continue_final_message", q.ContinueFinal})
+	calls := 0
 	for i := range q.Messages {
-		context.Calls += len(q.Messages[i].ToolCalls)
+		calls += len(q.Messages[i].ToolCalls)
 	}
-	one.Context = context
+	one.Context = object{
+		{"tools", tools},
+		{"tool_choice", choice},
+		{"parallel_tool_calls", or(q.Parallel, true)},
+		{"include_reasoning", true},
+		{"chat_template_kwargs", append(membersOf(q.TemplateArgs), member{"cohere_format", "cmd4"},
+			member{"add_generation_prompt", !q.ContinueFinal && or(q.AddGenerationPrompt, true)}, member{"continue_final_message", q.ContinueFinal})},
+		{"history_tool_call_cnt", calls},
+	}
 	return succeed(w, one)
 }
 
@@ -147,93 +140,73 @@ func (s *Server) serveRenderCompletions(w http.ResponseWriter, r *http.Request) 
 
 // rendered is a request of /inference/v1/generate.
 type rendered struct {
-	ID         string            `json:"request_id"`
-	IDs        []uint32          `json:"token_ids"`
-	Offsets    none              `json:"token_offsets"`
-	Features   *renderedFeatures `json:"features"`
-	Parts      none              `json:"content_parts"`
-	Sampling   renderedSampling  `json:"sampling_params"`
-	Model      *string           `json:"model"`
-	Reasoned   none              `json:"reasoning_ended"`
-	ParserArgs none              `json:"reasoning_parser_kwargs"`
-	ReturnIDs  *bool             `json:"return_token_ids"`
-	Mode       string            `json:"output_mode"`
-	Context    *parseContext     `json:"parse_context"`
-	Stream     bool              `json:"stream"`
-	StreamOpts none              `json:"stream_options"`
-	CacheSalt  *string           `json:"cache_salt"`
-	Priority   int32             `json:"priority"`
-	KV         json.RawMessage   `json:"kv_transfer_params"`
-	EC         json.RawMessage   `json:"ec_transfer_params"`
+	ID         string           `json:"request_id"`
+	IDs        []uint32         `json:"token_ids"`
+	Offsets    none             `json:"token_offsets"`
+	Features   object           `json:"features"`
+	Parts      none             `json:"content_parts"`
+	Sampling   renderedSampling `json:"sampling_params"`
+	Model      *string          `json:"model"`
+	Reasoned   none             `json:"reasoning_ended"`
+	ParserArgs none             `json:"reasoning_parser_kwargs"`
+	ReturnIDs  *bool            `json:"return_token_ids"`
+	Mode       string           `json:"output_mode"`
+	Context    object           `json:"parse_context"`
+	Stream     bool             `json:"stream"`
+	StreamOpts none             `json:"stream_options"`
+	CacheSalt  *string          `json:"cache_salt"`
+	Priority   int32            `json:"priority"`
+	KV         json.RawMessage  `json:"kv_transfer_params"`
+	EC         json.RawMessage  `json:"ec_transfer_params"`
 }
 
 // renderedSampling has the sampling parameters that are not the default of vLLM.
 type renderedSampling struct {
-	N              int        `json:"n,omitempty"`
-	Presence       float      `json:"presence_penalty"`
-	Frequency      float      `json:"frequency_penalty"`
-	Repetition     float      `json:"repetition_penalty"`
-	Temperature    float      `json:"temperature"`
-	TopP           float      `json:"top_p"`
-	TopK           int        `json:"top_k,omitempty"`
-	MinP           float      `json:"min_p"`
-	Seed           *int64     `json:"seed,omitempty"`
-	Stop           []string   `json:"stop"`
-	StopIDs        []uint32   `json:"stop_token_ids"`
-	IgnoreEOS      bool       `json:"ignore_eos,omitempty"`
-	MaxTokens      int        `json:"max_tokens,omitempty"`
-	MinTokens      int        `json:"min_tokens,omitempty"`
-	Logprobs       *int       `json:"logprobs,omitempty"`
-	PromptLogprobs *int       `json:"prompt_logprobs,omitempty"`
-	SkipSpecial    *bool      `json:"skip_special_tokens,omitempty"`
-	IncludeStop    bool       `json:"include_stop_str_in_output,omitempty"`
-	Kind           int        `json:"output_kind"`
-	SkipClone      bool       `json:"skip_clone"`
-	Structured     *structure `json:"structured_outputs,omitempty"`
-	Allowed        []uint32   `json:"allowed_token_ids,omitempty"`
-	BadWords       []string   `json:"bad_words"`
-	Extra          none       `json:"extra_args,omitempty"`
-	SkipCache      bool       `json:"skip_reading_prefix_cache"`
+	N              int      `json:"n,omitempty"`
+	Presence       float    `json:"presence_penalty"`
+	Frequency      float    `json:"frequency_penalty"`
+	Repetition     float    `json:"repetition_penalty"`
+	Temperature    float    `json:"temperature"`
+	TopP           float    `json:"top_p"`
+	TopK           int      `json:"top_k,omitempty"`
+	MinP           float    `json:"min_p"`
+	Seed           *int64   `json:"seed,omitempty"`
+	Stop           []string `json:"stop"`
+	StopIDs        []uint32 `json:"stop_token_ids"`
+	IgnoreEOS      bool     `json:"ignore_eos,omitempty"`
+	MaxTokens      int      `json:"max_tokens,omitempty"`
+	MinTokens      int      `json:"min_tokens,omitempty"`
+	Logprobs       *int     `json:"logprobs,omitempty"`
+	PromptLogprobs *int     `json:"prompt_logprobs,omitempty"`
+	SkipSpecial    *bool    `json:"skip_special_tokens,omitempty"`
+	IncludeStop    bool     `json:"include_stop_str_in_output,omitempty"`
+	Kind           int      `json:"output_kind"`
+	SkipClone      bool     `json:"skip_clone"`
+	Structured     object   `json:"structured_outputs,omitempty"`
+	Allowed        []uint32 `json:"allowed_token_ids,omitempty"`
+	BadWords       []string `json:"bad_words"`
+	Extra          none     `json:"extra_args,omitempty"`
+	SkipCache      bool     `json:"skip_reading_prefix_cache"`
 }
 
-// structure is StructuredOutputsParams with all members.
-type structure struct {
-	JSON         any  `json:"json"`
-	Regex        any  `json:"regex"`
-	Choice       any  `json:"choice"`
-	Grammar      any  `json:"grammar"`
-	Object       any  `json:"json_object"`
-	Tag          any  `json:"structural_tag"`
-	NoWhitespace bool `json:"disable_any_whitespace"`
-	NoAdditional bool `json:"disable_additional_properties"`
-	Whitespace   none `json:"whitespace_pattern"`
-	Backend      none `json:"_backend"`
-	WasAuto      bool `json:"_backend_was_auto"`
-}
-
-// newStructure reads a constraint as the engine gets it: a map with one member.
-func newStructure(constraint []byte) *structure {
+// structure is StructuredOutputsParams with all members, of a constraint as the engine gets it: a map with one member.
+func structure(constraint []byte) (o object) {
 	given, _ := unpacked(constraint).(object)
 	if len(given) == 0 {
 		return nil
 	}
-	s, value := &structure{}, given[0].value
-	switch given[0].name {
-	case "json":
-		s.JSON = value
-	case "regex":
-		s.Regex = value
-	case "choice":
-		s.Choice = value
-	case "grammar":
-		s.Grammar = value
-	case "json_object":
-		s.Object = value
-	case "structural_tag": // a text, which Python has written
-		tag, _ := value.(string)
-		s.Tag = spacedJSON([]byte(tag))
+	for _, name := range []string{"json", "regex", "choice", "grammar", "json_object", "structural_tag"} {
+		var value any
+		if name == given[0].name {
+			value = given[0].value
+		}
+		if tag, is := value.(string); is && name == "structural_tag" {
+			value = spacedJSON([]byte(tag)) // Python has written this text
+		}
+		o = append(o, member{name, value})
 	}
-	return s
+	return append(o, member{"disable_any_whitespace", false}, member{"disable_additional_properties", false}, member{"whitespace_pattern", nil},
+		member{"_backend", nil}, member{"_backend_was_auto", false})
 }
 
 // newRendered makes a request of /inference/v1/generate.
@@ -248,13 +221,13 @@ func (s *Server) newRendered(ctx context.Context, p *params, id string, ids []ui
 	}
 	q := &made.Sampling
 	one := &rendered{
-		ID: id, IDs: ids, Features: newRenderedFeatures(p), Model: orNull(p.Model), Mode: "tokens", Stream: p.Stream, CacheSalt: orNull(p.CacheSalt),
+		ID: id, IDs: ids, Features: renderedFeatures(p), Model: orNull(p.Model), Mode: "tokens", Stream: p.Stream, CacheSalt: orNull(p.CacheSalt),
 		Priority: p.Priority, KV: p.KVTransfer, EC: p.ECTransfer,
 		Sampling: renderedSampling{
 			Presence: float(or(p.PresencePenalty, 0)), Frequency: float(or(p.FrequencyPenalty, 0)), Repetition: float(or(p.RepetitionPenalty, 1)),
 			Temperature: float(q.Temperature), TopP: float(q.TopP), TopK: q.TopK, MinP: float(q.MinP), Stop: append([]string{}, p.Stop...),
 			StopIDs: idsIf(true, p.StopTokenIDs), IgnoreEOS: q.IgnoreEOS, MinTokens: q.MinTokens, IncludeStop: p.IncludeStop,
-			Kind: 2, SkipClone: true, Structured: newStructure(p.constraint), Allowed: p.AllowedTokenIDs, BadWords: append([]string{}, p.BadWords...),
+			Kind: 2, SkipClone: true, Structured: structure(p.constraint), Allowed: p.AllowedTokenIDs, BadWords: append([]string{}, p.BadWords...),
 		},
 	}
 	given := &one.Sampling
@@ -286,36 +259,20 @@ func (s *Server) newRendered(ctx context.Context, p *params, id string, ids []ui
 }
 
 // renderedFeatures are the images of a prompt.
-type renderedFeatures struct {
-	Hashes struct {
-		Image []string `json:"image"`
-	} `json:"mm_hashes"`
-	Places struct {
-		Image []renderedPlace `json:"image"`
-	} `json:"mm_placeholders"`
-	Data *struct {
-		Image []none `json:"image"`
-	} `json:"kwargs_data"`
-	Metadata none `json:"mm_metadata"`
-}
-
-type renderedPlace struct {
-	Offset int `json:"offset"`
-	Length int `json:"length"`
-}
-
-func newRenderedFeatures(p *params) *renderedFeatures {
+func renderedFeatures(p *params) object {
 	if len(p.media) == 0 {
 		return nil
 	}
-	f := &renderedFeatures{}
+	var hashes []string
+	var places []object
 	for _, item := range p.media {
-		f.Hashes.Image, f.Places.Image = append(f.Hashes.Image, item.hash), append(f.Places.Image, renderedPlace{item.offset, item.length})
+		hashes, places = append(hashes, item.hash), append(places, object{{"offset", item.offset}, {"length", item.length}})
 	}
+	var data any
 	if !p.noPayload {
-		f.Data = &struct {
-			Image []none `json:"image"`
-		}{make([]none, len(p.media))}
+		data = object{{"image", make([]none, len(p.media))}}
 	}
-	return f
+	return object{
+		{"mm_hashes", object{{"image", hashes}}}, {"mm_placeholders", object{{"image", places}}}, {"kwargs_data", data}, {"mm_metadata", nil},
+	}
 }

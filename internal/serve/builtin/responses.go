@@ -385,73 +385,44 @@ func (o *responseOutput) inItem(e responseEvent) responseEvent {
 	return e
 }
 
-// Items of an answer, and their parts.
-type (
-	reasoningPart struct {
-		Text string `json:"text"`
-		Type string `json:"type"`
-	}
-	outputPart struct {
-		Annotations []any          `json:"annotations"`
-		Text        string         `json:"text"`
-		Type        string         `json:"type"`
-		Logprobs    []tokenLogprob `json:"logprobs"`
-	}
-	reasoningOutput struct {
-		ID        string          `json:"id"`
-		Summary   []any           `json:"summary"`
-		Type      string          `json:"type"`
-		Content   []reasoningPart `json:"content"`
-		Encrypted none            `json:"encrypted_content"`
-		Status    *string         `json:"status"`
-	}
-	messageOutput struct {
-		ID      string       `json:"id"`
-		Content []outputPart `json:"content"`
-		Role    string       `json:"role"`
-		Status  string       `json:"status"`
-		Type    string       `json:"type"`
-		Phase   none         `json:"phase"`
-	}
-	callOutput struct {
-		Arguments string `json:"arguments"`
-		CallID    string `json:"call_id"`
-		Name      string `json:"name"`
-		Type      string `json:"type"`
-		ID        string `json:"id"`
-		Async     none   `json:"async"`
-		Caller    none   `json:"caller"`
-		Namespace none   `json:"namespace"`
-		Status    string `json:"status"`
-	}
-)
-
 // part is the content of the open item.
-func (o *responseOutput) part(text string, logprobs []tokenLogprob) any {
+func (o *responseOutput) part(text string, logprobs []tokenLogprob) object {
 	if o.kind == reasoningItem {
-		return reasoningPart{text, "reasoning_text"}
+		return object{{"text", text}, {"type", "reasoning_text"}}
 	}
-	return outputPart{[]any{}, text, "output_text", logprobs}
+	return object{{"annotations", []any{}}, {"text", text}, {"type", "output_text"}, {"logprobs", logprobs}}
 }
 
 // output is the open item. Its status is "" where it has none.
-func (o *responseOutput) output(status string) any {
+func (o *responseOutput) output(status string) object {
 	text := string(o.text)
 	switch o.kind {
 	case reasoningItem:
-		item := reasoningOutput{ID: o.item, Summary: []any{}, Type: "reasoning", Status: orNull(status)}
+		var content []object
 		if status != inProgress {
-			item.Content = []reasoningPart{{text, "reasoning_text"}}
+			content = []object{o.part(text, nil)}
 		}
-		return item
+		return object{
+			{"id", o.item}, {"summary", []any{}}, {"type", "reasoning"}, {"content", content}, {"encrypted_content", nil}, {"status", orNull(status)},
+		}
 	case messageItem:
-		item := messageOutput{ID: o.item, Content: []outputPart{}, Role: "assistant", Status: status, Type: "message"}
+		content := []object{}
 		if text != "" {
-			item.Content = append(item.Content, outputPart{[]any{}, text, "output_text", o.logprobs})
+			content = append(content, o.part(text, o.logprobs))
 		}
-		return item
+		return object{{"id", o.item}, {"content", content}, {"role", "assistant"}, {"status", status}, {"type", "message"}, {"phase", nil}}
 	}
-	return callOutput{Arguments: text, CallID: o.callID, Name: o.name, Type: "function_call", ID: o.item, Status: status}
+	return object{
+		{"arguments", text},
+		{"call_id", o.callID},
+		{"name", o.name},
+		{"type", "function_call"},
+		{"id", o.item},
+		{"async", nil},
+		{"caller", nil},
+		{"namespace", nil},
+		{"status", status},
+	}
 }
 
 const inProgress = "in_progress"
@@ -605,80 +576,42 @@ func (o *responseOutput) stream(r *http.Request, g *generation) {
 
 // response is the object of the answer. Members that echo the request have the defaults of vLLM.
 type response struct {
-	ID             string             `json:"id"`
-	Created        int                `json:"created_at"`
-	Incomplete     *incompleteDetails `json:"incomplete_details"`
-	Instructions   *string            `json:"instructions"`
-	Metadata       json.RawMessage    `json:"metadata"`
-	Model          string             `json:"model"`
-	Object         string             `json:"object"`
-	Output         []any              `json:"output"`
-	Parallel       bool               `json:"parallel_tool_calls"`
-	Temperature    float              `json:"temperature"`
-	ToolChoice     any                `json:"tool_choice"`
-	Tools          []toolOutput       `json:"tools"`
-	TopP           float              `json:"top_p"`
-	Background     bool               `json:"background"`
-	MaxOutput      int                `json:"max_output_tokens"`
-	MaxToolCalls   *int32             `json:"max_tool_calls"`
-	Previous       none               `json:"previous_response_id"`
-	Prompt         none               `json:"prompt"`
-	CacheOptions   json.RawMessage    `json:"prompt_cache_options"`
-	CacheKey       *string            `json:"prompt_cache_key"`
-	CacheRetention *string            `json:"prompt_cache_retention"`
-	Reasoning      *responseEffort    `json:"reasoning"`
-	Safety         *string            `json:"safety_identifier"`
-	Tier           string             `json:"service_tier"`
-	Status         string             `json:"status"`
-	Text           *responseText      `json:"text"`
-	TopLogprobs    *int32             `json:"top_logprobs"`
-	Truncation     string             `json:"truncation"`
-	Usage          *responseUsage     `json:"usage"`
-	User           *string            `json:"user"`
-	Presence       float              `json:"presence_penalty"`
-	Frequency      float              `json:"frequency_penalty"`
-	KV             any                `json:"kv_transfer_params"`
-	EC             none               `json:"ec_transfer_params"`
-	InputMessages  none               `json:"input_messages"`
-	OutputMessages none               `json:"output_messages"`
-}
-
-type incompleteDetails struct {
-	Reason string `json:"reason"`
-}
-
-type toolOutput struct {
-	Name        string          `json:"name"`
-	Parameters  json.RawMessage `json:"parameters"`
-	Strict      *bool           `json:"strict"`
-	Type        string          `json:"type"`
-	Callers     none            `json:"allowed_callers"`
-	Async       none            `json:"async"`
-	Defer       none            `json:"defer_loading"`
-	Description *string         `json:"description"`
-	Schema      none            `json:"output_schema"`
-}
-
-type responseUsage struct {
-	Input    int           `json:"input_tokens"`
-	OfInput  inputDetails  `json:"input_tokens_details"`
-	Output   int           `json:"output_tokens"`
-	OfOutput outputDetails `json:"output_tokens_details"`
-	Total    int           `json:"total_tokens"`
-}
-
-type inputDetails struct {
-	Cached        int   `json:"cached_tokens"`
-	Written       int   `json:"cache_write_tokens"`
-	PerTurn       []int `json:"input_tokens_per_turn"`
-	CachedPerTurn []int `json:"cached_tokens_per_turn"`
-}
-
-type outputDetails struct {
-	Reasoning   int   `json:"reasoning_tokens"`
-	Tools       int   `json:"tool_output_tokens"`
-	PerTurn     []int `json:"output_tokens_per_turn"`
-	ToolPerTurn []int `json:"tool_output_tokens_per_turn"`
+	ID             string          `json:"id"`
+	Created        int             `json:"created_at"`
+	Incomplete     object          `json:"incomplete_details"`
+	Instructions   *string         `json:"instructions"`
+	Metadata       json.RawMessage `json:"metadata"`
+	Model          string          `json:"model"`
+	Object         string          `json:"object"`
+	Output         []any           `json:"output"`
+	Parallel       bool            `json:"parallel_tool_calls"`
+	Temperature    float           `json:"temperature"`
+	ToolChoice     any             `json:"tool_choice"`
+	Tools          []object        `json:"tools"`
+	TopP           float           `json:"top_p"`
+	Background     bool            `json:"background"`
+	MaxOutput      int             `json:"max_output_tokens"`
+	MaxToolCalls   *int32          `json:"max_tool_calls"`
+	Previous       none            `json:"previous_response_id"`
+	Prompt         none            `json:"prompt"`
+	CacheOptions   json.RawMessage `json:"prompt_cache_options"`
+	CacheKey       *string         `json:"prompt_cache_key"`
+	CacheRetention *string         `json:"prompt_cache_retention"`
+	Reasoning      *responseEffort `json:"reasoning"`
+	Safety         *string         `json:"safety_identifier"`
+	Tier           string          `json:"service_tier"`
+	Status         string          `json:"status"`
+	Text           *responseText   `json:"text"`
+	TopLogprobs    *int32          `json:"top_logprobs"`
+	Truncation     string          `json:"truncation"`
+	Usage          object          `json:"usage"`
+	User           *string         `json:"user"`
+	Presence       float           `json:"presence_penalty"`
+	Frequency      float           `json:"frequency_penalty"`
+	KV             any             `json:"kv_transfer_params"`
+	EC             none            `json:"ec_transfer_params"`
+	InputMessages  none            `json:"input_messages"`
+	OutputMessages none            `json:"output_messages"`
 }
 
 func (o *responseOutput) response(status string, ended bool) *response {
@@ -686,29 +619,50 @@ func (o *responseOutput) response(status string, ended bool) *response {
 	temperature := or(p.Temperature, or(o.s.model.defaults.Temperature, 1))
 	a := &response{
 		ID: o.head.ID, Created: o.head.Created, Instructions: q.Instructions, Metadata: q.Metadata, Model: o.head.Model, Object: o.head.Object,
-		Output: []any{}, Parallel: or(q.Parallel, true), Temperature: float(temperature), ToolChoice: q.choice(), Tools: []toolOutput{},
+		Output: []any{}, Parallel: or(q.Parallel, true), Temperature: float(temperature), ToolChoice: q.choice(), Tools: []object{},
 		TopP: float(or(p.TopP, or(o.s.model.defaults.TopP, 1))), MaxOutput: o.one.record.maxTokens, MaxToolCalls: q.MaxToolCalls,
 		CacheOptions: q.CacheOptions, CacheKey: q.CacheKey, CacheRetention: q.CacheRetention, Reasoning: q.Reasoning, Safety: q.Safety,
 		Tier: or(q.ServiceTier, "auto"), Status: status, Text: q.Text, Truncation: or(q.Truncation, "disabled"), User: q.User,
 		Presence: float(or(p.PresencePenalty, 0)), Frequency: float(or(p.FrequencyPenalty, 0)), KV: unpacked(o.one.transfer),
 	}
 	if status == "incomplete" {
-		a.Incomplete = &incompleteDetails{"max_output_tokens"}
+		a.Incomplete = object{{"reason", "max_output_tokens"}}
 	}
 	if temperature < 1e-5 { // the greatest logit is taken
 		a.TopP = 1
 	}
 	for _, t := range q.Tools {
-		a.Tools = append(a.Tools, toolOutput{Name: t.Name, Parameters: t.Parameters, Strict: t.Strict, Type: t.Type, Description: t.Description})
+		a.Tools = append(a.Tools, object{
+			{"name", t.Name},
+			{"parameters", t.Parameters},
+			{"strict", t.Strict},
+			{"type", t.Type},
+			{"allowed_callers", nil},
+			{"async", nil},
+			{"defer_loading", nil},
+			{"description", t.Description},
+			{"output_schema", nil},
+		})
 	}
 	if o.c.Logprobs {
 		a.TopLogprobs = &q.TopLogprobs
 	}
 	if one := o.one; ended {
 		a.Output = append(a.Output, o.items...)
-		a.Usage = &responseUsage{
-			Input: len(one.prompt), OfInput: inputDetails{one.cached, one.stored, []int{}, []int{}}, Output: one.count,
-			OfOutput: outputDetails{o.s.reasoningTokens(o.c, []*sequence{one}), 0, []int{}, []int{}}, Total: len(one.prompt) + one.count,
+		turns := []int{}
+		a.Usage = object{
+			{"input_tokens", len(one.prompt)},
+			{"input_tokens_details", object{
+				{"cached_tokens", one.cached}, {"cache_write_tokens", one.stored}, {"input_tokens_per_turn", turns}, {"cached_tokens_per_turn", turns},
+			}},
+			{"output_tokens", one.count},
+			{"output_tokens_details", object{
+				{"reasoning_tokens", o.s.reasoningTokens(o.c, []*sequence{one})},
+				{"tool_output_tokens", 0},
+				{"output_tokens_per_turn", turns},
+				{"tool_output_tokens_per_turn", turns},
+			}},
+			{"total_tokens", len(one.prompt) + one.count},
 		}
 	}
 	return a

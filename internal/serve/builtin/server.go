@@ -252,24 +252,18 @@ func (m *models) has(name string) bool {
 	return slices.Contains(m.base, name) || m.adapter.find(name) != nil
 }
 
-// servedModel is one of /v1/models.
-type servedModel struct {
-	ID      string  `json:"id"`
-	Object  string  `json:"object"`
-	Created int     `json:"created"`
-	Owner   string  `json:"owned_by"`
-	Root    string  `json:"root"`
-	Parent  *string `json:"parent"`
-	Length  *int    `json:"max_model_len"`
-}
-
 func (s *Server) serveModels(w http.ResponseWriter, _ *http.Request) *apiError {
-	all, created := []servedModel{}, int(time.Now().Unix())
+	all, created := []object{}, time.Now().Unix()
+	add := func(id, root string, parent *string, length *int) {
+		all = append(all, object{
+			{"id", id}, {"object", "model"}, {"created", created}, {"owned_by", "vllm"}, {"root", root}, {"parent", parent}, {"max_model_len", length},
+		})
+	}
 	for _, name := range s.models.base {
-		all = append(all, servedModel{name, "model", created, "vllm", s.opt.Model, nil, &s.maxModelLen})
+		add(name, s.opt.Model, nil, &s.maxModelLen)
 	}
 	for _, a := range s.models.adapter.list() {
-		all = append(all, servedModel{a.Name, "model", created, "vllm", a.Path, &s.models.base[0], nil})
+		add(a.Name, a.Path, &s.models.base[0], nil)
 	}
 	return succeed(w, object{{"object", "list"}, {"data", all}})
 }

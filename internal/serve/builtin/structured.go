@@ -152,51 +152,33 @@ const (
 	callEnd   = "</tool_call>"
 )
 
-// A structuralTag constrains an answer with calls of tools.
-type structuralTag struct {
-	Type   string     `json:"type"`
-	Format tagsFormat `json:"format"`
-}
-
-type tagsFormat struct {
-	Type       string      `json:"type"`
-	Triggers   []string    `json:"triggers"`
-	Tags       []tagFormat `json:"tags"`
-	AtLeastOne bool        `json:"at_least_one"`
-	StopFirst  bool        `json:"stop_after_first"`
-}
-
-type tagFormat struct {
-	Type    string        `json:"type"`
-	Begin   string        `json:"begin"`
-	Content schemaContent `json:"content"`
-	End     string        `json:"end"`
-}
-
-type schemaContent struct {
-	Type   string          `json:"type"`
-	Schema json.RawMessage `json:"json_schema"`
-}
-
 // constrainTools lets the engine write calls of tools whose arguments follow their schemas, as a frontend with the parser "hermes"
 // and --tool-strict-level parameter does.
 func (p *params) constrainTools(c choice, tools []tool, parallel bool) {
-	format := tagsFormat{Type: "triggered_tags", Triggers: []string{callBegin}, AtLeastOne: c.required, StopFirst: c.name != "" || !parallel}
+	var tags []object
 	for i := range tools {
 		f := &tools[i].Function
 		if c.name != "" && f.Name != c.name {
 			continue
 		}
-		content := schemaContent{"json_schema", f.Parameters}
-		if absent(f.Parameters) {
-			content.Schema = json.RawMessage("{}")
+		schema := f.Parameters
+		if absent(schema) {
+			schema = json.RawMessage("{}")
 		}
 		for _, line := range []string{"\n", ""} { // a call may be on lines of its own
 			begin := callBegin + line + `{"name": ` + string(toJSON(f.Name)) + `, "arguments": `
-			format.Tags = append(format.Tags, tagFormat{"tag", begin, content, "}" + line + callEnd})
+			tags = append(tags, object{
+				{"type", "tag"}, {"begin", begin}, {"content", object{{"type", "json_schema"}, {"json_schema", schema}}}, {"end", "}" + line + callEnd},
+			})
 		}
 	}
-	p.constraint = constraint("structural_tag", string(toJSON(structuralTag{"structural_tag", format})))
+	p.constraint = constraint("structural_tag", string(toJSON(object{{"type", "structural_tag"}, {"format", object{
+		{"type", "triggered_tags"},
+		{"triggers", []string{callBegin}},
+		{"tags", tags},
+		{"at_least_one", c.required},
+		{"stop_after_first", c.name != "" || !parallel},
+	}}})))
 }
 
 // chosenFunction is a tool_choice, and schemaFormat a response_format.

@@ -31,30 +31,6 @@ type idSampling struct {
 	Logprobs  *int32  `json:"logprobs"`
 }
 
-// generated is the answer to ids.
-type generated struct {
-	ID           string     `json:"request_id"`
-	Choices      []idChoice `json:"choices"`
-	OfPrompt     []object   `json:"prompt_logprobs"`
-	OfPromptIDs  none       `json:"prompt_token_id_logprobs"`
-	PromptIDs    []uint32   `json:"prompt_token_ids"`
-	Placeholders none       `json:"mm_placeholders"`
-	KV           any        `json:"kv_transfer_params"`
-	EC           any        `json:"ec_transfer_params"`
-	Metrics      none       `json:"metrics"`
-}
-
-type idChoice struct {
-	Index        int             `json:"index"`
-	Logprobs     *idLogprobs     `json:"logprobs"`
-	FinishReason string          `json:"finish_reason"`
-	StopReason   any             `json:"stop_reason"`
-	IDs          []uint32        `json:"token_ids"`
-	Experts      none            `json:"routed_experts"`
-	Mask         none            `json:"sampling_mask"`
-	Versions     []weightVersion `json:"weight_versions"`
-}
-
 // generatedEvent is a part of a stream.
 type generatedEvent struct {
 	Choices   []idDelta `json:"choices"`
@@ -63,24 +39,17 @@ type generatedEvent struct {
 }
 
 type idDelta struct {
-	Index        int             `json:"index"`
-	Logprobs     *idLogprobs     `json:"logprobs,omitempty"`
-	FinishReason string          `json:"finish_reason,omitempty"`
-	IDs          []uint32        `json:"token_ids"`
-	Versions     []weightVersion `json:"weight_versions,omitempty"`
+	Index        int         `json:"index"`
+	Logprobs     *idLogprobs `json:"logprobs,omitempty"`
+	FinishReason string      `json:"finish_reason,omitempty"`
+	IDs          []uint32    `json:"token_ids"`
+	Versions     []object    `json:"weight_versions,omitempty"`
 }
 
-// weightVersion is which weights made the tokens of an answer.
-type weightVersion struct {
-	Version string `json:"version"`
-	Start   int    `json:"start"`
-	End     int    `json:"end"`
-}
-
-// weightVersions are those of the end of an answer.
-func (s *Server) weightVersions(q *sequence) []weightVersion {
+// weightVersions are which weights made the tokens of an answer: those of its end.
+func (s *Server) weightVersions(q *sequence) []object {
 	version, _ := s.weights.Load().(string)
-	return []weightVersion{{cmp.Or(version, "default"), 0, q.count}}
+	return []object{{{"version", cmp.Or(version, "default")}, {"start", 0}, {"end", q.count}}}
 }
 
 func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) *apiError {
@@ -108,13 +77,30 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) *apiError
 		return err
 	}
 	one := g.all[0]
-	choice := idChoice{FinishReason: one.finishReason(), StopReason: one.stop.value(), IDs: idsIf(true, one.tokens), Versions: s.weightVersions(one)}
+	var logprobs *idLogprobs
 	if q.Sampling.Logprobs != nil {
-		choice.Logprobs = newIDLogprobs(one.table...)
+		logprobs = newIDLogprobs(one.table...)
 	}
-	return succeed(w, &generated{
-		ID: id, Choices: []idChoice{choice}, OfPrompt: s.promptLogprobs(&q.Sampling.params, one), PromptIDs: idsIf(q.ReturnIDs, one.prompt),
-		KV: unpacked(one.transfer), EC: s.policy.encoded(q.hashes),
+	choice := object{
+		{"index", 0},
+		{"logprobs", logprobs},
+		{"finish_reason", one.finishReason()},
+		{"stop_reason", one.stop.value()},
+		{"token_ids", idsIf(true, one.tokens)},
+		{"routed_experts", nil},
+		{"sampling_mask", nil},
+		{"weight_versions", s.weightVersions(one)},
+	}
+	return succeed(w, object{
+		{"request_id", id},
+		{"choices", []object{choice}},
+		{"prompt_logprobs", s.promptLogprobs(&q.Sampling.params, one)},
+		{"prompt_token_id_logprobs", nil},
+		{"prompt_token_ids", idsIf(q.ReturnIDs, one.prompt)},
+		{"mm_placeholders", nil},
+		{"kv_transfer_params", unpacked(one.transfer)},
+		{"ec_transfer_params", s.policy.encoded(q.hashes)},
+		{"metrics", nil},
 	})
 }
 

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,9 +14,7 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/conformance/selftest"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
-	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -317,85 +313,4 @@ func caseNames(cases []conformance.Case) []string {
 
 func logResult(env *environment, r conformance.Result) {
 	env.log.Info("case", "name", r.Case.Name(), "verdict", r.Verdict, "asserted", r.Asserted, "duration", r.Duration)
-}
-
-// runSelfTest makes the runner prove that it can fail, and reports on each fault like
-// on a case; with list it only prints what it would play.
-func runSelfTest(ctx context.Context, env *environment, opts conformOptions, matrix *compat.Matrix, mf *manifest.Manifest, started time.Time) error {
-	store, err := openStore(env, &opts.store)
-	if err != nil {
-		return err
-	}
-	cfg := selftest.Config{
-		Matrix: matrix, Manifest: mf, Store: store, Lines: opts.sel.Lines, Run: opts.sel.Run, Skip: opts.sel.Skip,
-		Log: env.log,
-	}
-	if opts.plan.list {
-		return listFaults(ctx, env, cfg, opts.report.onStdout)
-	}
-	bar, above := openBar(env, "faults", nil)
-	cfg.Progress = func(r conformance.Result) {
-		logResult(above, r)
-		bar.add(r.Verdict.Red())
-	}
-	result, err := selftest.Run(ctx, cfg)
-	bar.close()
-	if err != nil {
-		return selfTestError(ctx, err)
-	}
-	result.Flags = opts.inputFlags()
-	return finishReport(ctx, env, report.New(result, newReportMeta(env, opts.report, &opts.in, started, matrix.File, mf.File)), opts.report)
-}
-
-// proveCoverage notes which of the fields that a report has are proven by a fault of the self-test.
-func proveCoverage(ctx context.Context, store conformance.Store, result *conformance.Report, matrix *compat.Matrix, mf *manifest.Manifest) error {
-	cfg := selftest.Config{Matrix: matrix, Manifest: mf, Store: store}
-	for _, c := range result.Coverage {
-		cfg.Lines = append(cfg.Lines, c.Line)
-	}
-	proven, err := selftest.Proven(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	for i := range result.Coverage {
-		result.Coverage[i].Prove(proven[result.Coverage[i].Line])
-	}
-	return nil
-}
-
-// listFaults prints what the self-test would play: a case a line, and what is wrong
-// in it.
-func listFaults(ctx context.Context, env *environment, cfg selftest.Config, asJSON bool) error {
-	entries, err := selftest.List(ctx, cfg)
-	if err != nil {
-		return selfTestError(ctx, err)
-	}
-	result := casesResult(nil)
-	for _, e := range entries {
-		c := caseResult(e.Case)
-		c.Fault = e.Says
-		result.Cases = append(result.Cases, c)
-	}
-	return printResult(env, asJSON, result, func(w io.Writer) error {
-		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		for _, e := range entries {
-			says := e.Says
-			if e.Case.Skip != "" {
-				says += " (skipped: " + e.Case.Skip + ")"
-			}
-			fmt.Fprintf(tw, "%s\t%s\n", e.Case.Name(), says)
-		}
-		return tw.Flush()
-	})
-}
-
-// selfTestError chooses the exit code of a self-test that could not begin: a golden
-// that cannot be had lies around the runner, anything else in what was asked for.
-func selfTestError(ctx context.Context, err error) error {
-	var fetch *golden.FetchError
-	var mismatch *golden.MismatchError
-	if errors.As(err, &fetch) || errors.As(err, &mismatch) || ctx.Err() != nil {
-		return exitError{conformance.ExitInfra, err}
-	}
-	return err
 }

@@ -37,6 +37,8 @@ type Fault struct {
 	identity []byte
 	// blames is set where the checks after a red one are not made.
 	blames bool
+	// suite, unless nil, is a fault in front of the suite live or frontend, in place of all above.
+	suite *suiteFault
 }
 
 // deadline is the deadline that a fault of silence has to run into.

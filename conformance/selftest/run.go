@@ -40,6 +40,10 @@ type Config struct {
 	// may be nil.
 	Progress func(conformance.Result)
 
+	// Frontend starts a frontend that waits for an engine of the line: the faults of the suite frontend are put in front of it.
+	// Without it, they are left out.
+	Frontend func(ctx context.Context, line string) (*RunningFrontend, error)
+
 	// runner makes the runner that is tested; tests take another.
 	runner func(conformance.Runner) runs
 }
@@ -179,6 +183,9 @@ func (f *Fault) timeouts(try int) (limits conformance.Timeouts, last bool) {
 
 // judged plays a fault and judges what the runner made of it.
 func (cfg *Config) judged(ctx context.Context, t *task) conformance.Result {
+	if t.fault.suite != nil {
+		return cfg.judgedSuite(ctx, t)
+	}
 	start := time.Now()
 	result := conformance.Result{Case: t.fault.in(t.scene.cases[0].Line), Verdict: conformance.Skip, Note: t.lacks, Location: t.scene.stored.location}
 	for try, last := 0, t.lacks != ""; !last && result.Verdict != conformance.Pass; try++ {

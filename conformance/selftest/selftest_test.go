@@ -55,7 +55,7 @@ func TestSelfTest(t *testing.T) {
 				t.Logf("  %s %s", f.Code, f.Message)
 			}
 		}
-		if r.Asserted == 0 || (r.Note == "") != (r.Case.Assertion == "no-fault") {
+		if r.Asserted == 0 || (r.Note == "") != strings.HasSuffix(string(r.Case.Assertion), "no-fault") {
 			t.Errorf("%s: %d asserted, note %q", r.Case.Name(), r.Asserted, r.Note)
 		}
 	}
@@ -67,6 +67,21 @@ func TestSelfTest(t *testing.T) {
 		t.Errorf("logged: %s", &logged)
 	}
 	t.Logf("%d cases in %v", len(report.Results), report.Duration)
+}
+
+// TestEachCheckHasFaults: every check of the suites live and frontend is demanded to be red at least twice.
+func TestEachCheckHasFaults(t *testing.T) {
+	for suite, faults := range map[conformance.Suite][]Fault{conformance.SuiteLive: liveFaults(), conformance.SuiteFrontend: frontendFaults()} {
+		red := map[conformance.Assertion]int{}
+		for _, f := range faults {
+			red[f.suite.check]++
+		}
+		for _, a := range conformance.AssertionsOf(suite) {
+			if red[a] < 2 {
+				t.Errorf("%s/%s has %d faults, want two", suite, a, red[a])
+			}
+		}
+	}
 }
 
 // blinded is a runner whose results are tampered with before anybody sees them.

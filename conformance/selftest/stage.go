@@ -43,6 +43,11 @@ func (cfg *Config) tasks(ctx context.Context) ([]*task, error) {
 			return nil, fmt.Errorf("self-test of line %s: %w", line.Name, err)
 		}
 		tasks = append(tasks, more...)
+		if i == 0 { // one line is enough: what differs between lines is the layout of messages
+			for _, f := range cfg.suiteFaults() {
+				tasks = append(tasks, &task{fault: f, scene: more[0].scene})
+			}
+		}
 	}
 	return cfg.selected(tasks)
 }

@@ -19,25 +19,30 @@ const (
 	handshake socket = iota // HELLO and READY
 	input                   // the registration
 	output                  // everything that is said of requests
+	initial                 // of the frontend: its answer to HELLO
+	requests                // of the frontend: everything that it asks for
 )
 
-// message is one message of the engine.
+// message is one message of the engine or of the frontend.
 type message struct {
 	to     socket
 	frames [][]byte
 }
 
-// tamper is told every message of the engine, in order, and returns what goes out
+// tamper is given every message of the engine and of the frontend, in order, and returns what goes out
 // in its place. An error ends the engine after that.
 type tamper func(message) ([]message, error)
 
 // faithful passes everything on.
 func faithful(m message) ([]message, error) { return []message{m}, nil }
 
-// tamperer is a player with someone between it and its frontend.
+// tamperer is between a player and its frontend.
 type tamperer struct {
-	opt    player.Options
-	tamper tamper
+	// listening, unless nil, is closed when an engine that is not a player of ours may dial endpoint.
+	listening chan struct{}
+	endpoint  string
+	opt       player.Options
+	tamper    tamper
 	// identity is what the input socket is dialed with.
 	identity []byte
 	ownTime  bool
@@ -53,6 +58,9 @@ type tamperer struct {
 
 // OwnTime reports whether the runner is to take it for an engine with a time of its own.
 func (t *tamperer) OwnTime() bool { return t.ownTime }
+
+// errGone is the end of an engine that is not a player of ours.
+var errGone = errors.New("the engine is gone")
 
 // event is a message that came in, or why none will.
 type event struct {
@@ -124,6 +132,15 @@ func (t *tamperer) open(ctx context.Context) (err error) {
 	if t.shake, err = t.dial(ctx, t.opt.Handshake, zmq.Dealer, protocol.Identity(t.opt.EngineIndex)); err != nil {
 		return err
 	}
+	t.listen(ctx, fromShakes, t.shakes)
+	t.listen(ctx, fromInputs, t.inputs)
+	t.listen(ctx, fromOutputs, t.outputs)
+	t.receive(ctx, fromShake, t.shake)
+	if t.listening != nil {
+		t.endpoint = t.shakes.Endpoint()
+		close(t.listening)
+		return nil
+	}
 	opt := t.opt
 	opt.Handshake = t.shakes.Endpoint()
 	p, err := player.New(opt)
@@ -131,10 +148,6 @@ func (t *tamperer) open(ctx context.Context) (err error) {
 		return err
 	}
 	t.readers.Go(func() { t.tell(ctx, event{from: fromPlayer, err: p.Run(ctx)}) })
-	t.listen(ctx, fromShakes, t.shakes)
-	t.listen(ctx, fromInputs, t.inputs)
-	t.listen(ctx, fromOutputs, t.outputs)
-	t.receive(ctx, fromShake, t.shake)
 	return nil
 }
 
@@ -159,8 +172,11 @@ func (t *tamperer) listen(ctx context.Context, from origin, l *zmq.Listener) {
 			if err != nil {
 				return
 			}
-			if d.Kind == zmq.Received {
+			switch {
+			case d.Kind == zmq.Received:
 				t.tell(ctx, event{from: from, frames: d.Message})
+			case d.Kind == zmq.Gone && from == fromOutputs && t.listening != nil:
+				t.tell(ctx, event{from: from, err: errGone})
 			}
 		}
 	})
@@ -189,7 +205,6 @@ func (t *tamperer) handle(ctx context.Context, e event) error {
 	case e.err != nil:
 		return e.err
 	}
-	player := protocol.Identity(t.opt.EngineIndex)
 	switch e.from {
 	case fromShakes:
 		return t.pass(message{handshake, e.frames})
@@ -198,14 +213,25 @@ func (t *tamperer) handle(ctx context.Context, e event) error {
 	case fromOutputs:
 		return t.pass(message{output, e.frames})
 	case fromShake:
-		return t.answerHello(ctx, player, e.frames)
+		return t.answerHello(ctx, e.frames)
 	}
-	return t.inputs.Send(player, e.frames...)
+	return t.forward(message{requests, e.frames}, t.inputs)
+}
+
+// forward lets the fault see a message of the frontend, and sends what it leaves to the engine.
+func (t *tamperer) forward(m message, to *zmq.Listener) error {
+	messages, end := t.tamper(m)
+	for _, m := range messages {
+		if err := to.Send(protocol.Identity(t.opt.EngineIndex), m.frames...); err != nil {
+			return err
+		}
+	}
+	return end
 }
 
 // answerHello connects to where the frontend listens, and has the player connect
 // here instead.
-func (t *tamperer) answerHello(ctx context.Context, player []byte, frames zmq.Message) (err error) {
+func (t *tamperer) answerHello(ctx context.Context, frames zmq.Message) (err error) {
 	last := len(frames) - 1
 	addresses, err := protocol.DecodeInit(frames[last])
 	if err != nil {
@@ -233,7 +259,7 @@ func (t *tamperer) answerHello(ctx context.Context, player []byte, frames zmq.Me
 	if err != nil {
 		return err
 	}
-	return t.shakes.Send(player, frames...)
+	return t.forward(message{initial, frames[last:]}, t.shakes)
 }
 
 // pass lets the fault see a message of the player, and sends what it leaves.

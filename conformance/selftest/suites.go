@@ -1,0 +1,265 @@
+package selftest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// suiteFault is a fault in front of a check of the suite live or frontend. The check must report the code.
+type suiteFault struct {
+	suite conformance.Suite
+	check conformance.Assertion // empty in the control, which runs all
+	code  conformance.Code
+	edit  edit
+	// ends is how the engine ends when it is told to: not at all, or only when it is killed.
+	ends engineEnd
+}
+
+type engineEnd int
+
+const (
+	endsNever engineEnd = iota + 1
+	endsKilled
+)
+
+// RunningFrontend is a frontend that waits for an engine.
+type RunningFrontend struct {
+	Handshake, URL string
+	Stop           func()
+}
+
+// suiteFaults are the faults of the suites live and frontend, with a control each.
+func (cfg *Config) suiteFaults() []Fault {
+	all := []Fault{{Name: "live-no-fault", Says: "an engine that makes up tokens, behind the tamperer", suite: &suiteFault{suite: conformance.SuiteLive}}}
+	all = append(all, liveFaults()...)
+	if cfg.Frontend != nil {
+		all = append(all, Fault{Name: "frontend-no-fault", Says: "a frontend behind the tamperer and a proxy", suite: &suiteFault{suite: conformance.SuiteFrontend}})
+		all = append(all, frontendFaults()...)
+	}
+	return all
+}
+
+// judgedSuite puts a fault in front of a check, and judges what it reports. A check that waits in vain is given little time first.
+func (cfg *Config) judgedSuite(ctx context.Context, t *task) conformance.Result {
+	start := time.Now()
+	line := t.scene.cases[0].Line
+	result := conformance.Result{Case: t.fault.in(line)}
+	idles := []time.Duration{500 * time.Millisecond, 10 * time.Second}
+	if t.fault.suite.check == "" {
+		idles = idles[1:]
+	}
+	for _, idle := range idles {
+		report, err := cfg.runSuite(ctx, t.fault.suite, line, idle)
+		if err != nil {
+			result.Verdict, result.Failures, result.Infra = conformance.Error, []conformance.Failure{check.Failed(CodeNotPlayed, "%v", err)}, ctx.Err() != nil
+			break
+		}
+		result.Asserted, result.Note = len(report.Results), seen(report.Results)
+		result.Verdict, result.Failures = conformance.Pass, nil
+		for _, r := range report.Results {
+			if wrong := t.fault.suite.judge(r); wrong.Code != "" {
+				result.Verdict, result.Failures = conformance.Fail, append(result.Failures, wrong)
+			}
+		}
+		if result.Verdict == conformance.Pass {
+			break
+		}
+	}
+	result.Duration = time.Since(start)
+	return result
+}
+
+// judge returns what is wrong with a result, a failure without code if nothing is.
+func (f *suiteFault) judge(r conformance.Result) conformance.Failure {
+	switch {
+	case f.check == "" && r.Verdict.Red():
+		return check.Failed(CodeWrongCheck, "%s must not be concerned: %s", r.Case.Name(), describe(r))
+	case f.check == "":
+	case !r.Verdict.Red():
+		return check.Failed(CodeUncaught, "%s does not see it: %s", r.Case.Name(), describe(r))
+	case !slices.ContainsFunc(r.Failures, func(failure conformance.Failure) bool { return failure.Code == f.code }):
+		return check.Failed(CodeUnclear, "%s: no failure has the code %s: %s", r.Case.Name(), f.code, describe(r))
+	}
+	return conformance.Failure{}
+}
+
+// runSuite runs the checks that a fault is in front of.
+func (cfg *Config) runSuite(ctx context.Context, f *suiteFault, line compat.Line, idle time.Duration) (*conformance.Report, error) {
+	sel := conformance.Selection{Suite: f.suite, Lines: []string{line.Name}, Enforce: conformance.EnforceAll}
+	if f.check != "" {
+		sel.Assertions = []conformance.Assertion{f.check}
+	}
+	cases, err := conformance.NewPlan(cfg.Matrix, cfg.Manifest, sel)
+	if err != nil {
+		return nil, err
+	}
+	profile, err := protocol.LoadProfile(line.Name)
+	if err != nil {
+		return nil, err
+	}
+	runner := conformance.Runner{Store: cfg.Store, Log: cfg.Log, Timeouts: conformance.Timeouts{Connect: 4 * idle, Idle: idle}}
+	tampered := f.edit.tamper(profile)
+	if f.suite == conformance.SuiteLive {
+		runner.Engine = func(opt player.Options) (conformance.Subject, error) {
+			t := &tamperer{opt: opt, tamper: tampered, identity: protocol.Identity(opt.EngineIndex)}
+			if f.ends != 0 {
+				return endless{t, f.ends}, nil
+			}
+			return t, nil
+		}
+	} else {
+		front, stop, err := cfg.faultyFrontend(ctx, f.edit, tampered, line.Name)
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
+		runner.Frontend = front
+	}
+	report := cfg.runner(runner).Run(ctx, cases)
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("not played to its end: %w", context.Cause(ctx))
+	}
+	return report, nil
+}
+
+// endless is an engine that does not end as it should.
+type endless struct {
+	*tamperer
+	ends engineEnd
+}
+
+// End is how the engine ended, and whether it had to be killed.
+func (e endless) End() (*process.ExitError, bool) {
+	if e.ends == endsNever {
+		return nil, false
+	}
+	return &process.ExitError{Status: "signal: killed"}, true
+}
+
+// faultyFrontend starts a frontend, with the tamperer on the side of its engine and a proxy on its HTTP side.
+func (cfg *Config) faultyFrontend(ctx context.Context, e edit, tampered tamper, line string) (*conformance.FrontendUnderTest, func(), error) {
+	behind, err := cfg.Frontend(ctx, line)
+	if err != nil {
+		return nil, nil, err
+	}
+	target, err := url.Parse(behind.URL)
+	if err != nil {
+		return nil, nil, err
+	}
+	proxy := httptest.NewServer(&httputil.ReverseProxy{
+		FlushInterval:  -1,
+		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		ModifyResponse: e.modify,
+	})
+	running, cancel := context.WithCancel(ctx)
+	relay := &tamperer{
+		opt: player.Options{Handshake: behind.Handshake}, tamper: tampered, identity: protocol.Identity(0), listening: make(chan struct{}),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- relay.Run(running) }()
+	stop := func() {
+		cancel()
+		<-ended
+		behind.Stop()
+		proxy.CloseClientConnections()
+		proxy.Close()
+	}
+	select {
+	case <-relay.listening:
+	case err := <-ended:
+		ended <- err
+		stop()
+		return nil, nil, fmt.Errorf("the tamperer: %w", err)
+	}
+	return &conformance.FrontendUnderTest{Handshake: relay.endpoint, URL: proxy.URL}, stop, nil
+}
+
+// modify makes the edit in an HTTP answer.
+func (e edit) modify(r *http.Response) error {
+	if e.of != r.Request.Method+" "+r.Request.URL.Path {
+		return nil
+	}
+	r.StatusCode = e.status(r.StatusCode)
+	if e.field == "status" {
+		return nil
+	}
+	body := r.Body
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "text/event-stream") {
+		if e.whole {
+			return nil
+		}
+		read, write := io.Pipe()
+		r.Body = read
+		go func() {
+			defer body.Close()
+			lines := bufio.NewScanner(body)
+			lines.Buffer(nil, 16<<20)
+			for lines.Scan() {
+				if _, err := fmt.Fprintf(write, "%s\n", e.line(lines.Text())); err != nil {
+					return
+				}
+			}
+			write.CloseWithError(lines.Err())
+		}()
+		return nil
+	}
+	if e.streamed {
+		return nil
+	}
+	defer body.Close()
+	text, err := io.ReadAll(body)
+	if err != nil {
+		return err
+	}
+	text = e.text(text)
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
+	r.Header.Set("Content-Length", strconv.Itoa(len(text)))
+	return nil
+}
+
+// line is a line of a stream with the edit.
+func (e edit) line(line string) string {
+	data, isData := strings.CutPrefix(line, "data: ")
+	switch {
+	case !isData:
+		return line
+	case data == "[DONE]":
+		if e.field == "[DONE]" {
+			return ""
+		}
+		return line
+	}
+	return "data: " + string(e.text([]byte(data)))
+}
+
+// text is a JSON text with the edit. Another text stays.
+func (e edit) text(text []byte) []byte {
+	var v any
+	if json.Unmarshal(text, &v) != nil {
+		return text
+	}
+	out, err := json.Marshal(e.inJSON(v, strings.Split(e.field, ".")))
+	if err != nil {
+		return text
+	}
+	return out
+}

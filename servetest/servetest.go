@@ -1,12 +1,12 @@
-// Package servetest runs `vllm-vcr serve` inside a test: a released frontend of vLLM with a player behind it, at a URL. The test
-// sends requests to its gateway, and the gateway sends them there.
+// Package servetest runs `vllm-vcr serve` inside a test: a released frontend of vLLM with a player behind it, at a URL.
+// The test sends requests to its gateway, and the gateway sends them there.
 //
 //	server := servetest.Start(t, servetest.Options{Model: "Qwen/Qwen3-8B"})
 //	gateway := newGateway(server.URL)
 //
-// The frontend is the vllm-rs of the line, for Linux. It is fetched from the package index once, 25 MB, and compared with its
-// known sha256; .cache/vllm-vcr in the home folder keeps it. With Frontend "builtin" nothing is fetched, and no process is started: it
-// runs on every system, and answers what docs/serving.md says.
+// The frontend is the vllm-rs of the line, for Linux. It is fetched from the package index once, 25 MB, and compared
+// with its known sha256; .cache/vllm-vcr in the home folder keeps it. With Frontend "builtin" nothing is fetched, and
+// no process is started: it runs on every system, and answers what docs/serving.md says.
 package servetest
 
 import (
@@ -34,17 +34,19 @@ type Options struct {
 	Model string
 	// Names are the names of the model in requests; default Model.
 	Names []string
-	// VLLMVersion is a line or a release, such as "0.33" or "v0.33.0"; default that of Player.Trace, else the newest line.
+	// VLLMVersion is a line or a release, such as "0.33" or "v0.33.0"; default that of Player.Trace, else the newest
+	// line.
 	VLLMVersion string
 	// Frontend is "rust", "python", "builtin" (in the process of the test), or the path of a vllm-rs; default "rust".
 	Frontend string
-	// FrontendArgs are added to its command line, and FrontendEnv to its environment, as "NAME=value". The builtin frontend has no
-	// arguments, and only the variables VLLM_SERVER_DEV_MODE=1 and VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1.
+	// FrontendArgs are added to its command line, and FrontendEnv to its environment, as "NAME=value". The builtin
+	// frontend has no arguments, and only the variables VLLM_SERVER_DEV_MODE=1 and VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1.
 	FrontendArgs, FrontendEnv []string
 	// Engines is how many engines there are behind the frontend; default 1.
 	Engines int
-	// Faults are faults to inject, of the engine and of HTTP, as vllm-vcr serve --faults has them: "http-fail:2:429:1s" answers the
-	// first two requests with status 429 and "Retry-After: 1". RequestFaults lets a request ask for its own in the header X-Fault.
+	// Faults are faults to inject, of the engine and of HTTP, as vllm-vcr serve --faults has them: "http-fail:2:429:1s"
+	// answers the first two requests with status 429 and "Retry-After: 1". RequestFaults lets a request ask for its own
+	// in the header X-Fault.
 	Faults        string
 	RequestFaults bool
 	// APIKeys are those of which a client has to give one; without any, everybody is served.
@@ -71,8 +73,8 @@ type Server struct {
 	log   *buffer
 }
 
-// Start starts a server and waits until it answers requests. It ends the test if that fails. When the test has failed, its log has
-// what frontend and player have written.
+// Start starts a server and waits until it answers requests. It ends the test if that fails. When the test has failed,
+// its log has what frontend and player have written.
 func Start(t testing.TB, opt Options) *Server {
 	t.Helper()
 	s := &Server{ended: make(chan struct{}), log: &buffer{}}
@@ -202,8 +204,8 @@ func (s *Server) Close() {
 	<-s.ended
 }
 
-// Wait waits until the server has ended, because of [Server.Close], or because its frontend or its player has ended: then it
-// returns an error. A fault of the kind "kill" ends the player.
+// Wait waits until the server has ended, because of [Server.Close], or because its frontend or its player has ended:
+// then it returns an error. A fault of the kind "kill" ends the player.
 func (s *Server) Wait(ctx context.Context) error {
 	select {
 	case <-s.ended:

@@ -52,8 +52,8 @@ func post(t *testing.T, url string, body map[string]any) (status int, a answer, 
 	return got.StatusCode, a, string(read)
 }
 
-// A model that exists nowhere answers chats in sentences, streamed too, calls tools by their schema, takes adapters, and has
-// data-parallel engines: with the released frontend and with the one of this process.
+// A model that exists nowhere answers chats in sentences, streamed too, calls tools by their schema, takes adapters,
+// and has data-parallel engines: with the released frontend and with the one of this process.
 func TestServer(t *testing.T) {
 	t.Run("vllm-rs", func(t *testing.T) { testServer(t, testenv.Frontend(t, "0.33.0")) })
 	t.Run("builtin", func(t *testing.T) { testServer(t, "builtin") })
@@ -125,7 +125,8 @@ func testServer(t *testing.T, frontend string) {
 	}
 }
 
-// Embeddings of the builtin frontend: a vector of the model's size for each input, the same for the same text, as numbers or in base64.
+// Embeddings of the builtin frontend: a vector of the model's size for each input, the same for the same text, as
+// numbers or in base64.
 func TestEmbeddings(t *testing.T) {
 	server := servetest.Start(t, servetest.Options{Frontend: "builtin", Player: player.Options{Pooling: player.PoolingOptions{Tasks: []string{"embed"}}}})
 	embed := func(format string) (vectors []json.RawMessage, tokens int) {

@@ -35,7 +35,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// serveOptions are the flags of serve beside those of play.
+// serveOptions are the flags of serve and those of play.
 type serveOptions struct {
 	play     playOptions
 	edge     edgeOptions
@@ -249,7 +249,7 @@ func (opts *serveOptions) config(ctx context.Context, env *environment, flags *p
 	steps := openSteps(env)
 	closeSteps := sync.OnceFunc(steps.close)
 	closers = append(closers, closeSteps)
-	// The player warns when its frontend goes, which is no news once serve itself ends.
+	// The player warns when its frontend goes, which is expected once serve itself ends.
 	logged := env.prefixed("player: ", func() bool { return ctx.Err() != nil })
 	cfg = serve.Config{
 		Model: model, Names: opts.names, Args: args, Env: variables, Handshake: handshake, Release: opts.release,
@@ -307,8 +307,8 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// lineOfFrontend makes the player speak the line of a frontend that was named by its path, if nothing else names a line and it
-// tells its release, as it does since 0.29.
+// lineOfFrontend makes the player speak the line of a frontend that was named by its path, if nothing else names a line
+// and it prints its release, as it does since 0.29.
 func (opts *serveOptions) lineOfFrontend(ctx context.Context) {
 	play := &opts.play
 	if opts.frontend == serve.Rust || opts.frontend == serve.Python || opts.frontend == serve.Builtin || play.engine.opt.VLLMVersion != "auto" || play.source.recording != "" || play.source.steps != "" {
@@ -538,7 +538,8 @@ func (opts *serveOptions) ready(env *environment, urls []string, s serve.Started
 		cmp.Or(s.Frontend.Release, s.Line), safetext.Count(opts.play.engine.count*len(urls), "engine"), after.Seconds())))
 }
 
-// Requests leave much garbage and little else. With the default, a small heap would be collected a hundred times a second.
+// Requests leave much garbage and little else. With the default, a small heap would be collected a hundred times a
+// second.
 const (
 	builtinHeap  = 24 << 20 // bytes up to which the heap grows before it is collected
 	smallestHeap = 5 << 20  // what is taken to be in use at least: the runtime has a bound of its own for the first collection

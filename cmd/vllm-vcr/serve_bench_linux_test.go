@@ -20,13 +20,14 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
-// peerVariable is the command of another server that BenchmarkBuiltin measures beside serve, without the port:
+// peerVariable is the command of another server that BenchmarkBuiltin measures next to serve, without the port:
 //
 //	VLLM_VCR_BENCH_PEER="llm-d-inference-sim --model m --max-model-len 4096 --max-num-seqs 1024 --force-dummy-tokenizer" \
 //	    go test ./cmd/vllm-vcr -run '^$' -bench Builtin -count 6 | tee new.txt; benchstat -col /server new.txt
 const peerVariable = "VLLM_VCR_BENCH_PEER"
 
-// BenchmarkBuiltin sends requests to `serve --frontend builtin` in a process of its own. The processor time is that of the server alone.
+// BenchmarkBuiltin sends requests to `serve --frontend builtin` in a process of its own. The processor time is that of
+// the server alone.
 func BenchmarkBuiltin(b *testing.B) {
 	servers := [][2]string{{"builtin", buildBinary(b) + " serve m --frontend builtin --quiet --max-model-len 4096 --max-num-seqs 1024"}}
 	if peer := os.Getenv(peerVariable); peer != "" {
@@ -177,7 +178,8 @@ func hammer(b *testing.B, s benchServer, path, body string, tokens int) {
 	b.ReportMetric(float64((cpuOf(b, s.pid)-began).Microseconds())/float64(b.N), "cpu-µs/req")
 }
 
-// skipAnswer reads an answer with a length, or in chunks, and does little more, as the client shares the cores with the server.
+// skipAnswer reads an answer with a length, or in chunks, and does little more, as the client shares the cores with the
+// server.
 func skipAnswer(conn net.Conn, buffer []byte) error {
 	n, head := 0, -1
 	for head < 0 {

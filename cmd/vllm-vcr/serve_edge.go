@@ -130,8 +130,8 @@ func place(path string, text []byte, key string) string {
 	return path
 }
 
-// configValue is a value of YAML as the text of a flag. A list is one with commas where the flag takes such; anything else that
-// has parts is JSON.
+// configValue is a value of YAML as the text of a flag. A list is one with commas where the flag takes such; anything
+// else that has parts is JSON.
 func configValue(value any, list bool) (string, error) {
 	switch v := value.(type) {
 	case nil:

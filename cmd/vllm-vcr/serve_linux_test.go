@@ -32,7 +32,8 @@ type served struct {
 	stdout *bufio.Reader
 }
 
-// startServe starts the command on a free port, behind a real frontend unless args name another one, and returns when it is ready.
+// startServe starts the command on a free port, behind a real frontend unless args name another one, and returns when
+// it is ready.
 func startServe(t *testing.T, args ...string) *served {
 	t.Helper()
 	if !slices.Contains(args, "--frontend") {
@@ -82,7 +83,8 @@ func (s *served) stream(t *testing.T, tokens int) *bufio.Reader {
 	return r
 }
 
-// ask sends a request with these headers, a GET without a body, and returns what comes of the answer: a fault may cut it.
+// ask sends a request with these headers, a GET without a body, and returns what comes of the answer: a fault may cut
+// it.
 func (s *served) ask(t *testing.T, path, body string, headers ...string) (status int, header http.Header, text string) {
 	t.Helper()
 	method := http.MethodGet
@@ -145,8 +147,8 @@ func TestServeEndsGently(t *testing.T) {
 	}
 }
 
-// A stream that takes longer than the shutdown timeout is cut off. The player speaks the line of the frontend that is named, and
-// each rank has a URL.
+// A stream that takes longer than the shutdown timeout is cut off. The player speaks the line of the frontend that is
+// named, and each rank has a URL.
 func TestServeCutsOff(t *testing.T) {
 	s := startServe(t, "--inter-token-latency", "1s", "--shutdown-timeout", "100ms", "--data-parallel-size", "2", "--port-per-rank",
 		"--frontend", testenv.Frontend(t, "0.32.0"))
@@ -163,7 +165,8 @@ func TestServeCutsOff(t *testing.T) {
 	}
 }
 
-// conform http compares a server with a vllm-rs that it starts: the frontend itself has no differences, and what serve adds is one.
+// conform http compares a server with a vllm-rs that it starts: the frontend itself has no differences, and what serve
+// adds is one.
 func TestConformHTTP(t *testing.T) {
 	s := startServe(t, "--quiet", "--frontend-env", "VLLM_SERVER_DEV_MODE=1")
 	conform := func(url string) (string, int) {
@@ -200,8 +203,8 @@ func TestBuiltinAnswersAsPython(t *testing.T) {
 	compareBuiltin(t, "builtin-python.toml", "--frontend", "python")
 }
 
-// compareBuiltin compares the builtin frontend with the reference that conform http starts. Other differences than those of a table are
-// errors, and so are entries that did not occur.
+// compareBuiltin compares the builtin frontend with the reference that conform http starts. Other differences than
+// those of a table are errors, and so are entries that did not occur.
 func compareBuiltin(t *testing.T, table string, args ...string) {
 	peers := testenv.PeersDir(t)
 	s := startServe(t, "--quiet", "--frontend", "builtin", "--frontend-env", "VLLM_SERVER_DEV_MODE=1", "--", "--enable-scale-out")
@@ -272,7 +275,8 @@ func TestServeLosesFrontend(t *testing.T) {
 	s.stream(t, 3)
 }
 
-// The builtin frontend needs no other program. Faults of HTTP and of the engine, metrics and the end are those of any frontend.
+// The builtin frontend needs no other program. Faults of HTTP and of the engine, metrics and the end are those of any
+// frontend.
 func TestServeBuiltin(t *testing.T) {
 	s := startServe(t, "some/model", "--frontend", "builtin", "--faults", "http-fail:1:429", "--allow-request-faults", "--data-parallel-size", "2")
 	if err := testenv.CheckJSON("../../docs/json.md", "serve", s.line); err != nil || len(s.Pids) != 0 || s.Frontend != "builtin" {
@@ -349,7 +353,8 @@ func TestServingPage(t *testing.T) {
 	}
 }
 
-// The builtin frontend passes the frontend suite, as one that waits for an engine behind ZeroMQ. The other lines pass too; CI tries one.
+// The builtin frontend passes the frontend suite, as one that waits for an engine behind ZeroMQ. The other lines pass
+// too; CI tries one.
 func TestBuiltinPassesTheFrontendSuite(t *testing.T) {
 	model := t.TempDir()
 	files, err := fs.Sub(vcr.Files, vcr.ModelPath)

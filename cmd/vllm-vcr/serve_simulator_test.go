@@ -16,7 +16,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
-// TestSimulatorFlags compares the table of flags with those that llm-d-inference-sim has: each is translated, or refused by its name.
+// TestSimulatorFlags compares the table of flags with those that llm-d-inference-sim has: each is translated, or
+// refused by its name.
 func TestSimulatorFlags(t *testing.T) {
 	text, err := os.ReadFile("testdata/simulator-flags.txt")
 	require.NoError(t, err)

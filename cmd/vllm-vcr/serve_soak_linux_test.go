@@ -18,9 +18,10 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
-// TestSoak loads serve for as long as VLLM_VCR_SOAK says (make soak), half of that with each frontend: many streams at once, half of
-// whose clients leave, faults, changes of the configuration, and ends of the frontend. Memory and descriptors stay as they are after the
-// first rounds, and the counters of requests are equal to what clients have seen.
+// TestSoak loads serve for as long as VLLM_VCR_SOAK says (make soak), half of that with each frontend: many streams at
+// once, half of whose clients leave, faults, changes of the configuration, and ends of the frontend. Memory and
+// descriptors stay as they are after the first rounds, and the counters of requests are equal to what clients have
+// seen.
 func TestSoak(t *testing.T) {
 	length, err := time.ParseDuration(os.Getenv("VLLM_VCR_SOAK"))
 	if err != nil {

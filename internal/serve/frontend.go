@@ -30,7 +30,8 @@ const (
 	Builtin = "builtin"
 )
 
-// AnswersOne reports whether a frontend of a kind refuses requests for several answers (n above 1, several prompts). Only vllm-rs does.
+// AnswersOne reports whether a frontend of a kind refuses requests for several answers (n above 1, several prompts).
+// Only vllm-rs does.
 func AnswersOne(kind string) bool { return kind != Python && kind != Builtin }
 
 // A Frontend is a program that serves the HTTP API of vLLM.
@@ -128,8 +129,8 @@ var set = map[string]string{
 	"ssl-certfile": "--ssl-certfile", "ssl-keyfile": "--ssl-keyfile", "api-key": "--api-key", "python": "",
 }
 
-// Check refuses flags for the frontend that it would ignore, or that serve sets itself. engine are the names of flags that
-// the player has.
+// Check refuses flags for the frontend that it would ignore, or that serve sets itself. engine are the names of flags
+// that the player has.
 func (f Frontend) Check(args, engine []string) error {
 	for _, arg := range args {
 		name, isFlag := strings.CutPrefix(arg, "--")
@@ -158,9 +159,10 @@ func (f Frontend) Check(args, engine []string) error {
 	return nil
 }
 
-// defaults are the flags that make answers useful without a model, but for those that args have. maxLoRAs is 0 of an engine that has
-// no adapters, and transfer is the --kv-transfer-config of the engines, empty without one. vllm-rs lets the arguments of a
-// tool without "strict" be any object, and a player that is asked for any object has no reason to write the required keys.
+// defaults are the flags that make answers useful without a model, but for those that args have. maxLoRAs is 0 of an
+// engine that has no adapters, and transfer is the --kv-transfer-config of the engines, empty without one. vllm-rs lets
+// the arguments of a tool without "strict" be any object, and a player that is asked for any object has no reason to
+// write the required keys.
 func (f Frontend) defaults(m Model, maxLoRAs int, transfer string, args []string) (add []string) {
 	has := func(name string) bool {
 		return slices.ContainsFunc(args, func(a string) bool { return a == "--"+name || strings.HasPrefix(a, "--"+name+"=") })
@@ -194,7 +196,7 @@ func (f Frontend) defaults(m Model, maxLoRAs int, transfer string, args []string
 	return add
 }
 
-// environment of the frontend. It serves adapters only if that is allowed, which is no risk here: nothing of them is loaded.
+// environment of the frontend. It serves adapters only if that is allowed. Here it is: nothing of them is loaded.
 func (f Frontend) environment() []string {
 	env := []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES=/"}
 	if f.home != "" {

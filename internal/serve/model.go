@@ -45,8 +45,8 @@ const DefaultName = "tiny"
 // hubName is a name of the Hugging Face hub: one or two words.
 var hubName = lazyregexp.New(`^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$`)
 
-// FindModel finds the files for a MODEL argument: the embedded ones for "", a folder as it is, and for a name of the Hugging Face
-// hub those of the local hub cache, else the embedded ones. Nothing is downloaded.
+// FindModel finds the files for a MODEL argument: the embedded ones for "", a folder as it is, and for a name of the
+// Hugging Face hub those of the local hub cache, else the embedded ones. Nothing is downloaded.
 func FindModel(name string, getenv func(string) string) (Model, error) {
 	if name == "" {
 		return standIn(DefaultName)
@@ -58,7 +58,7 @@ func FindModel(name string, getenv func(string) string) (Model, error) {
 	case err == nil:
 		return Model{}, fmt.Errorf("model %s is a file: want a folder with config.json and tokenizer.json, or a name", name)
 	case !hubName().MatchString(name):
-		return Model{}, fmt.Errorf("model %s: there is no such folder, and this is no name of the Hugging Face hub, such as Qwen/Qwen3-8B", name)
+		return Model{}, fmt.Errorf("model %s: there is no such folder, and this is not a name of the Hugging Face hub, such as Qwen/Qwen3-8B", name)
 	}
 	if dir, ok := cached(name, getenv); ok {
 		return folder(name, dir)
@@ -140,7 +140,7 @@ func cached(name string, getenv func(string) string) (dir string, ok bool) {
 	return dir, true
 }
 
-// standInLength is the context length of a stand-in: what a common model has. The tokenizer does not bound it.
+// standInLength is the context length of the embedded model in tokens, as common models have it.
 const standInLength = 32768
 
 // standInFiles are the files of the embedded model, with a longer context and a chat template that knows tools.
@@ -173,8 +173,8 @@ func standInFiles() (map[string][]byte, error) {
 	return files, nil
 }
 
-// standIn writes the embedded model into a folder of the cache that is named by its content, or where that cannot be written,
-// into a temporary one.
+// standIn writes the embedded model into a folder of the cache that is named by its content, or where that cannot be
+// written, into a temporary one.
 func standIn(name string) (Model, error) {
 	m := Model{Name: name, MaxModelLen: standInLength, StandIn: true, Remove: func() {}}
 	files, err := standInFiles()

@@ -29,8 +29,8 @@ type Config struct {
 	Frontend FrontendOptions
 	// Release returns the release of a line; default the newest that its profile knows.
 	Release func(line string) string
-	// Args are added to the flags of the frontend, and Env to its environment. PlayerFlags are the names of flags that the player
-	// has: an error about one in Args says so.
+	// Args are added to the flags of the frontend, and Env to its environment. PlayerFlags are the names of flags that
+	// the player has: an error about one in Args says so.
 	Args, Env, PlayerFlags []string
 	// Builtin has what the builtin frontend needs of its own: Tokenizer, Flags and Simulator. The others are set.
 	Builtin builtin.Options
@@ -40,7 +40,8 @@ type Config struct {
 	Handshake vllmrs.Port
 	// Listeners are where clients connect: one for each frontend, each of which has engines of its own.
 	Listeners []net.Listener
-	// HTTP is what stands before the frontends. Frontends, FanOut and Engines are set, and ModelName and Log have those of here.
+	// HTTP configures the server before the frontends. Frontends, FanOut and Engines are set, and ModelName and Log are
+	// those of this configuration.
 	HTTP edge.Options
 	// CacheConfig are the labels of vllm:cache_config_info; nil are those of the engines.
 	CacheConfig []edge.Label
@@ -82,7 +83,8 @@ type Engines struct {
 	Close func()
 }
 
-// DefaultMaxLoRAs is how many adapters run at the same time by default. A frontend loads none where the engine has none.
+// DefaultMaxLoRAs is how many adapters run at the same time by default. A frontend loads none where the engine has
+// none.
 const DefaultMaxLoRAs = 16
 
 // lorasOf is how many adapters run at the same time on an engine.
@@ -246,8 +248,8 @@ func (s *Server) release() {
 // UnmatchedFaults returns the faults of HTTP that have concerned no request, and how many requests there were.
 func (s *Server) UnmatchedFaults() ([]edge.Fault, int) { return s.edge.UnmatchedFaults() }
 
-// Run serves until ctx ends, then lets what runs come to its end, and returns nil. When a frontend or a player ends before,
-// everything is stopped or, with Restart, started again.
+// Run serves until ctx ends, then lets what runs come to its end, and returns nil. When a frontend or a player ends
+// before, everything is stopped or, with Restart, started again.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.release()
 	serving := make(chan error, 1)
@@ -278,7 +280,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// once starts frontends and players, and returns when one of them has ended, or after the shutdown. All have ended then.
+// once starts frontends and players, and returns when one of them has ended, or after the shutdown. All have ended
+// then.
 func (s *Server) once(ctx context.Context, serving <-chan error) (wasReady bool, err error) {
 	var units []*unit
 	defer func() {

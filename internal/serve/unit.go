@@ -30,7 +30,7 @@ type unit struct {
 	err      error              // why
 }
 
-// start starts frontend number n and its player. over is told the end of either.
+// start starts frontend number n and its player. over is called at the end of either.
 func (s *Server) start(ctx context.Context, n int, over context.CancelCauseFunc) (*unit, error) {
 	cfg, at := &s.cfg, s.ranks[n]
 	engines, err := cfg.Engines(ctx, fmt.Sprintf("tcp://127.0.0.1:%d", at.handshake.Number()), n)
@@ -144,7 +144,7 @@ var (
 	errFrontend = errors.New("the frontend ended")
 )
 
-// An EndedError is a frontend that ended although nobody stopped it. What it wrote last is in its log.
+// An EndedError reports a frontend that ended by itself. What it wrote last is in its log.
 type EndedError struct{ Exit *process.ExitError }
 
 func (e *EndedError) Error() string {
@@ -152,8 +152,8 @@ func (e *EndedError) Error() string {
 }
 func (e *EndedError) Unwrap() error { return e.Exit }
 
-// Code is the exit code of the frontend, as a shell has it after a signal: 137 after SIGKILL. A frontend that ended without an
-// error has failed here all the same.
+// Code is the exit code of the frontend, as a shell has it after a signal: 137 after SIGKILL. A frontend that ended
+// without an error has failed here all the same.
 func (e *EndedError) Code() int {
 	switch code := e.Exit.Code; {
 	case code > 0:
@@ -166,8 +166,8 @@ func (e *EndedError) Code() int {
 	return 3
 }
 
-// notReady is the error of a start that failed: the end of a player or of a frontend, if there is one, with the last that the
-// frontend wrote.
+// notReady is the error of a start that failed: the end of a player or of a frontend, if there is one, with the last
+// that the frontend wrote.
 func notReady(units []*unit, err error) error {
 	if engine := engineError(units); engine != nil {
 		return engine

@@ -47,8 +47,8 @@ func (e *Edge) authorize(next http.Handler) http.Handler {
 	})
 }
 
-// bears reports whether a request has one of the tokens. The time that it takes does not depend on how much of one is right, nor
-// on which one it is.
+// bears reports whether a request has one of the tokens. The time that it takes does not depend on how much of one is
+// right, nor on which one it is.
 func bears(r *http.Request, tokens ...string) bool {
 	text, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	given, known := sha256.Sum256([]byte(text)), 0

@@ -19,8 +19,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
-// BenchmarkForward compares requests to a toy frontend with the same through the edge, with 64 connections. Client, edge and toy
-// share one process, so the time per request is more than what the edge adds: look at the difference.
+// BenchmarkForward compares requests to a toy frontend with the same through the edge, with 64 connections. Client,
+// edge and toy share one process, so the time per request is more than what the edge adds: look at the difference.
 func BenchmarkForward(b *testing.B) {
 	body := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("hello ", 50) + `"}],"stream":`
 	answer := `{"id":"chatcmpl-1","choices":[{"index":0,"message":{"role":"assistant","content":"` + strings.Repeat("hello ", 50) + `"}}]}`

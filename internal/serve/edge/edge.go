@@ -1,6 +1,7 @@
-// Package edge is the HTTP server that clients of `vllm-vcr serve` talk to. It is a chain of middlewares around the handler of a
-// frontend: [Proxy] of a released one, or the builtin one. They add what no frontend has: API keys, faults, limits of what a client
-// may send, the parts of the API and of the metrics that the frontend lacks, a log of requests.
+// Package edge is the HTTP server that clients of `vllm-vcr serve` talk to. It is a chain of middlewares around the
+// handler of a frontend: [Proxy] of a released one, or the builtin one. They add what no frontend has: API keys,
+// faults, limits of what a client may send, the parts of the API and of the metrics that the frontend lacks, a log of
+// requests.
 package edge
 
 import (
@@ -31,22 +32,22 @@ type Options struct {
 	Limits Limits
 	// TLS makes the edge speak TLS. Without it, the edge speaks HTTP/1.1 and unencrypted HTTP/2 on the same port.
 	TLS *tls.Config
-	// APIKeys are the keys of which a client has to give one as "Authorization: Bearer KEY"; without any, every client is served.
-	// Health and metrics need none.
+	// APIKeys are the keys of which a client has to give one as "Authorization: Bearer KEY"; without any, every client
+	// is served. Health and metrics need none.
 	APIKeys []string
 
-	// Faults go wrong on purpose. FailureRate is the share of requests, of 100, that fail with one of FailureTypes, which are
-	// of [Failures]; by default any of them. Seed is that of what is drawn.
+	// Faults go wrong on purpose. FailureRate is the share of requests, of 100, that fail with one of FailureTypes,
+	// which are of [Failures]; by default any of them. Seed is that of what is drawn.
 	Faults       []Fault
 	FailureRate  float64
 	FailureTypes []string
 	Seed         uint64
-	// RequestFaults lets a request ask for faults of its own, by the headers X-Fault and X-Return-Error. Without it, such a
-	// request is refused.
+	// RequestFaults lets a request ask for faults of its own, by the headers X-Fault and X-Return-Error. Without it,
+	// such a request is refused.
 	RequestFaults bool
 
-	// FanOut sends a request for several answers (n above 1, several prompts) as several requests and merges their answers, for
-	// a frontend that refuses it.
+	// FanOut sends a request for several answers (n above 1, several prompts) as several requests and merges their
+	// answers, for a frontend that refuses it.
 	FanOut bool
 
 	// StartupDuration is how long /ready and /health/ready answer with 503 after [New].
@@ -136,8 +137,8 @@ func (e *Edge) Handler(rank int) http.Handler {
 	return e.identify(rank, translateErrors(h))
 }
 
-// Serve answers the connections of listeners, each with the frontend of its number, until [Edge.Shutdown], which makes it return
-// nil, or until ctx ends or a listener fails, which cut all connections.
+// Serve answers the connections of listeners, each with the frontend of its number, until [Edge.Shutdown], which makes
+// it return nil, or until ctx ends or a listener fails, which cut all connections.
 func (e *Edge) Serve(ctx context.Context, listeners ...net.Listener) error {
 	e.mu.Lock()
 	if e.closed {
@@ -204,8 +205,8 @@ func (e *Edge) close() {
 	}
 }
 
-// Shutdown accepts no more connections and waits for the requests that run. The end of ctx cuts those that are left, and is
-// returned.
+// Shutdown accepts no more connections and waits for the requests that run. The end of ctx cuts those that are left,
+// and is returned.
 func (e *Edge) Shutdown(ctx context.Context) error {
 	e.mu.Lock()
 	e.closed = true

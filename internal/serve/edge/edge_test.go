@@ -193,7 +193,7 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
-// A client can tell an answer that its frontend cut from a whole one.
+// A client notices that the frontend has cut an answer.
 func TestFrontendCuts(t *testing.T) {
 	for _, path := range []string{"/", "/health"} {
 		t.Run(path, func(t *testing.T) { testFrontendCuts(t, path) })
@@ -359,7 +359,8 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// A WebSocket passes. Every other change of the protocol is a wish that nothing has to follow: the request is answered as without it.
+// A WebSocket passes. Every other change of the protocol is a wish that nothing has to follow: the request is answered
+// as without it.
 func TestUpgrade(t *testing.T) {
 	faults, _, _ := ParseFaults("status:503~path=/v1/*")
 	e := before(t, Options{Faults: faults}, func(w http.ResponseWriter, r *http.Request) {

@@ -75,7 +75,8 @@ type exchangeKey struct{}
 
 func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
-// asked is what the middlewares read of a body. A member of another type has its zero value: the frontend refuses the request.
+// asked is what the middlewares read of a body. A member of another type has its zero value: the frontend refuses the
+// request.
 type asked struct {
 	model  string
 	stream bool

@@ -51,8 +51,8 @@ func (s *split) body(part int) (io.Reader, int64) {
 	return io.MultiReader(readers...), int64(size)
 }
 
-// splitRequest returns nil for a request that goes to the frontend as it is. That says what is wrong with a request, so a strange one
-// goes there, too.
+// splitRequest returns nil for a request that goes to the frontend as it is. That says what is wrong with a request, so
+// a strange one goes there, too.
 func splitRequest(r *http.Request, x *exchange) (*split, error) {
 	completion := r.URL.Path == "/v1/completions"
 	if r.Method != http.MethodPost || x.body == nil || !completion && (r.URL.Path != "/v1/chat/completions" || !bytes.Contains(x.body, []byte(`"n"`))) {
@@ -100,8 +100,8 @@ func splitRequest(r *http.Request, x *exchange) (*split, error) {
 	return s, nil
 }
 
-// severalPrompts returns the prompts of an array of texts or of lists of tokens, nil if it is something else: a list of tokens is
-// one prompt.
+// severalPrompts returns the prompts of an array of texts or of lists of tokens, nil if it is something else: a list of
+// tokens is one prompt.
 func severalPrompts(raw json.RawMessage) []json.RawMessage {
 	var all []json.RawMessage
 	if len(raw) == 0 || raw[0] != '[' || json.Unmarshal(raw, &all) != nil {
@@ -148,12 +148,14 @@ func (e *Edge) fanOut(next http.Handler) http.Handler {
 	})
 }
 
-// A merger makes one answer of those of all parts. Parts write in goroutines of their own; the merger alone writes to the client.
+// A merger makes one answer of those of all parts. Parts write in goroutines of their own; the merger alone writes to
+// the client.
 type merger struct {
 	w     http.ResponseWriter
 	ctx   context.Context // ends the parts
 	split *split
-	// heads gets each part once: when the stream begins, or at the end of an answer that is none. events gets what streams have.
+	// heads gets each part once: when the stream begins, or at the end of another answer. events gets what streams
+	// have.
 	heads  chan *part
 	events chan event
 
@@ -168,13 +170,13 @@ type event struct {
 	text []byte // nil at the end
 }
 
-// A part writes the answer to one of the requests. It keeps what is no stream.
+// A part writes the answer to one of the requests. It keeps an answer that is not a stream.
 type part struct {
 	capture
 	m       *merger
 	index   int
 	streams bool
-	rest    []byte // of a stream: what is no whole event yet
+	rest    []byte // of a stream: the beginning of an event
 	err     error  // the answer is not whole
 }
 
@@ -265,7 +267,7 @@ func (m *merger) send(next http.Handler, r *http.Request, id string) *sync.WaitG
 	return &sending
 }
 
-// whole writes an answer that is no stream. Of several refusals the first one is the answer.
+// whole writes an answer that is not a stream. Of several refusals the first one is the answer.
 func (m *merger) whole() error {
 	parts := make([]*part, m.split.parts())
 	size := 0
@@ -322,8 +324,8 @@ func (m *merger) answer(p *part, body []byte) {
 	_, _ = m.w.Write(body) // the client may be gone
 }
 
-// stream writes the events of all parts as they come, with one id, one usage and one end. Parts that are refused while others are
-// sent make a refusal; a later one ends the stream with an error.
+// stream writes the events of all parts as they come, with one id, one usage and one end. Parts that are refused while
+// others are sent make a refusal; a later one ends the stream with an error.
 func (m *merger) stream() error {
 	parts, begun := m.split.parts(), 0
 	for ended := 0; ended < parts; {

@@ -18,8 +18,8 @@ import (
 // FaultKind is what goes wrong with an answer.
 type FaultKind string
 
-// The kinds of faults. A position counts the events of a stream that come before; of an answer that is no stream, a fault at a
-// position happens after half of the body.
+// The kinds of faults. A position counts the events of a stream that come before; of an answer that is not a stream, a
+// fault at a position happens after half of the body.
 const (
 	// FaultStatus answers with a status and the error that belongs to it.
 	FaultStatus FaultKind = "status"
@@ -33,7 +33,7 @@ const (
 	FaultTruncate FaultKind = "http-truncate"
 	// FaultSlow waits before each event.
 	FaultSlow FaultKind = "http-slow"
-	// FaultMalformed sends an event that is no JSON.
+	// FaultMalformed sends an event that is not valid JSON.
 	FaultMalformed FaultKind = "http-malformed"
 	// FaultHang sends nothing, or nothing more, and keeps the connection open.
 	FaultHang FaultKind = "http-hang"
@@ -91,7 +91,7 @@ type Fault struct {
 	text       string
 }
 
-// A Condition is a pattern as of [path.Match] for a part of a request. A star stands for slashes too.
+// A Condition is a pattern as of [path.Match] for a part of a request. A star matches slashes too.
 type Condition struct {
 	// Field is id (X-Request-Id), path, model, key (see [Fault]) or the name of a header in lower case after "header.".
 	Field, Pattern string
@@ -101,7 +101,7 @@ type Condition struct {
 func (f Fault) String() string { return f.text }
 
 // ParseFaults reads faults in the grammar of the player, separated by commas, each as
-// kind[:value][@probability][~pattern]. It returns those of the edge, and the others as they stand for the player. At the
+// kind[:value][@probability][~pattern]. It returns those of the edge, and the text of the others for the player. At the
 // edge a pattern may begin with the name of what it is for, and there may be several:
 //
 //	status:429:2s@0.1               one in ten is answered with 429 and "Retry-After: 2"
@@ -285,8 +285,8 @@ func (f *Fault) answer(model string) apiError {
 // maxClients bounds the clients whose failed requests are counted. Others are served.
 const maxClients = 1 << 16
 
-// faultDraws decides which faults a request has. Each fault has a random source of its own, so that none changes what another
-// one does.
+// faultDraws decides which faults a request has. Each fault has a random source of its own, so that none changes what
+// another one does.
 type faultDraws struct {
 	faults   []Fault
 	rate     float64 // of 1, for one of failures
@@ -349,7 +349,8 @@ func (d *faultDraws) of(r *http.Request, x *exchange) []Fault {
 	return all
 }
 
-// UnmatchedFaults returns the faults that have concerned no request since they were set, and how many requests there were.
+// UnmatchedFaults returns the faults that have concerned no request since they were set, and how many requests there
+// were.
 func (e *Edge) UnmatchedFaults() (unmatched []Fault, requests int) {
 	d := e.faults.Load()
 	d.mu.Lock()
@@ -390,7 +391,8 @@ func clientKey(r *http.Request) string {
 	return host
 }
 
-// concerns reports whether the conditions of a fault hold. Without a condition for the path it is for generating endpoints.
+// concerns reports whether the conditions of a fault hold. Without a condition for the path it is for generating
+// endpoints.
 func (f *Fault) concerns(r *http.Request, x *exchange) bool {
 	forPath := false
 	for _, c := range f.Conditions {
@@ -407,7 +409,7 @@ func (f *Fault) concerns(r *http.Request, x *exchange) bool {
 		default:
 			value = r.Header.Get(strings.TrimPrefix(c.Field, "header."))
 		}
-		// For path.Match a slash is what a star does not stand for.
+		// A star of path.Match matches no slash.
 		slashes := strings.NewReplacer("/", "\x01")
 		if matches, err := path.Match(slashes.Replace(c.Pattern), slashes.Replace(value)); err != nil || !matches {
 			return false
@@ -423,7 +425,7 @@ func isGeneration(r *http.Request) bool {
 		p == callGenerate || p == callEmbed)
 }
 
-// Headers by which a request asks for a fault, or tells which client it is of.
+// Headers by which a request asks for a fault, or names its client.
 const (
 	headerFault       = "X-Fault"
 	headerFaultKey    = "X-Fault-Key"
@@ -462,7 +464,7 @@ func (e *Edge) ownFaults(r *http.Request, x *exchange) ([]Fault, error) {
 		return nil, fmt.Errorf("%s: %w", headerFault, err)
 	}
 	if engine != "" {
-		return nil, fmt.Errorf("%s: %q is no fault of HTTP: want one of %s; a request asks for faults of the engine with vllm_vcr_fault in vllm_xargs", headerFault, engine, FaultForms())
+		return nil, fmt.Errorf("%s: %q is not a fault of HTTP: want one of %s; a request asks for faults of the engine with vllm_vcr_fault in vllm_xargs", headerFault, engine, FaultForms())
 	}
 	return append(own, e.own.of(text, faults, e.opt.Seed).of(r, x)...), nil
 }
@@ -472,8 +474,8 @@ const (
 	maxOwnDraws  = 1 << 10 // different headers
 )
 
-// ownDraws has what has been drawn for each header by which requests asked for faults, so that a request can ask for a fault
-// that its next try does not have.
+// ownDraws has what has been drawn for each header by which requests asked for faults, so that a request can ask for a
+// fault that its next try does not have.
 type ownDraws struct {
 	mu    sync.Mutex
 	draws map[string]*faultDraws
@@ -493,7 +495,7 @@ func (o *ownDraws) of(text string, faults []Fault, seed uint64) *faultDraws {
 	return d
 }
 
-// CheckFailures refuses what is no rate or no failure type.
+// CheckFailures returns an error for a rate that is not a percentage, and for an unknown failure type.
 func CheckFailures(rate float64, failures []string) error {
 	if !(rate >= 0 && rate <= 100) {
 		return errors.New("failure injection rate should be between 0 and 100")

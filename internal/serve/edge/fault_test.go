@@ -323,7 +323,7 @@ func TestOwnFaults(t *testing.T) {
 		{"truncated", e.url, "X-Fault", "http-truncate", `{"id":"`},
 		{"fails once", e.url, "X-Fault", "http-fail:1", "503 "},
 		{"and then not", e.url, "X-Fault", "http-fail:1", `{"id":"whole"}`},
-		{"of the player", e.url, "X-Fault", "kill", `no fault of HTTP`},
+		{"of the player", e.url, "X-Fault", "kill", `not a fault of HTTP`},
 		{"broken", e.url, "X-Fault", "status:1", "X-Fault: fault 1"},
 		{"long", e.url, "X-Fault", strings.Repeat("x", maxOwnFaults+1), "want at most 1024"},
 		{"not allowed", closed.url, "X-Fault", "status:404", "--allow-request-faults"},

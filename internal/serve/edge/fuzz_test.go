@@ -14,8 +14,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
-// FuzzRequests sends arbitrary bodies and headers to every endpoint. What a request costs in memory and time has bounds, and each
-// answer with an error is one of OpenAI's form.
+// FuzzRequests sends arbitrary bodies and headers to every endpoint. What a request costs in memory and time has
+// bounds, and each answer with an error is one of OpenAI's form.
 func FuzzRequests(f *testing.F) {
 	for _, seed := range []string{
 		`{"prompt":"a","n":4611686018427387904}`, `{"prompt":["a","b"],"n":512,"seed":9223372036854775807}`, `{"prompt":[[1],[2]],"n":1e3,"stream":true}`,

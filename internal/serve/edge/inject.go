@@ -82,8 +82,8 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// reset ends the connection of a request with a TCP reset. Of an HTTP/2 connection, which other requests use too, it resets the
-// stream.
+// reset ends the connection of a request with a TCP reset. Of an HTTP/2 connection, which other requests use too, it
+// resets the stream.
 func reset(r *http.Request) {
 	conn, _ := r.Context().Value(connKey{}).(net.Conn)
 	if outer, ok := conn.(interface{ NetConn() net.Conn }); ok { // of TLS
@@ -143,7 +143,7 @@ type spoiler struct {
 	r      *http.Request
 	faults []Fault
 	cut    func([]byte) ([]byte, error) // the first event of what has come, nil if it is not whole
-	whole  bool                         // the answer is no stream: it is kept until its end
+	whole  bool                         // the answer is not a stream: it is kept until its end
 	rest   []byte                       // what has come and was not sent
 	events int                          // that were sent
 	ended  bool                         // nothing more is sent, as if the answer was whole
@@ -230,7 +230,7 @@ func (s *spoiler) send(event []byte) error {
 	return s.FlushError()
 }
 
-// end sends what is left. Of an answer that is no stream, what happens at a position happens after half of the body.
+// end sends what is left. Of an answer that is not a stream, what happens at a position happens after half of the body.
 func (s *spoiler) end() {
 	if !s.whole {
 		if len(s.rest) > 0 {

@@ -18,11 +18,11 @@ import (
 type Limits struct {
 	// Body is the maximum size of one body in bytes (64 MiB). A longer one gets status 413.
 	Body int64
-	// Bodies is the maximum size of all bodies together that are being read or answered, in bytes (256 MiB). A request beyond it
-	// gets status 503.
+	// Bodies is the maximum size of all bodies together that are being read or answered, in bytes (256 MiB). A request
+	// beyond it gets status 503.
 	Bodies int64
-	// Head is the time that the head of a request may take (30 s). A body may take this time, and one second more for each Rate
-	// bytes (16 KiB). A slower one gets status 408.
+	// Head is the time that the head of a request may take (30 s). A body may take this time, and one second more for
+	// each Rate bytes (16 KiB). A slower one gets status 408.
 	Head time.Duration
 	Rate int64
 }

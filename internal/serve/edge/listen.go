@@ -123,14 +123,14 @@ func (e *Edge) refuseFor(d time.Duration) {
 	}
 }
 
-// ListenUnix listens on a socket in the file system. It replaces a socket that nobody listens on any more, and nothing else.
+// ListenUnix listens on a socket in the file system. It replaces a socket without a listener, and no other file.
 func ListenUnix(path string) (net.Listener, error) {
 	l, err := net.Listen("unix", path)
 	if err == nil {
 		return l, nil
 	}
 	if info, statErr := os.Lstat(path); statErr == nil && info.Mode().Type() != os.ModeSocket {
-		return nil, fmt.Errorf("listen on %s: it exists and is no socket: choose another path", path)
+		return nil, fmt.Errorf("listen on %s: it exists and is not a socket: choose another path", path)
 	} else if statErr != nil {
 		return nil, err
 	}
@@ -144,8 +144,8 @@ func ListenUnix(path string) (net.Listener, error) {
 	return net.Listen("unix", path)
 }
 
-// LoadTLS reads a certificate and its key. The files are read again when they have changed; a pair that is broken then leaves
-// the one before in use.
+// LoadTLS reads a certificate and its key. The files are read again when they have changed; a pair that is broken then
+// leaves the one before in use.
 func LoadTLS(certFile, keyFile string) (*tls.Config, error) {
 	if certFile == "" || keyFile == "" {
 		return nil, errors.New("both ssl-certfile and ssl-keyfile must be provided together")

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// An Engine is what the metrics of vLLM's Python server tell of an engine, and vllm-rs does not.
+// An Engine has what the metrics of vLLM's Python server contain of an engine, and those of vllm-rs do not.
 type Engine struct {
 	Index int
 	// CacheConfig are the labels of vllm:cache_config_info; nil leaves it out.
@@ -84,7 +84,7 @@ func (e *Edge) serveMetrics(w http.ResponseWriter, r *http.Request, rank int, fr
 	_, _ = w.Write(text) // the client may be gone
 }
 
-// complete adds to metrics in the text format what the Python server of vLLM exports beside them.
+// complete adds to metrics in the text format what the Python server of vLLM exports as well.
 func complete(text []byte, engines []Engine, model string, now time.Time) []byte {
 	if len(engines) == 0 {
 		return text

@@ -249,8 +249,8 @@ func (m *FakeMetrics) check() error {
 type Fake struct {
 	// Model is a label.
 	Model string
-	// Imitate makes them those of the simulator: there is no label engine, finished_reason is finish_reason, and numbers of tokens
-	// are counts of buckets.
+	// Imitate makes them those of the simulator: there is no label engine, finished_reason is finish_reason, and
+	// numbers of tokens are counts of buckets.
 	Imitate bool
 	// MaxLoRAs is a label with Imitate, and MaxModelLen the largest bound of numbers of tokens.
 	MaxLoRAs, MaxModelLen int

@@ -14,8 +14,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 )
 
-// Flags are the flags that only llm-d-inference-sim has, in the flag set of serve. One of them, or --simulator, makes serve do as the
-// simulator where vLLM does not have that, or does otherwise.
+// Flags are the flags that only llm-d-inference-sim has, in the flag set of serve. One of them, or --simulator, makes
+// serve do as the simulator where vLLM does not have that, or does otherwise.
 type Flags struct {
 	// On is --simulator, or what the others mean.
 	On bool
@@ -122,7 +122,8 @@ func (v *Value) Set(text string) (err error) {
 // Check reports whether a text is a value of the flag.
 func (f *Flag) Check(text string) error { return (&Value{flag: f}).Set(text) }
 
-// durationText is a duration; a number without a unit, as older releases of the simulator have them, is one of milliseconds.
+// durationText is a duration; a number without a unit, as older releases of the simulator have them, is one of
+// milliseconds.
 func durationText(text string) (string, error) {
 	if _, err := strconv.ParseUint(text, 10, 63); err == nil && text != "0" {
 		text += "ms"
@@ -182,9 +183,9 @@ func (s *Flags) time(name string) time.Duration {
 	return d
 }
 
-// Arguments writes a command line of the simulator as one that is parsed: several values after a flag become several flags, and
-// a value after a flag that is true or false is joined to it. The value of a list may be a word only where the model is not: if
-// --model or --config is there, or something before the first flag.
+// Arguments writes a command line of the simulator as one that is parsed: several values after a flag become several
+// flags, and a value after a flag that is true or false is joined to it. The value of a list may be a word only where
+// the model is not: if --model or --config is there, or something before the first flag.
 func Arguments(args []string) []string {
 	at := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
 	if at < 0 || args[at] != "serve" {

@@ -14,7 +14,8 @@ import (
 
 const latencyCalculator = "latency-calculator"
 
-// calculateTimes lets only the times count that a value of --latency-calculator chooses, or that have precedence over others without it.
+// calculateTimes lets only the times count that a value of --latency-calculator chooses, or that have precedence over
+// others without it.
 func calculateTimes(calculator string, k *latency.Knobs) error {
 	constant := k.TimeToFirstToken != 0 || k.TimeToFirstTokenStdDev != 0
 	transfer := k.TransferLatency != 0 || k.TransferLatencyStdDev != 0

@@ -14,7 +14,8 @@ const (
 // A Flag is a flag of llm-d-inference-sim. Its key in YAML is its name.
 type Flag struct {
 	Name string
-	// Kind is what its value is: text, int, number, time, bool, switch (without a value, and with a form that begins with "no-"), or list.
+	// Kind is what its value is: text, int, number, time, bool, switch (without a value, and with a form that begins
+	// with "no-"), or list.
 	Kind string
 	// Fallback is its default in the simulator. Where the action is Same, it replaces that of serve.
 	Fallback string
@@ -29,8 +30,9 @@ type Flag struct {
 // unbounded is an upper bound that no value reaches.
 const unbounded = 1 << 53
 
-// Table are all flags of llm-d-inference-sim: those of v0.10.2 and of its main branch, and those that older releases had. The flag
-// --simulator, and so all of this, is described in docs/simulator.md, whose table is written from this one.
+// Table are all flags of llm-d-inference-sim: those of v0.10.2 and of its main branch, and those that older releases
+// had. The flag --simulator, and so all of this, is described in docs/simulator.md, whose table is written from this
+// one.
 var Table = []Flag{
 	{Name: "config", Kind: "text", Action: Same},
 	{Name: "port", Kind: "int", Fallback: "8000", Action: Same},

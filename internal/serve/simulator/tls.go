@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// selfSigned makes a certificate for this machine that no authority has signed. It lasts for a year, and its key is nowhere but in memory.
+// selfSigned makes a certificate for this machine that no authority has signed. It lasts for a year, and its key is
+// nowhere but in memory.
 func selfSigned() (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

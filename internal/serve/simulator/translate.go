@@ -36,8 +36,8 @@ func (s *Flags) set(name, value string) error {
 	return nil
 }
 
-// Translate sets flags of serve from those of the simulator, if there is one or --simulator is given. It returns the model. knobs are
-// those of the durations among the flags.
+// Translate sets flags of serve from those of the simulator, if there is one or --simulator is given. It returns the
+// model. knobs are those of the durations among the flags.
 func (s *Flags) Translate(getenv func(string) string, now time.Time, knobs *latency.Knobs, model string) (string, error) {
 	flags := s.flags
 	var only []string // flags that serve does not have
@@ -304,7 +304,8 @@ func (s *Flags) Apply(cfg *serve.Config, fake *Fake, settings *Settings) {
 	cfg.HTTP.Policy.OpenAdmin, cfg.HTTP.Policy.ReturnError = true, true
 	cfg.HTTP.Policy.Endpoints = map[string]http.Handler{"POST /fake_metrics": fake}
 	var requests atomic.Uint64
-	// Servers with the same seed give the same ids, and so the same answers, in the same order. An id has the form of a UUID.
+	// Servers with the same seed give the same ids, and so the same answers, in the same order. An id has the form of a
+	// UUID.
 	cfg.HTTP.Policy.NewID = func() string {
 		sum := sha256.Sum256(fmt.Appendf(nil, "%d-%d", o.Seed, requests.Add(1)))
 		id := hex.EncodeToString(sum[:16])

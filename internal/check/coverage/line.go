@@ -264,7 +264,7 @@ func (f *Field) add(v protocol.Value) {
 	f.Seen = f.Seen || !v.IsDefault()
 }
 
-// frontendOf tells which frontend has written a request by the width of a float: vllm-rs has
+// frontendOf returns which frontend has written a request, by the width of a float: vllm-rs has
 // 32 bits, Python 64.
 func frontendOf(v protocol.Value) string {
 	if len(v.Bytes()) == len(pack.AppendFloat32(nil, 0)) {
@@ -273,7 +273,7 @@ func frontendOf(v protocol.Value) string {
 	return "Python"
 }
 
-// runnerOf tells which of vLLM's model runners has made a table of log-probabilities by the
+// runnerOf returns which of vLLM's model runners has made a table of log-probabilities by the
 // type of its token ids.
 func runnerOf(v protocol.Value) string {
 	switch v.At(0).Text() {

@@ -33,7 +33,7 @@ const (
 // Options say what is known of an engine besides its messages.
 type Options struct {
 	// Scripted engines answer as they were recorded: when a request ends, and for what
-	// reason, follows from the recording and not from the request. Which index messages name is checked beside.
+	// reason, follows from the recording and not from the request. Whether messages name the right index is then checked elsewhere.
 	Scripted bool
 	// Logits: the engine has numbers above 0 in place of log-probabilities (--logprobs-mode raw_logits, processed_logits).
 	Logits bool
@@ -44,8 +44,8 @@ type Options struct {
 // Engine follows one engine: what it is asked, and all that it says, in the order in which both pass one place, such as a
 // frontend or a tap. An invariant that does not hold is reported once for each place of a message.
 //
-// Each is as narrow as a released engine permits, which the comment beside it gives the source of. What an engine may be
-// started with, and does not tell, is not held against it: no prefix cache, no statistics, a model with several kinds of
+// Each is as narrow as a released engine permits; its comment gives the source. What an engine may be
+// started with, and does not say, is not held against it: no prefix cache, no statistics, a model with several kinds of
 // layers, a connector to other engines.
 type Engine struct {
 	codec *protocol.Codec
@@ -92,7 +92,7 @@ type request struct {
 	id       string
 	asked    int // the number of the message that asked
 	prompt   []uint32
-	length   int // of the prompt, -1 if nobody can tell
+	length   int // of the prompt, -1 if it is not known
 	sampling protocol.Sampling
 	plain    bool // nothing but the model decides which token is the most likely
 	pooling  bool
@@ -462,7 +462,7 @@ func (e *Engine) judgeUtility(answer protocol.Value) {
 	switch {
 	case failure.Given():
 		if result.Given() {
-			e.fail(CodeCall, result, "nil beside a failure", check.Describe(result.Bytes()), "a call of %s that failed has no result", c.method)
+			e.fail(CodeCall, result, "nil next to a failure", check.Describe(result.Bytes()), "a call of %s that failed has no result", c.method)
 		}
 		return
 	case !declared:
@@ -484,7 +484,7 @@ func (e *Engine) judgeUtility(answer protocol.Value) {
 		switch {
 		case e.runningChanged:
 		case c.method == "is_sleeping" || c.method == "is_scheduler_paused":
-			want = false // nobody has asked for it
+			want = false // no call has asked for it
 		case c.method == "reset_prefix_cache" && c.idle && !e.hasConnector:
 			want = true // no request holds a block (vllm/v1/core/block_pool.py reset_prefix_cache)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// judgeOutput looks at one output. One of a request that nobody knows, or that has ended, is for others to report.
+// judgeOutput looks at one output. One of a request that is not known, or that has ended, is reported elsewhere.
 func (e *Engine) judgeOutput(o *protocol.RequestOutput, output protocol.Value) {
 	r, tokens, finish := e.requests[string(o.ID)], o.Tokens, o.Finish
 	if r == nil || r.finish != protocol.Unfinished {
@@ -83,7 +83,7 @@ func (e *Engine) judgePrompt(stats protocol.Value, r *request, tokens int, finis
 }
 
 // judgeEvents: a request is queued, then scheduled, then perhaps preempted and scheduled again
-// (vllm/v1/core/sched/scheduler.py). The times are of the clock that the messages are stamped by: none lies behind its
+// (vllm/v1/core/sched/scheduler.py). The times are of the clock that the messages are stamped by: none is after its
 // message, and none before the request was sent.
 func (e *Engine) judgeEvents(events protocol.Value, r *request) {
 	const queued, scheduled, preempted = 1, 2, 3
@@ -146,7 +146,7 @@ func (e *Engine) judgeTokens(o *protocol.RequestOutput, output protocol.Value, r
 	case stopped >= 0 && finish != protocol.FinishStop && finish != protocol.FinishAbort && finish != protocol.FinishError:
 		e.fail(CodeAnswer, output.Field("finish_reason"), protocol.FinishStop, finish, "request %s has to stop at token id %d", r.id, tokens[stopped])
 	case finish == protocol.FinishStop && stopped < 0 && len(r.last) > 0 && (s.MinTokens == 0 || r.tokens < s.MinTokens):
-		e.fail(CodeAnswer, output.Field("finish_reason"), "none, or another", finish, "request %s ends with stop, but its last token %d is no stop token", r.id, r.last[0])
+		e.fail(CodeAnswer, output.Field("finish_reason"), "none, or another", finish, "request %s ends with stop, but its last token %d is not a stop token", r.id, r.last[0])
 	case finish == protocol.FinishLength && r.tokens < limit && len(tokens) > 0:
 		e.fail(CodeAnswer, output.Field("finish_reason"), fmt.Sprintf("after %d tokens", limit), fmt.Sprintf("after %d", r.tokens), "request %s ends with length before its token limit", r.id)
 	case finish == protocol.Unfinished && r.tokens == limit && len(tokens) > 0:

@@ -262,10 +262,10 @@ func (e *Engine) judgeFetches() {
 type cacheTotals struct {
 	requests, queries, hits int64 // by the statistics
 	looked                  bool  // they count look-ups, so the engine has a cache
-	// Of the requests that have told of their prompt, and that look into the cache:
+	// Of the requests whose outputs have had statistics of the prompt, and that look into the cache:
 	startedRequests, startedQueries, startedHits int64
 	askedRequests, askedTokens                   int64
-	unknown                                      bool // a prompt has a length that nobody knows, or goes on
+	unknown                                      bool // the length of a prompt is not known, or the prompt goes on
 	// Requests that the statistics do not count, and that have ended with an output.
 	uncounted, ended int64
 }
@@ -275,7 +275,7 @@ func (c *cacheTotals) sound(e *Engine) bool {
 	return len(e.clients) == 1 && !c.unknown && c.looked && e.fitsCache
 }
 
-// started takes in what a request tells of its prompt.
+// started takes in the statistics of a prompt.
 func (c *cacheTotals) started(r *request, prompt, local int64) {
 	if r.skips {
 		return
@@ -420,7 +420,7 @@ func (e *Engine) judgeDrafts() {
 		return
 	}
 	// Each request whose draft was verified got its accepted tokens and one more. What was accepted behind a token to stop at is
-	// not sent on, and what an aborted request got is sent to nobody.
+	// not sent on, and what an aborted request got is not sent at all.
 	surplus := int64(0)
 	for _, n := range e.sizes {
 		surplus += max(int64(n)-1, 0)

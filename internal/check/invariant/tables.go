@@ -12,7 +12,7 @@ import (
 )
 
 // judgeTables looks at the log-probabilities of an output (vllm/v1/outputs.py LogprobsLists, LogprobsTensors): those of its
-// tokens in each, those of the prompt in the first, and where nobody asked for them none.
+// tokens in each, those of the prompt in the first, and none where the request did not ask for them.
 func (e *Engine) judgeTables(output protocol.Value, r *request, tokens []uint32) {
 	s := &r.sampling
 	sampled := output.Field("new_logprobs")
@@ -76,7 +76,7 @@ func (e *Engine) judgeTable(t table) {
 			columns = tensor.Shape[1]
 		}
 		if want := []int{len(t.tokens), columns}[:min(3-i, 2)]; !slices.Equal(tensor.Shape, want) {
-			e.fail(CodeLogprobs, at, fmt.Sprintf("shape %v", want), fmt.Sprintf("%v", tensor.Shape), "the table has a row for each of %d tokens, and %d columns beside the token", len(t.tokens), t.width)
+			e.fail(CodeLogprobs, at, fmt.Sprintf("shape %v", want), fmt.Sprintf("%v", tensor.Shape), "the table has a row for each of %d tokens, and %d columns next to the token", len(t.tokens), t.width)
 			return
 		}
 		if tensor.IsFloat() != (i == 1) {

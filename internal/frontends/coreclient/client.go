@@ -101,7 +101,7 @@ func Listen(opt Options) (*Frontend, error) {
 	return f, nil
 }
 
-// maxSilent is how many connections that have sent nothing yet an output socket holds: nobody says who he is there, and
+// maxSilent is how many connections that have sent nothing yet an output socket holds: peers have no name there, and
 // once the engine is accepted each may send a message as large as the engine may.
 const maxSilent = 8
 
@@ -177,7 +177,7 @@ func (f *Frontend) Accept(ctx context.Context) (Engine, error) {
 	return f.engine, nil
 }
 
-// forgetEarly takes the events of an output socket up to here: who has left it during the handshake was no engine.
+// forgetEarly takes the events of an output socket up to here: a peer that left it during the handshake was not an engine.
 func (f *Frontend) forgetEarly(client int) {
 	now, stop := context.WithCancel(context.Background())
 	stop()
@@ -266,8 +266,8 @@ func (f *Frontend) receive(ctx context.Context, l *zmq.Listener) (zmq.Delivery, 
 	}
 }
 
-// output waits for a message on a client's output socket. The engine is gone when somebody
-// goes who has sent something, or nobody is left.
+// output waits for a message on a client's output socket. The engine is gone when a peer
+// goes that has sent something, or when no peer is left.
 func (f *Frontend) output(ctx context.Context, client int) (zmq.Delivery, error) {
 	peers := f.peers[client]
 	for {
@@ -315,7 +315,7 @@ func (f *Frontend) SubmitRaw(client int, payload []byte) error {
 	return f.send(client, protocol.TypeAdd, payload)
 }
 
-// Abort tells the engine to forget requests.
+// Abort asks the engine to forget requests.
 func (f *Frontend) Abort(client int, ids ...string) error {
 	return f.send(client, protocol.TypeAbort, protocol.AppendAbort(nil, ids...))
 }

@@ -6,5 +6,5 @@
 // Call [Listen], give [Frontend.Handshake] to an engine, then [Frontend.Accept],
 // and use [Frontend.Submit] and [Frontend.Next]. It is made for one goroutine
 // that keeps many requests in flight; only Submit, Abort and Call may be used
-// beside Next.
+// next to Next.
 package coreclient

@@ -136,7 +136,7 @@ func AppendMapHeader(b []byte, n int) []byte {
 }
 
 // appendLength appends a tag and the length in the smallest of 1, 2 and 4 bytes;
-// tag8 is tagNever where there is no one-byte form.
+// tag8 is tagNever where a form of one byte does not exist.
 func appendLength(b []byte, n int, tag8, tag16, tag32 byte) []byte {
 	switch {
 	case n < 0 || uint64(n) > math.MaxUint32:

@@ -215,12 +215,12 @@ func (c *Cursor) payload(k Kind) ([]byte, error) {
 	return capped(h.payload(c.b)), nil
 }
 
-// shortLen is the number, up to most, that the next byte carries beside the tag, of
+// shortLen is the number, up to limit, that the next byte carries next to the tag, of
 // which it has none of the bits; -1 if it is another byte, or the end. The forms
 // that are read this way are nearly all there are, and readHead is dear for them.
-func (c *Cursor) shortLen(tag, most byte) int {
+func (c *Cursor) shortLen(tag, limit byte) int {
 	if c.off < len(c.b) {
-		if n := c.b[c.off] ^ tag; n <= most {
+		if n := c.b[c.off] ^ tag; n <= limit {
 			return int(n)
 		}
 	}

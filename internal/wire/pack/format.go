@@ -19,7 +19,7 @@ const (
 //
 // Equal values print alike whatever their width; floats always show a point or
 // an exponent. What does not fit is replaced by "…"; where the bytes stop being
-// well formed, the reason stands in angle brackets.
+// well formed, the reason is in angle brackets.
 func Format(b []byte) string {
 	f := formatter{b: b, limit: formatLimit}
 	if !f.run(0) {
@@ -97,7 +97,7 @@ func (f *formatter) enter(h head) bool {
 	return true
 }
 
-// leave writes what stands between the value just printed and the next one,
+// leave writes what is between the value just printed and the next one,
 // closing the containers that are complete. It reports whether a value follows.
 func (f *formatter) leave() bool {
 	for len(f.stack) > 0 {

@@ -8,7 +8,7 @@ import (
 // Kind is the family a MessagePack value belongs to, whatever its width.
 type Kind uint8
 
-// The kinds. Invalid stands for the end of the bytes and for the byte c1.
+// The kinds. Invalid is the end of the bytes and for the byte c1.
 const (
 	Invalid Kind = iota
 	Nil
@@ -93,7 +93,7 @@ const (
 )
 
 // form describes what a first byte announces. Exactly one of width and fixed is
-// meaningful: the length stands in the next width bytes, or, when width is 0,
+// meaningful: the length is in the next width bytes, or, when width is 0,
 // it is fixed (for numbers: the bytes of the number).
 type form struct {
 	kind  Kind

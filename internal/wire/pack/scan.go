@@ -75,7 +75,7 @@ func shortContainer(b []byte, off int) (n int, ok bool) {
 	return n, n < len(b)-off
 }
 
-// skipFixed passes over up to left values whose whole size stands in their first
+// skipFixed passes over up to left values whose whole size is in their first
 // byte, or that are a str of the next size, which is nearly everything in a real
 // frame, and stops at the first that is otherwise. The end of the bytes is looked at
 // once, not for every value: an overrun shows as an offset past the end.
@@ -109,7 +109,7 @@ func (h head) values() int {
 }
 
 // fixedSizes maps a first byte to the size of the whole value, or to 0 when that
-// stands elsewhere (containers, sized payloads, the invalid byte). It is never
+// is elsewhere (containers, sized payloads, the invalid byte). It is never
 // written after start.
 var fixedSizes = makeFixedSizes()
 

@@ -8,7 +8,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
-// utilityCallType stands for the payload of a UTILITY message, which has no struct
+// utilityCallType is the payload of a UTILITY message, which has no struct
 // of its own.
 const utilityCallType = "UtilityCall"
 

@@ -56,7 +56,7 @@ func (m Mismatch) String() string {
 // maxMismatches bounds what is reported of one message.
 const maxMismatches = 16
 
-// CheckRequest tells where the payload of an ADD message is not an
+// CheckRequest returns where the payload of an ADD message is not an
 // EngineCoreRequest of the line, in full length and with every value of its
 // declared type. aux are the auxiliary frames behind the payload, which tensors
 // refer to by number. No mismatch means that the line's engine decodes it as it was

@@ -11,7 +11,7 @@ import (
 // What released frontends want of an engine's messages beyond the annotations of the sources: vllm-rs has types of its own for
 // them. All of it was measured, and the tests of internal/upstream/acceptance hold it against the tables of every line.
 var (
-	// neededKeys must be there although the sources have a default: vllm-rs has none. An asterisk stands for all.
+	// neededKeys must be there although the sources have a default: vllm-rs has none. An asterisk is all of them.
 	neededKeys = map[string][]string{
 		"KVEventsConfig":    {"*"},
 		"PerfStats":         {"num_flops_per_gpu", "num_read_bytes_per_gpu", "num_write_bytes_per_gpu"},
@@ -99,23 +99,23 @@ func eachStruct(s shape, f func(*structShape)) {
 }
 
 // counted is a type whose integers are counts, which are not negative.
-func counted(s shape, most uint64) shape {
+func counted(s shape, limit uint64) shape {
 	switch t := s.(type) {
 	case kindShape:
 		if t.kind == pack.Int {
-			return countShape{t.text, most}
+			return countShape{t.text, limit}
 		}
 	case unionShape:
 		t.options = slices.Clone(t.options)
 		for i := range t.options {
-			t.options[i] = counted(t.options[i], most)
+			t.options[i] = counted(t.options[i], limit)
 		}
 		return t
 	case listShape:
-		t.element = counted(t.element, most)
+		t.element = counted(t.element, limit)
 		return t
 	case dictShape:
-		t.value = counted(t.value, most)
+		t.value = counted(t.value, limit)
 		return t
 	}
 	return s
@@ -123,8 +123,8 @@ func counted(s shape, most uint64) shape {
 
 // countShape is an int that is not negative, and has 32 or 64 bits.
 type countShape struct {
-	text string
-	most uint64
+	text  string
+	limit uint64
 }
 
 func (s countShape) String() string         { return s.text }
@@ -132,8 +132,8 @@ func (s countShape) takes(k pack.Kind) bool { return k == pack.Int }
 
 func (s countShape) check(x *examination) {
 	ahead := x.cur
-	if v, err := ahead.Uint(); err != nil || v > s.most {
-		x.mismatch(fmt.Sprintf("%s, from 0 to %d", s.text, s.most))
+	if v, err := ahead.Uint(); err != nil || v > s.limit {
+		x.mismatch(fmt.Sprintf("%s, from 0 to %d", s.text, s.limit))
 	}
 	x.skip()
 }

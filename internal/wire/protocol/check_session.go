@@ -9,7 +9,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
-// What passes beside requests and outputs: the handshake, the coordinator of data-parallel engines, and KV events.
+// What passes next to requests and outputs: the handshake, the coordinator of data-parallel engines, and KV events.
 
 // CheckStatus is [Codec.CheckRequest] for what an engine says on the handshake socket, HELLO or READY.
 func (c *Codec) CheckStatus(payload []byte) []Mismatch {

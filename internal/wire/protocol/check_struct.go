@@ -81,7 +81,7 @@ func (s *structShape) checkDecodable(x *examination) {
 		known := i < len(s.types)
 		if !array {
 			key, err := x.cur.Str()
-			if err != nil { // not even msgspec passes over a key that is no text
+			if err != nil { // not even msgspec passes over a key that is not text
 				x.mismatch("the name of a field of " + s.name)
 				x.skip()
 				x.skip()
@@ -195,7 +195,7 @@ func (s *fieldSet) has(i int) bool {
 // tagKey has the tag of a struct that is one of a union.
 const tagKey = "type"
 
-// checkOther checks the value behind a key, which stands at, that is not a field, or is one for the second time.
+// checkOther checks the value behind the key at a place, which is not a field, or is one for the second time.
 func (s *structShape) checkOther(x *examination, key string, at pack.Cursor, twice bool) {
 	x.path = append(x.path, place{name: keyStep(key)})
 	if key == tagKey && s.declared.Tag != "" && !twice {
@@ -226,7 +226,7 @@ func (anyShape) String() string       { return "Any" }
 func (anyShape) takes(pack.Kind) bool { return true }
 func (anyShape) check(x *examination) { x.skip() }
 
-// kindShape takes what is of a kind. msgspec converts nothing: true is no int, 1.0
+// kindShape takes what is of a kind. msgspec converts nothing: true is not an int, 1.0
 // neither, and a str must be UTF-8.
 type kindShape struct {
 	text string

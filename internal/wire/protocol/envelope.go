@@ -122,13 +122,13 @@ func (c *Codec) envelopeHead(engineIndex int) []byte {
 	return pack.AppendArrayHeader(b, 0)
 }
 
-// Stats returns the envelope that tells the coordinator the queue lengths.
+// Stats returns the envelope with the queue lengths for the coordinator.
 func (c *Codec) Stats(engineIndex int, stats *SchedulerStats, timestamp float64) CoordinatorMessage {
 	b := c.envelopeHead(engineIndex)
 	return CoordinatorMessage{c.appendEnvelopeTail(b, envelopeTail{stats: stats, timestamp: timestamp})}
 }
 
-// WaveComplete returns the envelope by which rank 0 tells the coordinator that
+// WaveComplete returns the envelope by which rank 0 reports to the coordinator that
 // every rank is idle.
 func (c *Codec) WaveComplete(engineIndex, wave int, timestamp float64) CoordinatorMessage {
 	b := c.envelopeHead(engineIndex)

@@ -16,7 +16,7 @@ type Feature struct {
 	Named          bool   // the frontend takes it that the engine has the content, and sends none
 }
 
-// errNoPlace is a feature of which nobody can tell where it is.
+// errNoPlace is the error for a feature whose place is not known.
 var errNoPlace = errors.New("identifier, mm_position.offset and mm_position.length are required")
 
 // DecodeFeatures reads the MMFeatures of a request; nil has none. What the features
@@ -131,8 +131,8 @@ func DecodeEmbeds(raw []byte, aux [][]byte) (*Embeds, error) {
 	return &Embeds{Rows: shape[0], data: data}, nil
 }
 
-// mostDimensions bounds the shape of a tensor that is read.
-const mostDimensions = 8
+// maxDimensions bounds the shape of a tensor that is read.
+const maxDimensions = 8
 
 // decodeTensor reads [dtype, shape, data]: the bytes, or the number of the auxiliary
 // frame that has them, from 1 (vllm/v1/serial_utils.py _decode_tensor).
@@ -151,7 +151,7 @@ func decodeTensor(cur *pack.Cursor, aux [][]byte) (dtype string, shape []int, da
 	if err != nil {
 		return "", nil, nil, err
 	}
-	if dims > mostDimensions {
+	if dims > maxDimensions {
 		return "", nil, nil, fmt.Errorf("%d dimensions", dims)
 	}
 	for range dims {

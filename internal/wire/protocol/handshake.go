@@ -283,7 +283,7 @@ func (h *FrontendHandshake) OnRegister(client int, frames [][]byte) (ReadyRespon
 		return ReadyResponse{}, fmt.Errorf("registration on input socket %d: %d frames, want 1", client, len(frames))
 	}
 	if client < 0 || client >= len(h.Addresses.Inputs) {
-		return ReadyResponse{}, fmt.Errorf("registration on input socket %d: the engine was told of %d", client, len(h.Addresses.Inputs))
+		return ReadyResponse{}, fmt.Errorf("registration on input socket %d: the engine was given %d", client, len(h.Addresses.Inputs))
 	}
 	if h.registered[client] {
 		return ReadyResponse{}, fmt.Errorf("registration on input socket %d: a second one", client)

@@ -134,8 +134,8 @@ func TestRegistrationRefused(t *testing.T) {
 		{"number for a flag", 1, [][]byte{append(pack.AppendString([]byte{0x81}, "supports_lora"), 5)}, "registration on input socket 1: ready response: supports_lora: msgpack"},
 		{"number for an address", 1, [][]byte{append(pack.AppendString([]byte{0x81}, "dp_stats_address"), 5)}, "registration on input socket 1: ready response: dp_stats_address: msgpack"},
 		{"negative", 1, [][]byte{append(pack.AppendString([]byte{0x81}, "max_loras"), 0xff)}, "registration on input socket 1: ready response: max_loras: -1 is out of range"},
-		{"socket that is not there", 2, [][]byte{good}, "registration on input socket 2: the engine was told of 2"},
-		{"negative socket", -1, [][]byte{good}, "registration on input socket -1: the engine was told of 2"},
+		{"socket that is not there", 2, [][]byte{good}, "registration on input socket 2: the engine was given 2"},
+		{"negative socket", -1, [][]byte{good}, "registration on input socket -1: the engine was given 2"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := FrontendHandshake{Addresses: addresses()}

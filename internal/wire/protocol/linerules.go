@@ -11,7 +11,7 @@ type LineRule uint8
 const (
 	// PlainBlockKeys: the hash of a block of the prefix cache has its extra keys as they
 	// are, and an adapter by its name alone. Elsewhere each key is distinguished by its
-	// kind, and an adapter has its path beside its name.
+	// kind, and an adapter has its path next to its name.
 	PlainBlockKeys LineRule = iota
 	// LastFeatureHashed: the hashes of blocks that fill after the prompt, but for the
 	// first block, include the last multimodal feature only.

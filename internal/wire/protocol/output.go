@@ -283,7 +283,7 @@ func (c *Codec) compileOutputParts() (err error) {
 	return err
 }
 
-// maxErrorText is how many characters of an error a client is told.
+// maxErrorText is how many characters of an error are sent.
 const maxErrorText = 4096
 
 // errorText makes the text of an error, which may repeat what a client sent, one that any client can read: a frontend

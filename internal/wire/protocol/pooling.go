@@ -16,7 +16,7 @@ type Pooling struct {
 	// Activate reports whether embeddings are normalised and classes are probabilities,
 	// which they are unless the request says otherwise.
 	Activate bool
-	// ChunkSize is how many tokens one row of token_embed stands for: 0 or 1 one
+	// ChunkSize is how many tokens one row of token_embed is of: 0 or 1 one
 	// (0.33).
 	ChunkSize int
 	// LateInteraction is "cache_query" or "score_doc" for the two sides of a score

@@ -80,7 +80,7 @@ type Struct struct {
 	// Exact says that readers refuse an array of another length, as they do for a
 	// NamedTuple. Other arrays may end early, and may have more than is known.
 	Exact bool `json:"exact,omitempty"`
-	// Tag is what tells the struct from others of its union: at position 0 of an
+	// Tag distinguishes the struct from others of its union: at position 0 of an
 	// array, in the key "type" of a map. Empty without one.
 	Tag string `json:"tag,omitempty"`
 	Place
@@ -103,7 +103,7 @@ type Enum struct {
 	Members []Member `json:"members"`
 }
 
-// Member is one name of an [Enum] and what stands for it on the wire; bytes are
+// Member is one name of an [Enum] and its value on the wire; bytes are
 // written "0x00".
 type Member struct {
 	Name  string          `json:"name"`

@@ -177,7 +177,7 @@ func (c *Codec) DecodeRequest(payload []byte, r *Request) error {
 }
 
 // truncatedID reads the request id of a message that ends before the fields it
-// announces, or returns "": the id comes first, and whoever sent it waits for an
+// announces, or returns "": the id comes first, and the sender waits for an
 // answer.
 func truncatedID(payload []byte) string {
 	if len(payload) == 0 {
@@ -439,10 +439,10 @@ type Sampling struct {
 	// TopK, TopP and MinP cut off what is not likely; 0 and a TopP of 1 cut off nothing.
 	TopK       int
 	TopP, MinP float64
-	// FrequencyPenalty, PresencePenalty and RepetitionPenalty (of which 0 stands for 1) are written and not read: they change logits,
+	// FrequencyPenalty, PresencePenalty and RepetitionPenalty (0 means 1) are written and not read: they change logits,
 	// which an engine without weights does not have.
 	FrequencyPenalty, PresencePenalty, RepetitionPenalty float64
-	// AllStops are the ids that are not sampled before MinTokens are out; none stands for
+	// AllStops are the ids that are not sampled before MinTokens are out; none means
 	// StopTokenIDs and EOSTokenID.
 	AllStops []uint32
 	// Repetition ends a request that repeats itself.

@@ -9,7 +9,7 @@ import (
 
 // RewriteInit returns the frontend's answer to HELLO with each address passed
 // through replace; all other bytes, keys this project does not know among them,
-// stay as they are. replace is told which socket the address is of and, for inputs
+// stay as they are. replace is given the socket that the address is of and, for inputs
 // and outputs, the client index. The address at which the frontend's statistics are
 // published is between a frontend and its coordinator, and is left alone.
 //

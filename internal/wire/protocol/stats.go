@@ -49,7 +49,7 @@ type FetchStages struct {
 type ConnectorStats struct {
 	Transfers []ConnectorTransfer // that have ended well
 	// FailedHandshakes are other engines that could not be asked; FailedTransfers are KV caches that did not come for another
-	// reason, and Expired are those that nobody pulled before their lease ended.
+	// reason, and Expired are those that were not pulled before their lease ended.
 	FailedHandshakes, FailedTransfers, Expired int
 }
 

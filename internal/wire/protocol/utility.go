@@ -38,7 +38,7 @@ func IsNotice(callID uint64) bool { return int64(callID) < 0 && int64(callID) >=
 
 // DecodeUtilityCall reads the payload of a UTILITY message:
 // [client_index, call_id, method, args]. On error the fields before the bad one
-// are set, so that the caller can be told.
+// are set, so that the caller can be answered.
 func DecodeUtilityCall(payload []byte) (call UtilityCall, err error) {
 	cur := pack.NewCursor(payload)
 	n, err := cur.ArrayLen()

@@ -428,7 +428,7 @@ func (v Value) IsTensor() bool {
 	return is && v.Len() == 3
 }
 
-// IsDefault reports whether the value says no more than that its field is there: it is the one that the field has where nobody
+// IsDefault reports whether the value says no more than that its field is there: it is the one that the field has where nothing
 // sets it, or, where it must be set, None, 0, false, or empty.
 func (v Value) IsDefault() bool {
 	f := v.Declared()

@@ -2,7 +2,7 @@
 // "(self, level: int=1) -> None".
 //
 // [Parse] gives a type one spelling: Optional[X] and Union[None, X] are X | None, and a type in quotes is that type. It
-// refuses nothing: what is no type, or is nested too deeply, stays as it is written, as a [Verbatim].
+// refuses nothing: what is not a type, or is nested too deeply, stays as it is written, as a [Verbatim].
 package pytype
 
 import (
@@ -29,7 +29,7 @@ const (
 // A Type is an annotation.
 type Type struct {
 	Kind Kind
-	// Name is what stands before the brackets, without the module typing: "list", "np.ndarray". Of a [Verbatim] it is the
+	// Name is what is before the brackets, without the module typing: "list", "np.ndarray". Of a [Verbatim] it is the
 	// whole text; a [Union] has none.
 	Name string
 	// Args are the types in brackets. Of a [Union] they are its options: none is a union itself, and None is the last.
@@ -71,7 +71,7 @@ func parseAll(texts []string, depth int) []Type {
 	return types
 }
 
-// parseOption reads a text that is no union; whole is what it stays if it is no type.
+// parseOption reads a text that is not a union; whole is what it stays if it is not a type.
 func parseOption(text, whole string, depth int) Type {
 	verbatim := Type{Kind: Verbatim, Name: whole}
 	if inside, is := Unquote(text); is {

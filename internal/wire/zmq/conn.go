@@ -40,7 +40,7 @@ type Conn struct {
 	header [longHeader]byte // scratch, under wmu
 	torn   bool             // a message is written in part, see TryWire; under wmu
 
-	gone    atomic.Bool   // the connection ended, whoever noticed
+	gone    atomic.Bool   // the connection ended, at whichever end
 	among   *strangers    // of the socket that accepted it, nil if it was dialed
 	crowded chan struct{} // closed when it made way for another stranger
 	ponging atomic.Bool   // a PONG is on its way
@@ -148,7 +148,7 @@ func (c *Conn) sent(err error) error {
 // After a read deadline Recv may be called again and nothing is lost; any other
 // error is final.
 //
-// Nobody but its listener receives from a connection a listener accepted.
+// Only its listener receives from a connection that a listener accepted.
 func (c *Conn) Recv() (Message, error) {
 	if c.owner != nil {
 		return nil, fmt.Errorf("recv from %s: its listener receives from it", c.peer)
@@ -310,7 +310,7 @@ func (c *Conn) close() error {
 		err = c.leave(deadline)
 	}
 	c.hangUp()
-	// Whoever receives is out of the socket by now; it alone starts goroutines.
+	// Receiving has ended by now, and nothing else starts goroutines.
 	c.rmu.Lock()
 	//lint:ignore SA2001 the wait is all that is wanted
 	c.rmu.Unlock()
@@ -318,7 +318,7 @@ func (c *Conn) close() error {
 	return err
 }
 
-// hangUp ends a connection that nobody receives from or sends to.
+// hangUp ends a connection that is not used any more.
 func (c *Conn) hangUp() {
 	c.nc.Close()
 	if c.among != nil {

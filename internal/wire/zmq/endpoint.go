@@ -33,7 +33,7 @@ func parseEndpoint(endpoint string) (address, error) {
 	return address{}, fmt.Errorf("endpoint %q: transport %q is not supported, want tcp or ipc", endpoint, scheme)
 }
 
-// CheckEndpoint says what is wrong with an endpoint to listen on or to dial, as far as its text tells.
+// CheckEndpoint says what is wrong with an endpoint to listen on or to dial, as far as its text shows.
 func CheckEndpoint(endpoint string) error {
 	a, err := parseEndpoint(endpoint)
 	if err != nil || a.network != "tcp" {
@@ -97,7 +97,7 @@ func (a address) listen() (net.Listener, error) {
 	return net.Listen(a.network, a.addr)
 }
 
-// stale reports whether path is a socket nobody listens on. A file that is no
+// stale reports whether path is a socket without a listener. A file that is no
 // socket would refuse connections too, and is not ours to remove.
 func stale(path string) bool {
 	if info, err := os.Lstat(path); err != nil || info.Mode().Type() != os.ModeSocket {

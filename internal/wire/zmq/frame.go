@@ -190,15 +190,15 @@ func checkFlags(flags byte) error {
 
 // checkSize refuses a frame by its header, before any of its body is read.
 func (r *frameReader) checkSize(flags byte, size uint64) error {
-	most := r.max.Load()
+	limit := r.max.Load()
 	switch {
 	case flags&flagCommand != 0 && size > maxCommand:
 		return fmt.Errorf("%w: command of %d bytes, the limit is %d", ErrTooLarge, size, maxCommand)
 	case flags&flagCommand != 0:
 		return nil
-	case size > uint64(max(most-r.msgSize, 0)):
+	case size > uint64(max(limit-r.msgSize, 0)):
 		return fmt.Errorf("%w: frame %d of a message has %d bytes after %d before it, the limit is %d",
-			ErrTooLarge, len(r.msg)+1, size, r.msgSize, most)
+			ErrTooLarge, len(r.msg)+1, size, r.msgSize, limit)
 	case len(r.msg) == maxFrames:
 		return fmt.Errorf("%w: message of more than %d frames", ErrTooLarge, maxFrames)
 	}

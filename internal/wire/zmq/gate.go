@@ -26,9 +26,9 @@ type Gate struct {
 	closeErr error
 }
 
-// OpenGate binds endpoint, as [Listen] does, and shakes hands with whoever connects
-// until Close, each within [Options.HandshakeTimeout] and holding up nobody else.
-// typ is ROUTER, PULL or XPUB. Why a connection did not become one is told to refused,
+// OpenGate binds endpoint, as [Listen] does, and shakes hands with every peer that connects
+// until Close, each within [Options.HandshakeTimeout] and without holding up others.
+// typ is ROUTER, PULL or XPUB. Why a connection did not become one is passed to refused,
 // if that is not nil, by any goroutine until Close returns.
 func OpenGate(endpoint string, typ Type, opt Options, refused func(error)) (*Gate, error) {
 	if typ != Router && typ != Pull && typ != XPub {

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Kind is what a [Delivery] tells.
+// Kind is what a [Delivery] reports.
 type Kind int
 
 const (
@@ -107,7 +107,7 @@ func serveOn(ln net.Listener, typ Type, opt Options) *Listener {
 func (l *Listener) Endpoint() string { return l.endpoint }
 
 // Recv waits for the next event of any peer. Unless it is called, peers are held
-// up once about 1000 messages or 16 MiB wait, and what is Refused is not told. The error is the cause of ctx's
+// up once about 1000 messages or 16 MiB wait, and what is Refused is not reported. The error is the cause of ctx's
 // end, or [net.ErrClosed].
 func (l *Listener) Recv(ctx context.Context) (Delivery, error) {
 	d, err := l.inbox.take(ctx)
@@ -192,7 +192,7 @@ func (l *Listener) close() error {
 }
 
 // acceptAll serves the connections of ln, each in a goroutine of wg, until ln is
-// closed. A failure is told and tried again, until ctx ends; when there are no more file
+// closed. A failure is reported and tried again, until ctx ends; when there are no more file
 // descriptors, a stranger of this socket gives up its own.
 func acceptAll(ctx context.Context, ln net.Listener, wg *sync.WaitGroup, waiting *strangers, serve func(*Conn), failed func(error)) {
 	pause := firstBackoff
@@ -238,7 +238,7 @@ func (l *Listener) serve(c *Conn) {
 	if l.inbox.put(Delivery{Kind: Joined, Peer: c.peer, Conn: c}) {
 		l.inbox.put(Delivery{Kind: Gone, Peer: c.peer, Conn: c, Err: l.pump(c)})
 	}
-	// Whoever began to close the peer gets the error, if there is one.
+	// The caller that began to close the peer gets the error, if there is one.
 	_ = c.Close()
 	l.leave(c)
 }

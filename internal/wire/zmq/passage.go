@@ -12,22 +12,22 @@ import (
 // keeps a copy of a message only for a observer.
 type passage struct {
 	from, to *Conn
-	observer Observer // nil: nobody looks
+	observer Observer // nil: the messages are not observed
 	limit    int64    // bytes of a message that are kept
 	tails    bool     // whether frames behind the second are kept
 
 	mu     sync.Mutex  // deadlines against cut
 	cut    bool        // the deadlines stay as they are
-	ending atomic.Bool // the relay was told to end
+	ending atomic.Bool // the relay is to end
 
-	drained  bool // it has ended because it was told to
+	drained  bool // it has ended because it was to
 	extended bool // it is to pass on the rest of one message and no more
 	lost     bool // to is gone
 
 	chunk    []byte
 	inPart   bool      // the last room was in part
 	at       time.Time // when chunk was read
-	reported bool      // the observer was told of a message in this chunk
+	reported bool      // the observer was given a message in this chunk
 
 	head   [longHeader]byte
 	headed int    // bytes of head that have arrived

@@ -33,7 +33,7 @@ type PubOptions struct {
 const maxSubscription = 64 << 10
 
 // Publisher is a PUB socket: it says each message to every subscriber, SUB or XSUB,
-// that asked for it, and to nobody who comes later. Saying never waits for anybody.
+// that asked for it, and to none that comes later. Publishing never waits.
 type Publisher struct {
 	endpoint string
 	opt      PubOptions
@@ -72,7 +72,7 @@ func ListenPub(endpoint string, opt PubOptions) (*Publisher, error) {
 // DialPub publishes to the one subscriber that listens at endpoint. It returns at once
 // and connects behind the caller's back, again when the connection is lost. As in
 // libzmq, messages are dropped before the first subscription has come, and afterwards
-// wait while there is no connection. A peer that is no subscriber is not dialed again.
+// wait while there is no connection. A peer that is not a subscriber is not dialed again.
 func DialPub(endpoint string, opt PubOptions) (*Publisher, error) {
 	p, _, err := newPublisher(endpoint, opt)
 	if err != nil {
@@ -177,7 +177,7 @@ func (p *Publisher) keepConnected(s *subscriber) {
 // libzmq does.
 const redial = 100 * time.Millisecond
 
-// pause lies between two connections of a publisher that dials. It reports false when
+// pause is between two connections of a publisher that dials. It reports false when
 // there is to be no other.
 func (p *Publisher) pause() bool {
 	timer := time.NewTimer(redial)
@@ -449,7 +449,7 @@ const (
 )
 
 // Names of the commands that say the same from version 3.1 of ZMTP on. Publishers
-// understand both; what we dial is told that we speak 3.0, and is sent messages.
+// understand both; what we dial is sent version 3.0, and is sent messages.
 const (
 	subscribeCommand = "SUBSCRIBE"
 	cancelCommand    = "CANCEL"
@@ -490,7 +490,7 @@ const (
 )
 
 // A wish is what a subscriber says: that it wants a prefix, or no more. The zero wish
-// is none: as in libzmq, what is no subscription is ignored.
+// is none: as in libzmq, what is not a subscription is ignored.
 type wish struct {
 	kind   byte // subscribeByte or cancelByte, if some
 	some   bool

@@ -14,7 +14,7 @@ const (
 	// relayBuffer is how much one read of a relay takes at most, unless it is the
 	// inside of a frame that is observed.
 	relayBuffer = 64 << 10
-	// drainTime is how long a relay that is told to end still passes on what keeps
+	// drainTime is how long a relay that is to end still passes on what keeps
 	// coming, finishTime how long it waits for the rest of a message it has begun.
 	drainTime  = 100 * time.Millisecond
 	finishTime = 5 * time.Second
@@ -26,8 +26,8 @@ type Observer interface {
 	// Message gets each message before its last byte is passed on, so that who
 	// observes both ways sees a question before its answer.
 	Message(Relayed)
-	// Passed: everything that Message was told of is on its way. The moment to wake
-	// whoever works on it, at no cost to the peers.
+	// Passed: everything that Message was given is on its way. The moment to wake
+	// the goroutine that works on it, at no cost to the peers.
 	Passed()
 	// HungUp: the peer will say no more, and the other side does not know it yet.
 	HungUp()
@@ -56,7 +56,7 @@ type Relayed struct {
 // still arriving, and a slow peer holds up the other through the kernel's buffers.
 // A observer may be nil.
 //
-// When one side hangs up, the other is told so and what it still says is passed
+// When one side hangs up, the other one learns of it, and what it still sends is passed
 // on; what can no longer be delivered is dropped, as libzmq does, and not an error.
 // Relay returns when both have hung up, when a connection fails, or when ctx ends:
 // then it first passes on what is in flight, at most 5 s long. Both connections are
@@ -88,7 +88,7 @@ func Relay(ctx context.Context, a, b *Conn, fromA, fromB Observer) (first *Conn,
 	one := <-ends
 	switch {
 	case one.err != nil:
-		// The other way is over too: there is nobody to say it to.
+		// The other way is over too: there is no connection to send it on.
 		interrupt(ways)
 	case !one.p.drained:
 		one.p.sendEnd()
@@ -132,7 +132,7 @@ func interrupt(ways []*passage) {
 	}
 }
 
-// letGo closes connections that nobody uses any more, and first waits a little for
+// letGo closes connections that are not used any more, and first waits a little for
 // the peers to hang up: closing a TCP socket with unread input would discard what
 // its peer has not read yet.
 func letGo(conns ...*Conn) {
@@ -162,8 +162,8 @@ type writeError struct{ err error }
 func (e *writeError) Error() string { return e.err.Error() }
 func (e *writeError) Unwrap() error { return e.err }
 
-// run passes bytes on until from hangs up. It returns nil then, and when it was told
-// to end and stands between two messages.
+// run passes bytes on until from hangs up. It returns nil then, and when it is
+// to end and is between two messages.
 func (p *passage) run() error {
 	// A PONG that Recv owes is whole before anything else is written.
 	p.to.bg.Wait()
@@ -227,7 +227,7 @@ func (p *passage) pass(n int) error {
 	return nil
 }
 
-// discard reads what nobody is there to hear, until from hangs up as well. The way
+// discard reads what is not passed on any more, until from hangs up as well. The way
 // back is not ended: to may have said something before it went, and how it went is
 // what that way learns.
 func (p *passage) discard() error {
@@ -253,7 +253,7 @@ func (p *passage) unfinished(err error) error {
 	return fmt.Errorf("relay from %s: the rest of a message did not come within %v: %w", p.from.peer, finishTime, err)
 }
 
-// hungUp tells the observer that from has, unless it is the relay that ends.
+// hungUp reports to the observer that from has, unless it is the relay that ends.
 func (p *passage) hungUp() {
 	if p.observer != nil && !p.ending.Load() && !p.isCut() {
 		p.observer.HungUp()
@@ -266,7 +266,7 @@ func (p *passage) isCut() bool {
 	return p.cut
 }
 
-// sendEnd tells to that from will say no more, and leaves the other way open. That
+// sendEnd lets to know that from will send no more, and leaves the other way open. That
 // to is gone already is for the other way to learn.
 func (p *passage) sendEnd() {
 	if half, ok := p.to.nc.(interface{ CloseWrite() error }); ok {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A stranger is a connection that has not shaken hands yet, or, where [Options.MaxStranger] is set, for which nobody
-// has called [Conn.Trust]. Whoever reaches a port can be one, so a socket holds [Options.MaxStrangers] of them at most:
+// A stranger is a connection that has not shaken hands yet, or, where [Options.MaxStranger] is set, for which [Conn.Trust] was
+// not called yet. Anyone who reaches a port can be one, so a socket holds [Options.MaxStrangers] of them at most:
 // the oldest makes way for a newcomer. A real peer says who it is within milliseconds and is a stranger no longer.
 // 1024 of them take up to 128 MB, and more do not begin to connect at the same moment.
 const maxStrangers = 1024
@@ -97,13 +97,13 @@ func (c *Conn) Trust() {
 }
 
 // OutOfFiles reports whether err says that this process, or the system, can open no more files or sockets. Trying again
-// is of no use to whoever has just begun: nothing will be closed.
+// is of no use to a connection that has just begun: nothing will be closed.
 func OutOfFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 // A RefusalLog logs connections that were refused, as many as there may be: the first of a burst at once, and the others
-// as one line with their number each time the pause has passed. Whoever connects can otherwise fill a disk.
+// as one line with their number each time the pause has passed. A peer that connects again and again could otherwise fill a disk.
 type RefusalLog struct {
 	log     *slog.Logger
 	message string

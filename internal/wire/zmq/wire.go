@@ -56,7 +56,7 @@ func (c *Conn) TryWire(b []byte) (n int, err error) {
 	return n, c.sent(err)
 }
 
-// errTorn is for who sends beside what TryWire left.
+// errTorn is the error of sending before the rest of what TryWire left.
 var errTorn = errors.New("the rest of a message has to be written first")
 
 // endedLocked is why nothing can be sent any more.

@@ -67,7 +67,7 @@ func (t *Timeline) infer() {
 	})
 	budget := budgetOf(t.meta)
 	for _, i := range t.order {
-		if r := t.all.at(i); r.output > 0 {
+		if r := &t.all[i]; r.output > 0 {
 			s.place(r, budget)
 		}
 	}
@@ -88,8 +88,8 @@ type output struct {
 }
 
 func (t *Timeline) eachOutput(do func(output)) {
-	for i := range int32(t.all.count) {
-		r := t.all.at(i)
+	for i := range int32(len(t.all)) {
+		r := &t.all[i]
 		if r.output == 0 {
 			continue
 		}

@@ -42,7 +42,7 @@ func (t *Timeline) Perfetto(w io.Writer, opt PerfettoOptions) error {
 	e.name("process_name", pidEngine, 0, "engine")
 	lanes := t.tracks(e, opt.PerRequest)
 	for n, i := range t.order {
-		t.requestEvents(e, lanes[n], t.all.at(i))
+		t.requestEvents(e, lanes[n], &t.all[i])
 	}
 	t.flows(e, lanes)
 	if opt.Steps != nil {
@@ -72,7 +72,7 @@ func (t *Timeline) tracks(e *events, perRequest bool) []int32 {
 	for lane := 1; lane <= count; lane++ {
 		name := "slot " + strconv.Itoa(lane)
 		if perRequest {
-			r := t.all.at(t.order[lane-1])
+			r := &t.all[t.order[lane-1]]
 			name = fmt.Sprintf("request %d (%d prompt, %d output)", r.index, r.prompt, r.output)
 		}
 		e.name("thread_name", pidRequests, lane, name)
@@ -119,16 +119,16 @@ func (t *Timeline) requestEvents(e *events, lane int32, r *row) {
 
 // flows are the arrows from each turn of a conversation to the next one.
 func (t *Timeline) flows(e *events, lanes []int32) {
-	lane := make([]int32, t.all.count) // by row, 0 for those that are not shown
+	lane := make([]int32, len(t.all)) // by row, 0 for those that are not shown
 	for n, i := range t.order {
 		lane[i] = lanes[n]
 	}
 	for _, i := range t.order {
-		r := t.all.at(i)
+		r := &t.all[i]
 		if r.parent < 0 || lane[r.parent] == 0 {
 			continue
 		}
-		parent := t.all.at(r.parent)
+		parent := &t.all[r.parent]
 		_, end := parent.shown()
 		// An arrow begins inside the span that it belongs to, so one nanosecond before its end.
 		e.flow("s", "", int(lane[r.parent]), i, max(end-1e-6, parent.arrival))
@@ -154,7 +154,7 @@ func (t *Timeline) loadCounters(e *events) {
 		waiting, running = waiting+int64(c.waiting), running+int64(c.running)
 	}
 	for _, i := range t.order {
-		r := t.all.at(i)
+		r := &t.all[i]
 		for pending.Len() > 0 && pending.items[0].at <= r.arrival {
 			apply(pending.take())
 		}

@@ -23,7 +23,7 @@ type Timeline struct {
 	Notes []string
 
 	meta trace.Meta
-	all  rowStore
+	all  []row
 	// order are the shown rows by arrival.
 	order []int32
 	// from is the first arrival, to the last output, ms.
@@ -56,25 +56,6 @@ func (r *row) shown() (first, last float64) {
 	return first, max(first, r.last)
 }
 
-// rowStore holds rows in pieces, so that growing copies none of them.
-type rowStore struct {
-	pieces [][]row
-	count  int
-}
-
-const rowPiece = 1 << 14
-
-func (s *rowStore) add(r row) {
-	if s.count%rowPiece == 0 {
-		s.pieces = append(s.pieces, make([]row, 0, rowPiece))
-	}
-	last := &s.pieces[len(s.pieces)-1]
-	*last = append(*last, r)
-	s.count++
-}
-
-func (s *rowStore) at(i int32) *row { return &s.pieces[i/rowPiece][i%rowPiece] }
-
 // maxGaps is how many outputs of a trace are kept one by one, and maxRows how many requests have a place in memory.
 const (
 	maxGaps = 1 << 21
@@ -102,14 +83,14 @@ func ReadTimeline(r *trace.Reader, opt TimelineOptions) (*Timeline, error) {
 		switch {
 		case rec.ArrivalMs == nil:
 			missing++
-		case t.all.count == maxRows:
+		case len(t.all) == maxRows:
 			return nil, fmt.Errorf("%s: it has more than %d requests: split it", t.Name, maxRows)
 		default:
 			t.add(&rec, index, opt.Turns)
 		}
 	}
 	if missing > 0 {
-		t.Notes = append(t.Notes, fmt.Sprintf("%d of %d records have no arrival_ms and are left out", missing, missing+t.all.count))
+		t.Notes = append(t.Notes, fmt.Sprintf("%d of %d records have no arrival_ms and are left out", missing, missing+len(t.all)))
 	}
 	return t, t.finish(opt.Skip, opt.Most)
 }
@@ -125,7 +106,7 @@ func (t *Timeline) add(r *trace.Record, index int, withTurns bool) {
 		if parent, ok := t.turns.Parent(r); ok {
 			one.parent = parent
 		}
-		t.turns.Add(r, one.last, int32(t.all.count))
+		t.turns.Add(r, one.last, int32(len(t.all)))
 	}
 	if t.many = t.many || len(t.gaps)+len(r.ITLMs) > maxGaps; t.many {
 		t.gaps, t.sizes = nil, nil
@@ -140,36 +121,36 @@ func (t *Timeline) add(r *trace.Record, index int, withTurns bool) {
 		}
 		one.gapCount = int32(len(r.ITLMs))
 	}
-	t.all.add(one)
+	t.all = append(t.all, one)
 }
 
 // finish sorts the rows, and chooses those that are shown.
 func (t *Timeline) finish(skip, most int) error {
 	t.turns = Turns[int32]{}
-	if t.all.count == 0 {
+	if len(t.all) == 0 {
 		return fmt.Errorf("%s: no record has arrival_ms, so the times of the requests are unknown: record again with vllm-vcr record", t.Name)
 	}
 	if skip < 0 || most < 0 {
 		return errors.New("want requests from 0 on, and no fewer than 0 of them")
 	}
-	if skip >= t.all.count {
-		return fmt.Errorf("%s: it has %s, none from %d on", t.Name, safetext.Count(t.all.count, "request"), skip)
+	if skip >= len(t.all) {
+		return fmt.Errorf("%s: it has %s, none from %d on", t.Name, safetext.Count(len(t.all), "request"), skip)
 	}
-	t.order = make([]int32, t.all.count)
+	t.order = make([]int32, len(t.all))
 	for i := range t.order {
 		t.order[i] = int32(i)
 	}
-	slices.SortStableFunc(t.order, func(a, b int32) int { return cmp.Compare(t.all.at(a).arrival, t.all.at(b).arrival) })
+	slices.SortStableFunc(t.order, func(a, b int32) int { return cmp.Compare(t.all[a].arrival, t.all[b].arrival) })
 	t.infer()
 	t.order = t.order[skip:]
 	if most > 0 && most < len(t.order) {
 		t.order = t.order[:most]
 	}
-	t.from = t.all.at(t.order[0]).arrival
+	t.from = t.all[t.order[0]].arrival
 	t.to = t.from
 	back := 0
 	for _, i := range t.order {
-		r := t.all.at(i)
+		r := &t.all[i]
 		_, last := r.shown()
 		t.to = max(t.to, last)
 		if r.first < r.arrival || r.last < r.first {
@@ -195,7 +176,7 @@ func (t *Timeline) JSON(w io.Writer, schema string) error {
 	// One request after the other: of a million of them, the text would not be in memory.
 	fmt.Fprintf(out, "%s,\n  \"requests\": [", strings.TrimSuffix(string(head), "}\n"))
 	for n, i := range t.order {
-		r := t.all.at(i)
+		r := &t.all[i]
 		one, err := json.MarshalIndent(struct {
 			Index        int32   `json:"index"` // of its record
 			ArrivalMs    float64 `json:"arrival_ms"`
@@ -226,7 +207,7 @@ func (t *Timeline) Text(w io.Writer) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	fmt.Fprintf(out, "%7s %9s %9s %9s %7s %7s %7s\n", "request", "at ms", "first ms", "whole ms", "prompt", "cached", "output")
 	for _, i := range t.order {
-		r := t.all.at(i)
+		r := &t.all[i]
 		fmt.Fprintf(out, "%7d %9.0f %9.1f %9.1f %7d %7d %7d  ", r.index, r.arrival, r.first-r.arrival, r.last-r.arrival, r.prompt, r.cached, r.output)
 		t.bar(out, r)
 	}
@@ -324,7 +305,7 @@ func (t *Timeline) Picture(w io.Writer) error {
 	}
 	every := (labelHeight + rowHeight - 1) / rowHeight
 	for n, i := range t.order {
-		r := t.all.at(i)
+		r := &t.all[i]
 		one := rowData{Y: timelineTop + rowHeight*n, Title: r.describe()}
 		if n%every == 0 {
 			one.Label = fmt.Sprint(r.index)
@@ -377,7 +358,7 @@ func (t *Timeline) lanes() (lanes []int32, count int) {
 	free := queue[int32]{less: func(a, b int32) bool { return a < b }}
 	lanes = make([]int32, len(t.order))
 	for n, i := range t.order {
-		r := t.all.at(i)
+		r := &t.all[i]
 		for busy.Len() > 0 && busy.items[0].end <= r.arrival {
 			free.put(busy.take().lane)
 		}

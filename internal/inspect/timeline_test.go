@@ -121,7 +121,7 @@ func TestTimelineOfSome(t *testing.T) {
 			}
 			var got []int
 			for _, i := range line.order {
-				got = append(got, int(line.all.at(i).index))
+				got = append(got, int(line.all[i].index))
 			}
 			require.NoDiff(t, cmp.Diff(test.want, got), "(-want +got)")
 		})
@@ -144,7 +144,7 @@ func TestInferredChunks(t *testing.T) {
 		"0-10: 0 decodes, 8 prompt", "10-20: 1 decodes, 9 prompt", "20-30: 1 decodes, 9 prompt", "30-40: 1 decodes, 0 prompt", "100-107: 0 decodes, 3 prompt",
 	}
 	require.NoDiff(t, cmp.Diff(want, got), "(-want +got)")
-	if r := line.all.at(1); r.prefill != 10 || !r.isInferred || r.chunkCount != 2 {
+	if r := &line.all[1]; r.prefill != 10 || !r.isInferred || r.chunkCount != 2 {
 		t.Errorf("the prompt begins at %v in %d chunks, want 10 and 2", r.prefill, r.chunkCount)
 	}
 }

@@ -39,7 +39,7 @@ func (t *Timeline) HTML(w io.Writer) error {
 // numbers, and the names of finish reasons, and nothing of the trace's own text. Times are in ms since the first arrival, or since the
 // request's own.
 func (t *Timeline) columns(w *strings.Builder) {
-	place := make([]int32, t.all.count) // in the order, by row; from 1
+	place := make([]int32, len(t.all)) // in the order, by row; from 1
 	for n, i := range t.order {
 		place[i] = int32(n) + 1
 	}
@@ -52,7 +52,7 @@ func (t *Timeline) columns(w *strings.Builder) {
 			if n > 0 {
 				buf = append(buf, ',')
 			}
-			buf = strconv.AppendFloat(buf, math.Round(of(n, t.all.at(i))*1000)/1000, 'f', -1, 64)
+			buf = strconv.AppendFloat(buf, math.Round(of(n, &t.all[i])*1000)/1000, 'f', -1, 64)
 			w.Write(buf)
 		}
 		w.WriteString("],\n")

@@ -70,7 +70,7 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.apiKey, "api-key", "", "`KEY` for the server at URL, sent as bearer token; prefer its variable, which no list of processes shows (default none)")
 	flags.StringVar(&opts.referenceKey, "against-api-key", "", "`KEY` for the server of --against (default none)")
 	grouped(flags, "Servers")
-	flags.StringSliceVar(&opts.run, "run", nil, "`PATTERNS` of the names of requests to send, such as chat/*; a star stands for any text (default all)")
+	flags.StringSliceVar(&opts.run, "run", nil, "`PATTERNS` of the names of requests to send, such as chat/*; a star matches any text (default all)")
 	flags.StringVar(&opts.corpus, "requests", "", "`FILE` of requests in the format of .http files (default those in this program)")
 	flags.StringVar(&opts.depth, "depth", string(httpdiff.Values), "what is compared: values (everything), shapes (no texts and numbers), status (status and content type)")
 	flags.StringVar(&opts.known, "known", "", "`FILE` of known differences with their reasons (default none; without --against, those of the builtin frontend if the server is one)")
@@ -233,7 +233,8 @@ func httpError(err error) error {
 	return infra(err)
 }
 
-// reference starts the vllm-rs or the Python server of the line with a player behind it, as serve does, and returns the URL of the frontend itself.
+// reference starts the vllm-rs or the Python server of the line with a player behind it, as serve does, and returns the
+// URL of the frontend itself.
 func (opts *httpOptions) reference(ctx context.Context, env *environment, options *httpdiff.Options) (url string, stop func(), err error) {
 	if options.Model == "" {
 		options.Model, err = httpdiff.FirstModel(ctx, options.A, options.Timeout)
@@ -295,10 +296,10 @@ func (opts *httpOptions) reference(ctx context.Context, env *environment, option
 		}
 		return "", nil, fmt.Errorf("start the reference: %w", err)
 	}
-	var said servedJSON
-	if err := json.Unmarshal(text, &said); err != nil || len(said.Direct) == 0 {
+	var started servedJSON
+	if err := json.Unmarshal(text, &started); err != nil || len(started.Direct) == 0 {
 		stop()
 		return "", nil, infra(fmt.Errorf("start the reference: serve printed %s", safetext.Line(strings.TrimSpace(string(text)))))
 	}
-	return said.Direct[0], stop, nil
+	return started.Direct[0], stop, nil
 }

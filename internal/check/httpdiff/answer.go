@@ -37,7 +37,7 @@ type server struct {
 func newServer(side Side, model string, timeout time.Duration) (*server, error) {
 	at, err := url.Parse(side.URL)
 	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
-		return nil, errors.New("this is no URL of a server: want http://HOST:PORT")
+		return nil, errors.New("this is not the URL of a server: want http://HOST:PORT")
 	}
 	if at.User != nil || at.RawQuery != "" {
 		return nil, fmt.Errorf("http://%s: a URL with a user or a query: these would be in the report; keys are options of their own", at.Host)
@@ -51,7 +51,7 @@ func newServer(side Side, model string, timeout time.Duration) (*server, error) 
 
 // An answer is what a side sent.
 type answer struct {
-	// broken says why there is no answer, or not all of it.
+	// broken is why there is no answer, or not all of it.
 	broken string
 	status int
 	header http.Header
@@ -119,7 +119,7 @@ func (s *server) request(ctx context.Context, r *Request) (*http.Request, error)
 	return request, nil
 }
 
-// expand fills in what stands for something else in a path or a body.
+// expand fills in the variables of a path or a body.
 func expand(text, model string) string {
 	text = strings.ReplaceAll(text, "{{model}}", model)
 	return repeated().ReplaceAllStringFunc(text, func(match string) string {

@@ -68,7 +68,7 @@ func (c *comparison) answers(a, b *answer) {
 		return
 	}
 	if a.ok() != b.ok() {
-		// Everything else differs too, and says nothing.
+		// Everything else differs too.
 		c.add("status", a.outcome(), b.outcome())
 		return
 	}
@@ -96,9 +96,9 @@ func (a *answer) outcome() string {
 	if a.broken != "" {
 		return a.broken
 	}
-	said := strconv.Itoa(a.status)
+	shown := strconv.Itoa(a.status)
 	if a.ok() {
-		return said
+		return shown
 	}
 	var body struct {
 		Error   any `json:"error"`
@@ -106,17 +106,17 @@ func (a *answer) outcome() string {
 		Detail  any `json:"detail"`
 	}
 	if json.Unmarshal(a.body, &body) != nil {
-		return said + ": " + safetext.Line(string(a.body))
+		return shown + ": " + safetext.Line(string(a.body))
 	}
 	for _, value := range []any{body.Error, body.Message, body.Detail} {
 		if object, ok := value.(map[string]any); ok && object["message"] != nil {
 			value = object["message"]
 		}
 		if value != nil {
-			return fmt.Sprintf("%s: %v", said, value)
+			return fmt.Sprintf("%s: %v", shown, value)
 		}
 	}
-	return said
+	return shown
 }
 
 // perConnection are headers that belong to a connection or to a moment.
@@ -164,8 +164,8 @@ func (c *comparison) texts(what, a, b string) {
 	}
 }
 
-// refusals compares the errors for a request that is not valid. Their texts are not compared: clients tell them apart by type, param and
-// code, and each server has words of its own.
+// refusals compares the errors for a request that is not valid. Their texts are not compared: clients tell them apart
+// by type, param and code, and each server has words of its own.
 func (c *comparison) refusals(a, b []byte) {
 	c.bodies(a, b)
 	c.found = slices.DeleteFunc(c.found, func(d Difference) bool { return d.What == "body error.message" && d.A != missing && d.B != missing })
@@ -355,8 +355,8 @@ func (s *server) normal(key, text string) string {
 	return text
 }
 
-// streams compares two streams: the order of their kinds of events, what all events say together, and the keys of each kind.
-// How the text is cut into events is a matter of time.
+// streams compares two streams: the order of their kinds of events, what all events say together, and the keys of each
+// kind. How the text is cut into events is a matter of time.
 func (c *comparison) streams(a, b *answer) {
 	c.texts("stream framing", strings.Join(a.framing, ", "), strings.Join(b.framing, ", "))
 	if c.request.Abort > 0 {
@@ -471,7 +471,7 @@ func (g *gathered) sample(kind string, object map[string]any) {
 	}
 }
 
-// some reports whether a value says anything.
+// some reports whether a value is not empty.
 func some(v any) bool {
 	list, _ := v.([]any)
 	text, _ := v.(string)
@@ -481,7 +481,7 @@ func some(v any) bool {
 // pieces are the keys whose texts are sent piece by piece.
 var pieces = []string{"arguments", "content", "delta", "partial_json", "reasoning", "reasoning_content", "refusal", "text", "thinking"}
 
-// merge adds what an event says to what those before it said: pieces of text and lists are joined, of everything else the last
+// merge adds an event to those before it: pieces of text and lists are joined, of everything else the last
 // value counts.
 func merge(key string, before, now any) any {
 	switch v := now.(type) {
@@ -501,7 +501,7 @@ func merge(key string, before, now any) any {
 		}
 		for _, value := range v {
 			index, numbered := indexOf(value)
-			if !numbered || len(old) > mostNumbered {
+			if !numbered || len(old) > maxNumbered {
 				old = append(old, merge(key, nil, value))
 				continue
 			}
@@ -529,8 +529,8 @@ func merge(key string, before, now any) any {
 	return now
 }
 
-// mostNumbered bounds the choices, or calls of tools, that are merged by their numbers.
-const mostNumbered = 4096
+// maxNumbered bounds the choices, or calls of tools, that are merged by their numbers.
+const maxNumbered = 4096
 
 func indexOf(v any) (index int64, numbered bool) {
 	object, _ := v.(map[string]any)

@@ -61,8 +61,8 @@ func Corpus() []Request {
 //
 //	{"model": "{{model}}", "prompt": "Hello"}
 //
-// Other lines that begin with # are comments. A body is sent as application/json unless the request has a Content-Type, of which an
-// empty one is left out.
+// Other lines that begin with # are comments. A body is sent as application/json unless the request has a Content-Type,
+// of which an empty one is left out.
 func ParseCorpus(name, text string) (requests []Request, err error) {
 	const fence = "###"
 	known := map[string]int{}
@@ -108,7 +108,7 @@ func ParseCorpus(name, text string) (requests []Request, err error) {
 			}
 		case r == nil:
 			if strings.TrimSpace(line) != "" {
-				return fail("%q stands before the first ###", line)
+				return fail("%q is before the first ###", line)
 			}
 		case r.Method == "":
 			method, path, ok := strings.Cut(line, " ")

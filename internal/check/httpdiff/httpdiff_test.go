@@ -221,7 +221,7 @@ func run(t *testing.T, a, b *fake, model string, known ...Known) (*Report, error
 	return Run(t.Context(), Options{A: Side{URL: a.URL}, B: Side{URL: b.URL}, Model: model, Requests: corpus, Known: known, Settle: time.Millisecond})
 }
 
-// TestRunEnds: a server that is gone, and a model that nobody has.
+// TestRunEnds: a server that is gone, and a model that no server has.
 func TestRunEnds(t *testing.T) {
 	a, b := newFake(t), newFake(t)
 	a.replace["/v1/completions"], a.replace["/health"] = "", ""
@@ -287,7 +287,7 @@ func TestCorpus(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"":                                     "no request",
-		"GET /":                                "stands before",
+		"GET /":                                "is before",
 		"### a/b\nGET /":                       "group/name",
 		"### a/b: c":                           "has no METHOD",
 		"### a/b: c\nGET /\n### a/b: d\nGET /": "that of line 1",

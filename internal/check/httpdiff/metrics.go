@@ -74,7 +74,8 @@ func families(page []byte) map[string]string {
 	}
 	labels := map[string]map[string]bool{}
 	for _, s := range samples(page) {
-		// OpenMetrics leaves "_total" out of the name of a counter, and the older format makes a gauge of when it was created.
+		// OpenMetrics leaves "_total" out of the name of a counter, and the older format makes a gauge of when it was
+		// created.
 		if strings.HasSuffix(s.name, "_created") && kinds[s.name] == "gauge" {
 			continue
 		}
@@ -117,8 +118,8 @@ func (c *comparison) families(a, b map[string]string) {
 	}
 }
 
-// counters are the metrics that a request must change by the same on both sides, with the labels that tell their series apart.
-// Times are not among them, nor what depends on how many chunks a stream has.
+// counters are the metrics that a request must change by the same on both sides, with the labels that tell their series
+// apart. Times are not among them, nor what depends on how many chunks a stream has.
 var counters = map[string]string{
 	"vllm:request_success_total":                   "finished_reason",
 	"vllm:prompt_tokens_total":                     "",
@@ -144,7 +145,7 @@ var counters = map[string]string{
 	"vllm:request_inference_time_seconds_count":    "",
 }
 
-// ofTokens are the counters that say nothing when a client ended a stream: nobody knows how far it came.
+// ofTokens are the counters that are not compared when a client ended a stream: how far it came is chance.
 var ofTokens = []string{"vllm:generation_tokens_total", "vllm:request_generation_tokens_sum", "vllm:request_max_num_generation_tokens_sum"}
 
 // gauges have the same value on both sides when nothing runs.
@@ -154,7 +155,8 @@ var gauges = map[string]string{
 
 const succeeded = "vllm:request_success_total"
 
-// A reading has the values of the chosen metrics, summed over engines. A name without labels is in has if there is any series of it.
+// A reading has the values of the chosen metrics, summed over engines. A name without labels is in has if there is any
+// series of it.
 type reading struct {
 	values map[string]float64
 	has    map[string]bool
@@ -207,9 +209,9 @@ func readings(ctx context.Context, sides [2]*server) (both [2]reading, ok bool) 
 // settlePause is the time between two looks at the metrics.
 const settlePause = 20 * time.Millisecond
 
-// effect compares what a request changed in the metrics of both sides. They change a moment after an answer, so a difference that
-// nobody expects has the time of settle to go away. What only one side has computed counts for neither, and is waited for. It
-// returns the readings from which the next request counts.
+// effect compares what a request changed in the metrics of both sides. They change a moment after an answer, so a
+// difference that no entry expects has the time of settle to go away. What only one side has computed counts for
+// neither, and is waited for. It returns the readings from which the next request counts.
 func (c *comparison) effect(ctx context.Context, before [2]reading, answers [2]*answer, settle time.Duration, expected func(Difference) bool) [2]reading {
 	alike := answers[0].ok() == answers[1].ok()
 	for end := time.Now().Add(settle); ; {

@@ -1,6 +1,6 @@
-// Package httpdiff finds out where two servers of vLLM's HTTP API differ. It sends each request of a corpus to both, and compares
-// status, headers, the keys and kinds of the JSON, texts, counts, errors, the order of the events of a stream, and what the request
-// changes in the metrics. Both servers stand before engines that answer the same.
+// Package httpdiff finds out where two servers of vLLM's HTTP API differ. It sends each request of a corpus to both,
+// and compares status, headers, the keys and kinds of the JSON, texts, counts, errors, the order of the events of a
+// stream, and what the request changes in the metrics. Both servers stand before engines that answer the same.
 package httpdiff
 
 import (
@@ -41,13 +41,14 @@ type Options struct {
 	Timeout time.Duration
 	// Settle is how long the metrics of both sides may differ after a request; default 2 s.
 	Settle time.Duration
-	// Progress is told the name of each request before it is sent.
+	// Progress is called with the name of each request before it is sent.
 	Progress func(name string)
 }
 
 // A Known difference is one that is expected, for a reason.
 type Known struct {
-	// Request and What are those of differences, and A and B their values: "*" stands for any text. Without A and B, any values.
+	// Request and What are those of differences, and A and B their values: "*" matches any text. Without A and B, any
+	// values.
 	Request string `toml:"request" json:"request"`
 	What    string `toml:"what" json:"what"`
 	A       string `toml:"a" json:"-"`
@@ -91,8 +92,8 @@ var builtinPythonText string
 // BuiltinMark is in the metrics of `vllm-vcr serve --frontend builtin`.
 const BuiltinMark = "# vllm-vcr serve --frontend builtin\n"
 
-// KnownOf are the known differences between a server and vllm-rs, or the Python server, that are in this program: those of the builtin
-// frontend, which its metrics tell. Other servers have none.
+// KnownOf are the known differences between a server and vllm-rs, or the Python server, that are in this program: those
+// of the builtin frontend, which its metrics name. Other servers have none.
 func KnownOf(ctx context.Context, side Side, python bool, timeout time.Duration) ([]Known, error) {
 	s, err := newServer(side, "", timeout)
 	if err != nil {
@@ -100,7 +101,7 @@ func KnownOf(ctx context.Context, side Side, python bool, timeout time.Duration)
 	}
 	defer s.client.CloseIdleConnections()
 	if page, err := s.get(ctx, metricsPath); err != nil || !bytes.Contains(page.body, []byte(BuiltinMark)) {
-		return nil, nil // Run tells what is wrong with a server
+		return nil, nil // Run reports what is wrong with a server
 	}
 	if python {
 		return ReadKnown("builtin-python.toml", builtinPythonText)
@@ -115,7 +116,8 @@ func (k *Known) matches(d Difference) bool {
 // everywhere reports whether the difference is a header of all answers.
 func (k *Known) everywhere() bool { return k.Request == "*" && strings.HasPrefix(k.What, "header ") }
 
-// BuiltinKnown are the known differences between the builtin frontend of serve, which is A, and the vllm-rs of the newest line.
+// BuiltinKnown are the known differences between the builtin frontend of serve, which is A, and the vllm-rs of the
+// newest line.
 func BuiltinKnown() []Known {
 	known, err := ReadKnown("builtin.toml", builtinText)
 	if err != nil {
@@ -124,7 +126,7 @@ func BuiltinKnown() []Known {
 	return known
 }
 
-// Match reports whether a text is that of a pattern, in which "*" stands for any text.
+// Match reports whether a text is that of a pattern, in which "*" matches any text.
 func Match(pattern, text string) bool {
 	first, rest, wild := strings.Cut(pattern, "*")
 	text, ok := strings.CutPrefix(text, first)
@@ -146,8 +148,8 @@ func Match(pattern, text string) bool {
 // A Report is what was found.
 type Report struct {
 	Model string `json:"model,omitempty"`
-	// Requests were sent, and so many of them had the same answer on both sides, or one with known differences. A header that a known
-	// difference has for all requests does not make an answer another one.
+	// Requests were sent, and so many of them had the same answer on both sides, or one with known differences. A
+	// header that a known difference has for all requests does not make an answer another one.
 	Requests int `json:"-"`
 	Same     int `json:"same"`
 	Expected int `json:"known"`

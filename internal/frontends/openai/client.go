@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Client sends requests to the OpenAI HTTP side of a frontend. It is safe for use by several goroutines and keeps as many
-// connections as there are requests at a time.
+// Client sends requests to the OpenAI HTTP side of a frontend. It is safe for use by several goroutines and keeps as
+// many connections as there are requests at a time.
 type Client struct {
 	url, model string
 	http       *http.Client
@@ -34,8 +34,8 @@ const (
 )
 
 // freshConn is a connection that takes no new request when it was idle for longer than idleTimeout: what closes idle
-// connections may be late, on a machine where others want the processors. A request of which nothing was written is sent
-// again by package http, on another connection.
+// connections may be late, on a machine where others want the processors. A request of which nothing was written is
+// sent again by package http, on another connection.
 type freshConn struct {
 	net.Conn
 	read atomic.Pointer[time.Time] // when the last answer was read, nil after that
@@ -112,7 +112,7 @@ type Answer struct {
 	Body []byte
 }
 
-// Send sends a request, with body as JSON unless it is nil and as it stands if it is a [json.RawMessage], and reads the
+// Send sends a request, with body as JSON unless it is nil, and unchanged if it is a [json.RawMessage], and reads the
 // whole answer, also of a stream. The end of ctx ends it: the frontend then sees its client go.
 func (c *Client) Send(ctx context.Context, method, path string, body any) (Answer, error) {
 	response, err := c.roundTrip(ctx, method, path, body)
@@ -144,8 +144,8 @@ type Stream struct {
 	body io.Closer
 }
 
-// Open sends a request like [Client.Send] and returns at the head of its answer. An answer with another status than 200 is
-// a [*StatusError]. The caller closes the stream; the end of ctx ends it, too.
+// Open sends a request like [Client.Send] and returns at the head of its answer. An answer with another status than 200
+// is a [*StatusError]. The caller closes the stream; the end of ctx ends it, too.
 func (c *Client) Open(ctx context.Context, path string, body any) (*Stream, error) {
 	answer, err := c.open(ctx, http.MethodPost, path, body)
 	if err != nil {

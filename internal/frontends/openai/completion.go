@@ -40,8 +40,8 @@ type Completion struct {
 
 const completions = "/v1/completions"
 
-// Complete sends a request and reads the whole answer. Its end is bounded by ctx alone. On an error the completion holds
-// what had come by then; an answer that the frontend refused or broke off is a [*StatusError].
+// Complete sends a request and reads the whole answer. Its end is bounded by ctx alone. On an error the completion
+// holds what had come by then; an answer that the frontend refused or broke off is a [*StatusError].
 func (c *Client) Complete(ctx context.Context, r Request) (Completion, error) {
 	completion, err := c.complete(ctx, r)
 	if err != nil {

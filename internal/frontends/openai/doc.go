@@ -1,5 +1,5 @@
-// Package openai is a client of the OpenAI HTTP side of a vLLM frontend: what it answers ([Response]), how streams are read
-// ([Events]), and a [Client] that reads completions by token ids.
+// Package openai is a client of the OpenAI HTTP side of a vLLM frontend: what it answers ([Response]), how streams are
+// read ([Events]), and a [Client] that reads completions by token ids.
 //
 // # What comes back
 //

@@ -11,8 +11,8 @@ import (
 // Done is the data of the last event of a stream.
 const Done = "[DONE]"
 
-// Events reads the data of server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html). Lines end
-// in LF or CR LF; a frontend does not use the third form, CR alone.
+// Events reads the data of server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html). Lines
+// end in LF or CR LF; a frontend does not use the third form, CR alone.
 type Events struct {
 	r    *bufio.Reader
 	data []byte
@@ -22,8 +22,8 @@ type Events struct {
 // NewEvents reads events from r.
 func NewEvents(r io.Reader) *Events { return &Events{r: bufio.NewReaderSize(r, 16<<10)} }
 
-// Next returns the data of the next event that has any, valid until the next call, or io.EOF. An event that the end of the
-// stream cuts off is dropped; if the end comes in a line, the error is an io.ErrUnexpectedEOF that quotes it.
+// Next returns the data of the next event that has any, valid until the next call, or io.EOF. An event that the end of
+// the stream cuts off is dropped; if the end comes in a line, the error is an io.ErrUnexpectedEOF that quotes it.
 func (e *Events) Next() ([]byte, error) {
 	e.data = e.data[:0]
 	for some := false; ; {

@@ -159,8 +159,8 @@ func (c *stubConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A connection that was idle for too long takes no byte of a new request, which package http then sends on another one; a
-// request of several parts is not cut, however long they take.
+// A connection that was idle for too long takes no byte of a new request, which package http then sends on another one;
+// a request of several parts is not cut, however long they take.
 func TestFreshConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stub := &stubConn{}

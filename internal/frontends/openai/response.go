@@ -53,7 +53,8 @@ type Usage struct {
 // Failed reports whether an error object takes the place of an answer.
 func (r *Response) Failed() bool { return len(r.Error) > 0 && !bytes.Equal(r.Error, []byte("null")) }
 
-// ErrorCode returns the code in the error object, an HTTP status since 0.33; it is 0 for a word, as earlier lines write.
+// ErrorCode returns the code in the error object, an HTTP status since 0.33; it is 0 for a word, as earlier lines
+// write.
 func (r *Response) ErrorCode() int {
 	var coded struct {
 		Code int `json:"code"`

@@ -10,8 +10,9 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// running are the answers that are being generated, by the ids that clients know: that of the request, and that of the answer where it has
-// one of its own. Those of gRPC are always noted, and those of HTTP if all is set: if there are endpoints that abort them.
+// running are the answers that are being generated, by the ids that clients know: that of the request, and that of the
+// answer where it has one of its own. Those of gRPC are always noted, and those of HTTP if all is set: if there are
+// endpoints that abort them.
 type running struct {
 	all  bool
 	mu   sync.Mutex
@@ -64,7 +65,8 @@ func (o *running) abort(ids ...string) {
 func (q *sequence) abort() {
 	group := q.gen.server.opt.Group
 	group.Abort(q.engine, q.id)
-	// The reply comes from the goroutine of the engine, behind all outputs that were on their way: what is counted is what is sent.
+	// The reply comes from the goroutine of the engine, behind all outputs that were on their way: what is counted is
+	// what is sent.
 	group.Call(q.engine, player.UtilityCall{Method: "is_sleeping", Reply: func(any, error) {
 		q.Receive(&player.EngineOutput{Finish: protocol.FinishAbort}, 0)
 	}})

@@ -64,8 +64,8 @@ func (a *answer) event(name string, v any) {
 	a.WriteByte('\n')
 }
 
-// chunk writes an event of the members of the head and of those of v, an object that is not empty. The head was encoded once, as most of
-// the work for a token would be to encode it.
+// chunk writes an event of the members of the head and of those of v, an object that is not empty. The head was encoded
+// once, as most of the work for a token would be to encode it.
 func (a *answer) chunk(v any) {
 	a.Write(a.head[:len(a.head)-1])
 	at := a.Len()

@@ -27,7 +27,8 @@ func badRequest(param, format string, args ...any) *apiError {
 	return &apiError{status: http.StatusBadRequest, message: fmt.Sprintf(format, args...), param: param}
 }
 
-// badBody is an error for a body that is not a request. vLLM finds such errors while it reads the body, and gives them this type.
+// badBody is an error for a body that is not a request. vLLM finds such errors while it reads the body, and gives them
+// this type.
 func badBody(format string, args ...any) *apiError {
 	return &apiError{status: http.StatusBadRequest, message: fmt.Sprintf(format, args...), kind: "Bad Request"}
 }
@@ -57,9 +58,9 @@ func (s *Server) noModel(name string, ofPython bool) *apiError {
 // errInternal is the answer to a request that failed in the engine without a fault of the client.
 var errInternal = &apiError{status: http.StatusInternalServerError, message: "Internal server error"}
 
-// nobody is the error of a request whose client has left: its connection ends without an answer, as one that only closed its side for
-// writing must not take silence for success.
-var nobody = &apiError{}
+// errLeft is the error of a request whose client has left: its connection ends without an answer, as one that only
+// closed its side for writing must not take silence for success.
+var errLeft = &apiError{}
 
 // ofEngine is the error that a request of the engine ended with; nil is one without a reason.
 func ofEngine(reason *protocol.RequestError) *apiError {
@@ -95,7 +96,7 @@ func (e *apiError) body() object {
 
 // inNames is the error in the form of the API of Anthropic.
 func (e *apiError) inNames() *apiError {
-	if e == nobody {
+	if e == errLeft {
 		return e
 	}
 	named := *e

@@ -308,7 +308,7 @@ func (c *chatStream) content(text string) any {
 	return text
 }
 
-// delta sends a part of an answer, with what the piece has beside the text unless it was sent before.
+// delta sends a part of an answer, with what else the piece has, unless it was sent before.
 func (c *chatStream) delta(one *sequence, p *piece, m messageDelta) {
 	d := chatDelta{Index: one.index, Delta: m}
 	if c.q.Logprobs && p.logprobs != nil {

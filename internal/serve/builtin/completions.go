@@ -157,7 +157,7 @@ func (s *Server) tokenize(ctx context.Context, p *params, prompts []prompt, id s
 		ids := one.ids
 		switch {
 		case ctx.Err() != nil:
-			return nil, nobody
+			return nil, errLeft
 		case one.tokenized:
 			if err := inVocabulary("prompt", ids, s.opt.Tokenizer.VocabSize()); err != nil {
 				return nil, err

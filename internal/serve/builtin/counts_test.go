@@ -61,9 +61,9 @@ func (s *seen) addHTTP(text string) error {
 	return nil
 }
 
-// TestCountsOfManyRequests compares the counters with what the clients of many requests have seen, to the last token: streams and
-// whole answers, stop strings, errors, clients that leave in the middle, and requests that others abort. With VLLM_VCR_SLOW=1 there
-// are 100,000 of them.
+// TestCountsOfManyRequests compares the counters with what the clients of many requests have seen, to the last token:
+// streams and whole answers, stop strings, errors, clients that leave in the middle, and requests that others abort.
+// With VLLM_VCR_SLOW=1 there are 100,000 of them.
 func TestCountsOfManyRequests(t *testing.T) {
 	const clients, before = 16, 3 // tokens before an abort
 	requests := 2000

@@ -7,12 +7,14 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 )
 
-// A decoder turns the ids of an answer into text as they come, and finds stop strings in it (vllm-rs decoded_text_event_stream).
+// A decoder turns the ids of an answer into text as they come, and finds stop strings in it (vllm-rs
+// decoded_text_event_stream).
 type decoder struct {
 	tok         *tokenizer.Tokenizer
 	showSpecial bool
 	stops       []string
-	// includeStop leaves a stop string in the text. Otherwise as many bytes are held back as may be the beginning of one.
+	// includeStop leaves a stop string in the text. Otherwise as many bytes are held back as may be the beginning of
+	// one.
 	includeStop bool
 	hold        int
 	minTokens   int // that come before stop strings are looked for
@@ -38,7 +40,8 @@ func newDecoder(tok *tokenizer.Tokenizer, p *params, keep bool) decoder {
 	return d
 }
 
-// push decodes one id. It returns the stop string that ends the answer, or "", and then leaves text as it is to be shown.
+// push decodes one id. It returns the stop string that ends the answer, or "", and then leaves text as it is to be
+// shown.
 func (d *decoder) push(id uint32) (stop string) {
 	d.tokens++
 	before := len(d.text)

@@ -147,8 +147,8 @@ func versionArguments(r *http.Request) ([][]byte, func(any) any, *apiError) {
 	return [][]byte{pack.AppendString(nil, *q.Version)}, func(any) any { return object{{"success", true}, {"new_version", *q.Version}} }, nil
 }
 
-// ofWorkers makes an endpoint that calls a method of the workers, which have no weights. name is that of the operation in the metrics.
-// member of the body is needed unless it is "".
+// ofWorkers makes an endpoint that calls a method of the workers, which have no weights. name is that of the operation
+// in the metrics. member of the body is needed unless it is "".
 func (s *Server) ofWorkers(method, name, member, missing string) handler {
 	return func(w http.ResponseWriter, r *http.Request) *apiError {
 		var q map[string]any

@@ -98,7 +98,8 @@ func (s *Server) embed(ctx context.Context, q *embeddingRequest, id string) (*ge
 	return s.generate(ctx, &c.params, id, prompts, s.models.adapter.find(q.Model))
 }
 
-// embedded are the ids of what is to be embedded: texts, ids, or a conversation. The errors are those of the Python frontend.
+// embedded are the ids of what is to be embedded: texts, ids, or a conversation. The errors are those of the Python
+// frontend.
 func (s *Server) embedded(ctx context.Context, q *embeddingRequest, c *completionRequest, id string) (prompts [][]uint32, err *apiError) {
 	switch text := string(q.Input); {
 	case q.Messages != nil && (text == "" || text == "null"):

@@ -85,8 +85,8 @@ func ParseFlags(args []string) (f Flags, err error) {
 	return f, nil
 }
 
-// parseLimits reads the JSON of --limit-mm-per-prompt: {"image": 2}, or {"image": {"count": 2}} with other members that only engines
-// need.
+// parseLimits reads the JSON of --limit-mm-per-prompt: {"image": 2}, or {"image": {"count": 2}} with other members that
+// only engines need.
 func parseLimits(text string) (map[string]int, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &all); err != nil {

@@ -89,13 +89,14 @@ type piece struct {
 	received time.Time // with stop strings
 }
 
-// pieces are the outputs of a request, those that come and those that are being handled. They are used again by other requests.
+// pieces are the outputs of a request, those that come and those that are being handled. They are used again by other
+// requests.
 type pieces struct{ come, taken []piece }
 
 var piecePool = sync.Pool{New: func() any { return new(pieces) }}
 
-// maxPieces is how many outputs wait for a client that reads slowly. Then its requests get no more. Rooms for more than maxKeptPieces are
-// not kept.
+// maxPieces is how many outputs wait for a client that reads slowly. Then its requests get no more. Rooms for more than
+// maxKeptPieces are not kept.
 const (
 	maxPieces     = 1 << 10
 	maxKeptPieces = 1 << 9
@@ -183,8 +184,8 @@ func (g *generation) notify() {
 	}
 }
 
-// generate begins an answer to each prompt, or as many as n says. id is that of the HTTP request. They have to be ended by
-// [generation.close].
+// generate begins an answer to each prompt, or as many as n says. id is that of the HTTP request. They have to be ended
+// by [generation.close].
 func (s *Server) generate(ctx context.Context, p *params, id string, prompts [][]uint32, lora *protocol.LoRA) (*generation, *apiError) {
 	total := 0
 	for _, prompt := range prompts {
@@ -227,7 +228,7 @@ func (s *Server) generate(ctx context.Context, p *params, id string, prompts [][
 			q.decoder = newDecoder(s.opt.Tokenizer, p, !p.Stream)
 			r := s.opt.Group.NewRequest(q.engine)
 			if err = p.fill(s, &common, r, prompt); err == nil && ctx.Err() != nil {
-				err = nobody
+				err = errLeft
 			}
 			if err != nil {
 				for _, q := range g.all {
@@ -373,7 +374,7 @@ func (g *generation) whole(ctx context.Context) *apiError {
 		switch err := g.next(ctx, func(*sequence, *piece, string) error { return nil }); err {
 		case nil:
 		case errGone:
-			return nobody
+			return errLeft
 		default:
 			return errInternal
 		}

@@ -74,7 +74,7 @@ func rpcError(err *apiError) error {
 	switch {
 	case err == nil:
 		return nil
-	case err == nobody:
+	case err == errLeft:
 		return status.Error(codes.Canceled, "the client has left")
 	case err.status == http.StatusBadRequest:
 		code = codes.InvalidArgument
@@ -88,7 +88,8 @@ func rpcError(err *apiError) error {
 	return status.Error(code, err.message)
 }
 
-// endedWith is the status for a generation that did not go on: its client has left, its deadline has passed, or the engine has ended.
+// endedWith is the status for a generation that did not go on: its client has left, its deadline has passed, or the
+// engine has ended.
 func (r *rpc) endedWith(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return status.FromContextError(err).Err()
@@ -98,8 +99,8 @@ func (r *rpc) endedWith(ctx context.Context) error {
 
 func invalid(text string) error { return status.Error(codes.InvalidArgument, text) }
 
-// generateParams are the parameters of a GenerateRequest. What is not in it has the defaults of SamplingParams, and not those of the
-// model.
+// generateParams are the parameters of a GenerateRequest. What is not in it has the defaults of SamplingParams, and not
+// those of the model.
 func generateParams(in *enginepb.GenerateRequest) (*params, error) {
 	q := in.SamplingParams
 	either := func(v float32, otherwise float64) *float64 { // 0 is a number that is not there
@@ -116,7 +117,7 @@ func generateParams(in *enginepb.GenerateRequest) (*params, error) {
 		Stop: q.GetStop(), StopTokenIDs: q.GetStopTokenIds(), IgnoreEOS: q.GetIgnoreEos(), IncludeStop: q.GetIncludeStopStrInOutput(),
 		logprobs: protocol.NoLogprobs, onlyIDs: len(q.GetStop()) == 0,
 	}
-	n, most := max(q.N, 1), math.MaxInt // as much as there is room for, and not what the model says
+	n, most := max(q.N, 1), math.MaxInt // as much as there is room for, and not what the model limits
 	p.N, p.PromptLogprobs, p.TruncatePrompt, p.max = &n, q.PromptLogprobs, q.TruncatePromptTokens, &most
 	if q.Temperature != nil {
 		*p.Temperature = float64(*q.Temperature)
@@ -302,7 +303,8 @@ func (n candidatesOf) input(one *sequence, t *protocol.Logprobs) *enginepb.Input
 	return m
 }
 
-// topLogprobs has the token itself and the most likely others, n of them. It is empty where all of them were asked for, as in vLLM.
+// topLogprobs has the token itself and the most likely others, n of them. It is empty where all of them were asked for,
+// as in vLLM.
 func topLogprobs(t *protocol.Logprobs, row, n int) *enginepb.TopLogProbs {
 	m := &enginepb.TopLogProbs{}
 	for _, at := range candidates(t, row, n) {
@@ -343,7 +345,7 @@ func (r *rpc) Embed(ctx context.Context, in *enginepb.EmbedRequest) (*enginepb.E
 	}
 	defer g.close()
 	if wrong := g.whole(ctx); wrong != nil {
-		if wrong == nobody {
+		if wrong == errLeft {
 			return nil, r.endedWith(ctx)
 		}
 		return nil, rpcError(wrong)

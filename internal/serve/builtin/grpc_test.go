@@ -233,7 +233,7 @@ func TestGRPCRefuses(t *testing.T) {
 		{"another rank", with(func(q *enginepb.GenerateRequest) { q.DataParallelRank = proto.Int32(1) }), "data_parallel_rank 1 is out of range [0, 1)."},
 		{"an image", with(func(q *enginepb.GenerateRequest) { q.MmInputs = &enginepb.MultimodalInputs{} }), "multimodal inputs are not supported"},
 		{"transfer to no port", with(func(q *enginepb.GenerateRequest) { q.KvTransferParams = &enginepb.KvTransferParams{RemoteHost: "a"} }), "a remote_port from 1"},
-		{"transfer that is no JSON", with(func(q *enginepb.GenerateRequest) { q.KvTransferParamsJson = proto.String("[") }), "kv_transfer_params"},
+		{"transfer that is not JSON", with(func(q *enginepb.GenerateRequest) { q.KvTransferParamsJson = proto.String("[") }), "kv_transfer_params"},
 		{"json_object false", sampling(&enginepb.SamplingParams{Constraint: &enginepb.SamplingParams_JsonObject{}}), "json_object is false"},
 		{"a schema that is none", sampling(&enginepb.SamplingParams{Constraint: &enginepb.SamplingParams_JsonSchema{JsonSchema: `{"type":"strange"}`}}), `"strange" is not a type`},
 	} {
@@ -360,8 +360,8 @@ func TestGRPCTells(t *testing.T) {
 	}
 }
 
-// The descriptors are those of the Python package: the bytes with which vllm_engine_pb2 and common_pb2 of smg-grpc-proto 0.4.28
-// begin, by their sha256.
+// The descriptors are those of the Python package: the bytes with which vllm_engine_pb2 and common_pb2 of
+// smg-grpc-proto 0.4.28 begin, by their sha256.
 func TestDescriptors(t *testing.T) {
 	for _, test := range []struct {
 		file protoreflect.FileDescriptor

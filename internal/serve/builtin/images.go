@@ -31,7 +31,7 @@ import (
 
 // vision is how a model takes images: an image is so many tokens of the prompt. It is nil for a model of texts.
 type vision struct {
-	// marker is what stands for an image in the text of a chat.
+	// marker is the place of an image in the text of a chat.
 	marker string
 	// An image becomes before, pad as often as it has tokens, and after.
 	before, after string
@@ -216,7 +216,7 @@ func readVision(config, pre tree, tok *tokenizer.Tokenizer) *vision {
 		ratio := config.number("downsample_ratio")
 		tile := first(256, config.number("image_seq_length"), math.Floor(float64(side/patch)*ratio)*math.Floor(float64(side/patch)*ratio))
 		most, fewest := first(12, pre.number("max_patches"), config.number("max_dynamic_patch")), first(1, pre.number("min_patches"), config.number("min_dynamic_patch"))
-		cut := true // whatever crop_to_patches says
+		cut := true // whatever crop_to_patches is
 		if kind == "internvl_chat" {
 			v.marker, v.padText = "<image>", "<IMG_CONTEXT>"
 			cut = config["dynamic_image_size"] == true
@@ -257,8 +257,8 @@ func readVision(config, pre tree, tok *tokenizer.Tokenizer) *vision {
 	return v
 }
 
-// smartResize is how many tokens an image has of the models of Qwen: its sides become multiples of factor, and its area gets between
-// lo and hi (transformers/models/qwen2_vl/image_processing_qwen2_vl.py).
+// smartResize is how many tokens an image has of the models of Qwen: its sides become multiples of factor, and its area
+// gets between lo and hi (transformers/models/qwen2_vl/image_processing_qwen2_vl.py).
 func smartResize(width, height, factor, lo, hi int) (int, error) {
 	if max(width, height) > 200*min(width, height) {
 		return 0, mediaError(fmt.Sprintf("Invalid tensor shape: expected aspect ratio < 200:1, got [%d, %d]", height, width))
@@ -276,7 +276,8 @@ func smartResize(width, height, factor, lo, hi int) (int, error) {
 	return int(rows * columns), nil
 }
 
-// tiles is into how many squares InternVL cuts an image, and one more for the whole (vllm/transformers_utils/processors/internvl.py).
+// tiles is into how many squares InternVL cuts an image, and one more for the whole
+// (vllm/transformers_utils/processors/internvl.py).
 func tiles(width, height, side, fewest, most int) int {
 	type grid struct{ columns, rows int }
 	var grids []grid
@@ -303,8 +304,8 @@ func tiles(width, height, side, fewest, most int) int {
 	return n
 }
 
-// anyResolution is how many tokens an image has of LLaVA-NeXT: those of the whole, and those of the tiles that it covers, with one at
-// the end of each row (vllm/model_executor/models/llava_next.py).
+// anyResolution is how many tokens an image has of LLaVA-NeXT: those of the whole, and those of the tiles that it
+// covers, with one at the end of each row (vllm/model_executor/models/llava_next.py).
 func anyResolution(config tree, patches, side, width, height int) int {
 	best, most, least := [2]int{side, side}, -1, 0
 	pinpoints, _ := config["image_grid_pinpoints"].([]any)
@@ -368,8 +369,8 @@ func (p *imagePart) load(root string) (hash string, width, height int, err error
 	return hex.EncodeToString(sum[:]), width, height, err
 }
 
-// mostFile is how many bytes a local image may have.
-const mostFile = 64 << 20
+// maxFileBytes is how many bytes a local image may have.
+const maxFileBytes = 64 << 20
 
 // readBelow reads a file of a folder. Links do not lead out of it.
 func readBelow(folder, path string) ([]byte, error) {
@@ -392,9 +393,9 @@ func readBelow(folder, path string) ([]byte, error) {
 		return nil, refused
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, mostFile+1))
-	if len(data) > mostFile {
-		return nil, mediaError(fmt.Sprintf("the local image %s has more than %d bytes", path, mostFile))
+	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if len(data) > maxFileBytes {
+		return nil, mediaError(fmt.Sprintf("the local image %s has more than %d bytes", path, maxFileBytes))
 	}
 	return data, err
 }
@@ -436,7 +437,8 @@ func imageSize(data []byte) (width, height int, err error) {
 	return width, height, nil
 }
 
-// webpSize reads the size of a WebP of 30 bytes at least (developers.google.com/speed/webp/docs/riff_container), 0 of none.
+// webpSize reads the size of a WebP of 30 bytes at least (developers.google.com/speed/webp/docs/riff_container), 0 of
+// none.
 func webpSize(b []byte) (width, height int) {
 	switch string(b[12:16]) {
 	case "VP8 ":
@@ -457,8 +459,8 @@ type seenImages struct {
 	oldest []string
 }
 
-// mostImages is how many images are known. The cache of vLLM has 4 GiB of pixels.
-const mostImages = 1 << 12
+// maxImages is how many images are known. The cache of vLLM has 4 GiB of pixels.
+const maxImages = 1 << 12
 
 // add reports whether the image was known.
 func (s *seenImages) add(name string) bool {
@@ -471,7 +473,7 @@ func (s *seenImages) add(name string) bool {
 		s.names = map[string]bool{}
 	}
 	s.names[name] = true
-	if s.oldest = append(s.oldest, name); len(s.oldest) > mostImages {
+	if s.oldest = append(s.oldest, name); len(s.oldest) > maxImages {
 		delete(s.names, s.oldest[0])
 		s.oldest = s.oldest[1:]
 	}
@@ -571,7 +573,8 @@ func (s *Server) namedImages(ctx context.Context, c *chat, text string) (ids []u
 	return ids, items, wrong
 }
 
-// appendFeatures writes images as the engine gets them (vllm/multimodal/inputs.py MultiModalFeatureSpec), without their pixels.
+// appendFeatures writes images as the engine gets them (vllm/multimodal/inputs.py MultiModalFeatureSpec), without their
+// pixels.
 func appendFeatures(b []byte, items []mediaItem) []byte {
 	if len(items) == 0 {
 		return b

@@ -20,7 +20,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
-// visionModel is a folder with the Qwen2-VL of the capture sessions. template takes the place of its chat template unless it is "".
+// visionModel is a folder with the Qwen2-VL of the capture sessions. template takes the place of its chat template
+// unless it is "".
 func visionModel(t testing.TB, template string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,8 +58,8 @@ func dataURL(data []byte) string {
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(data)
 }
 
-// The numbers are those of vllm-rs 0.33.0 (Qwen, LLaVA) and of the Python frontend 0.33.0 (all but Gemma 3), which were asked with PNGs
-// of these sizes.
+// The numbers are those of vllm-rs 0.33.0 (Qwen, LLaVA) and of the Python frontend 0.33.0 (all but Gemma 3), which were
+// asked with PNGs of these sizes.
 func TestTokensOfImages(t *testing.T) {
 	tok, err := tokenizer.Load(visionModel(t, ""))
 	require.NoError(t, err)
@@ -153,7 +154,7 @@ func TestSizesOfImages(t *testing.T) {
 	}
 }
 
-// Files are read below one folder alone, and what is no file is not read.
+// Files are read below one folder alone, and what is not a file is not read.
 func TestLocalImages(t *testing.T) {
 	folder, outside := t.TempDir(), filepath.Join(t.TempDir(), "secret.png")
 	inside := filepath.Join(folder, "a.png")
@@ -181,7 +182,7 @@ func TestLargeLocalImage(t *testing.T) {
 	path := filepath.Join(folder, "large.png")
 	require.NoError(t, os.WriteFile(path, picture(t, 84, 112, 1), 0o600))
 	p := imagePart{url: "file://" + filepath.ToSlash(path)}
-	for size, want := range map[int64]string{mostFile: "", mostFile + 1: "the local image " + path + " has more than 67108864 bytes"} {
+	for size, want := range map[int64]string{maxFileBytes: "", maxFileBytes + 1: "the local image " + path + " has more than 67108864 bytes"} {
 		require.NoError(t, os.Truncate(path, size))
 		_, w, h, err := p.load(folder)
 		if want == "" && (err != nil || w != 84 || h != 112) || want != "" && (err == nil || err.Error() != want) {

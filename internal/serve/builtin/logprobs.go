@@ -15,8 +15,8 @@ func (s *Server) name(q *params, id uint32) string {
 	return s.shown(id, q.SkipSpecial != nil && !*q.SkipSpecial)
 }
 
-// candidates are the most likely tokens of a row of a table, at most so many: the token itself, and those that the engine lists behind it,
-// among which it is not a second time. i is the place in the row, and at that in the table.
+// candidates are the most likely tokens of a row of a table, at most so many: the token itself, and those that the
+// engine lists behind it, among which it is not a second time. i is the place in the row, and at that in the table.
 func candidates(t *protocol.Logprobs, row, limit int) iter.Seq2[int, int] {
 	return func(yield func(i, at int) bool) {
 		first := row * t.Width

@@ -9,7 +9,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// messagesRequest is the body of /v1/messages, the API of Anthropic. The Python frontend makes a chat of it, and so does this one.
+// messagesRequest is the body of /v1/messages, the API of Anthropic. The Python frontend makes a chat of it, and so
+// does this one.
 type messagesRequest struct {
 	Model         string          `json:"model"`
 	MaxTokens     *int32          `json:"max_tokens"`

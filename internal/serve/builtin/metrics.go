@@ -16,13 +16,14 @@ import (
 // Mark begins the metrics, so that tools know whose they are.
 const Mark = "# vllm-vcr serve --frontend builtin\n"
 
-// metrics are those of vLLM (vllm/v1/metrics/loggers.py): every output and every step is counted when it comes, so they agree with
-// what clients get.
+// metrics are those of vLLM (vllm/v1/metrics/loggers.py): every output and every step is counted when it comes, so they
+// agree with what clients get.
 type metrics struct {
 	mu      sync.Mutex
 	model   string
 	engines []engineMetrics
-	// parsed counts how often calls of tools were looked for: in a stream or not, found or not, for which kind of request.
+	// parsed counts how often calls of tools were looked for: in a stream or not, found or not, for which kind of
+	// request.
 	parsed [2][2][len(parsedFor)]atomic.Int64
 	// timed has the times of operations of sleep mode and of weights, and underWay how many are not over.
 	timed    map[operation]*histogram
@@ -62,10 +63,10 @@ type engineMetrics struct {
 	stepTokens                                               int                   // of the step that is being reported
 	fetching                                                 *protocol.FetchStages // requests by stage of their KV load; nil without a KV connector
 
-	iteration, promptSize, answerSize, mostWanted, wanted, n, prefilled histogram
-	firstToken, interToken, perToken                                    histogram
-	total, queue, inference, prefill, decode, preempted                 histogram
-	lifetime, idle, reuse                                               histogram // of sampled KV blocks; without bounds until there is one
+	iteration, promptSize, answerSize, maxWanted, wanted, n, prefilled histogram
+	firstToken, interToken, perToken                                   histogram
+	total, queue, inference, prefill, decode, preempted                histogram
+	lifetime, idle, reuse                                              histogram // of sampled KV blocks; without bounds until there is one
 }
 
 // requestRecord is what is measured of a request. It is under the mutex of the metrics.
@@ -132,7 +133,7 @@ func newMetrics(model string, engines, maxModelLen int) *metrics {
 	for i := range m.engines {
 		e := &m.engines[i]
 		e.iteration, e.n, e.preempted = newHistogram(iterationBounds), newHistogram(numberBounds), newHistogram(preemptionBounds)
-		for _, h := range []*histogram{&e.promptSize, &e.answerSize, &e.mostWanted, &e.wanted, &e.prefilled} {
+		for _, h := range []*histogram{&e.promptSize, &e.answerSize, &e.maxWanted, &e.wanted, &e.prefilled} {
 			*h = newHistogram(tokens)
 		}
 		e.firstToken, e.interToken, e.perToken = newHistogram(firstTokenBounds), newHistogram(interTokenBounds), newHistogram(interTokenBounds)
@@ -143,8 +144,8 @@ func newMetrics(model string, engines, maxModelLen int) *metrics {
 	return m
 }
 
-// output counts an output of a request (vllm/v1/metrics/stats.py update_from_output). Its tokens are counted later where stop strings
-// may take some away.
+// output counts an output of a request (vllm/v1/metrics/stats.py update_from_output). Its tokens are counted later
+// where stop strings may take some away.
 func (m *metrics) output(q *sequence, o *player.EngineOutput, at float64, later bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -181,8 +182,8 @@ func (m *metrics) output(q *sequence, o *player.EngineOutput, at float64, later 
 	m.count(e, r, len(o.Tokens), at, received, o.Finish)
 }
 
-// tokens counts the tokens of an output of a request with stop strings when they are looked at: what the engine made behind one has not
-// come for vLLM either.
+// tokens counts the tokens of an output of a request with stop strings when they are looked at: what the engine made
+// behind one has not come for vLLM either.
 func (m *metrics) tokens(q *sequence, n int, at float64, received time.Time, end protocol.FinishReason) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -220,7 +221,7 @@ func (m *metrics) finish(e *engineMetrics, r *requestRecord, reason protocol.Fin
 	e.total.observe(time.Since(r.arrival).Seconds())
 	e.promptSize.observe(float64(r.prompt))
 	e.answerSize.observe(float64(r.generated))
-	e.mostWanted.observe(float64(r.generated))
+	e.maxWanted.observe(float64(r.generated))
 	if !r.pools {
 		e.wanted.observe(float64(r.maxTokens))
 	}
@@ -257,8 +258,8 @@ func (m *metrics) image(known bool) {
 	}
 }
 
-// mostAdapterSets bounds what is kept of adapters: clients name them.
-const mostAdapterSets = 1 << 10
+// maxAdapterSets bounds what is kept of adapters: clients name them.
+const maxAdapterSets = 1 << 10
 
 // step takes the statistics of a step.
 func (m *metrics) step(engine int, s *player.EngineStats) {
@@ -266,7 +267,7 @@ func (m *metrics) step(engine int, s *player.EngineStats) {
 	defer m.mu.Unlock()
 	e := &m.engines[engine]
 	if s.LoRAs != nil {
-		if len(e.adapters) >= mostAdapterSets || e.adapters == nil {
+		if len(e.adapters) >= maxAdapterSets || e.adapters == nil {
 			e.adapters = map[[2]string]float64{}
 		}
 		e.adapters[[2]string{strings.Join(s.LoRAs.Running, ","), strings.Join(s.LoRAs.Waiting, ",")}] = float64(time.Now().UnixMilli()) / 1000
@@ -312,7 +313,7 @@ type metricsText struct {
 	model string
 }
 
-// metric is one with a value for each engine; more are labels beside those of all metrics, with their values.
+// metric is one with a value for each engine; more are further labels with their values.
 type metric struct {
 	name, kind, help string
 }
@@ -457,7 +458,7 @@ func (m *metrics) render() []byte {
 	observed("vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.", func(e *engineMetrics) *histogram { return &e.iteration })
 	observed("vllm:request_prompt_tokens", "Number of prefill tokens processed.", func(e *engineMetrics) *histogram { return &e.promptSize })
 	observed("vllm:request_generation_tokens", "Number of generation tokens processed.", func(e *engineMetrics) *histogram { return &e.answerSize })
-	observed("vllm:request_max_num_generation_tokens", "Histogram of maximum number of requested generation tokens.", func(e *engineMetrics) *histogram { return &e.mostWanted })
+	observed("vllm:request_max_num_generation_tokens", "Histogram of maximum number of requested generation tokens.", func(e *engineMetrics) *histogram { return &e.maxWanted })
 	observed("vllm:request_params_n", "Histogram of the n request parameter.", func(e *engineMetrics) *histogram { return &e.n })
 	observed("vllm:request_params_max_tokens", "Histogram of the max_tokens request parameter.", func(e *engineMetrics) *histogram { return &e.wanted })
 	observed("vllm:request_prefill_kv_computed_tokens", "Histogram of new KV tokens computed during prefill (excluding cached tokens).", func(e *engineMetrics) *histogram { return &e.prefilled })

@@ -31,8 +31,8 @@ var notHere = map[string]string{
 	"vllm:websocket_connection_duration_seconds": "no WebSocket endpoint",
 }
 
-// TestMetricsOfTheLine: names, kinds, labels and buckets are those that the Python server of the newest line declares. A new line with a
-// new metric fails here: serve it, or say in notHere why not.
+// TestMetricsOfTheLine: names, kinds, labels and buckets are those that the Python server of the newest line declares.
+// A new line with a new metric fails here: serve it, or say in notHere why not.
 func TestMetricsOfTheLine(t *testing.T) {
 	const context = 8192
 	m := newMetrics("m", 2, context)

@@ -23,7 +23,8 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// params are the members that the requests of completions and of chats have in common. A member that is null is one that is absent.
+// params are the members that the requests of completions and of chats have in common. A member that is null is one
+// that is absent.
 type params struct {
 	Model         string         `json:"model"`
 	Stream        bool           `json:"stream"`
@@ -204,7 +205,7 @@ func missing(names ...string) *apiError {
 	return badBody("missing in the request: %s", strings.Join(names, ", "))
 }
 
-// wantedRank is what X-Data-Parallel-Rank says, from 1; 0 is any engine.
+// wantedRank is the rank in X-Data-Parallel-Rank, from 1; 0 is any engine.
 func wantedRank(r *http.Request) int {
 	if values := r.Header["X-Data-Parallel-Rank"]; len(values) > 0 {
 		if n, err := strconv.Atoi(values[0]); err == nil && n >= 0 && n < math.MaxInt32 {
@@ -439,7 +440,7 @@ func (p *params) share(ctx context.Context, s *Server) (c shared, err *apiError)
 		case errors.Is(err, tokenizer.ErrTooLong):
 			return c, badRequest("bad_words", "bad_words has more than %d tokens", maxBadTokens)
 		case err != nil:
-			return c, nobody
+			return c, errLeft
 		}
 		if len(plain) > 0 {
 			c.badWords = append(c.badWords, plain)
@@ -512,8 +513,8 @@ func (p *params) fill(s *Server, c *shared, r *player.EngineRequest, prompt []ui
 	return nil
 }
 
-// encode returns the ids of a text, with the special tokens around it or without. The work ends when its client has left, and where the
-// text has more tokens than the limit.
+// encode returns the ids of a text, with the special tokens around it or without. The work ends when its client has
+// left, and where the text has more tokens than the limit.
 func (s *Server) encode(ctx context.Context, text string, special bool, limit int) ([]uint32, *apiError) {
 	ids, err := s.opt.Tokenizer.EncodeWithin(ctx, text, limit)
 	switch {
@@ -521,7 +522,7 @@ func (s *Server) encode(ctx context.Context, text string, special bool, limit in
 		return nil, badRequest("input_tokens", "This model's maximum context length is %d tokens. However, your prompt contains more than %d input tokens. "+
 			"Please reduce the length of the input prompt.", s.maxModelLen, limit)
 	case err != nil:
-		return nil, nobody
+		return nil, errLeft
 	case !special:
 		return ids, nil
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// A policy is where another server than vLLM does otherwise. That of vLLM is in [vllmPolicy], and that of llm-d-inference-sim in
-// [Server.simulate].
+// A policy is where another server than vLLM does otherwise. That of vLLM is in [vllmPolicy], and that of
+// llm-d-inference-sim in [Server.simulate].
 type policy struct {
 	// lenient servers take what vLLM refuses: members without an effect, adapters that are there already or are not.
 	lenient bool

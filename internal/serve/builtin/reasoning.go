@@ -10,7 +10,8 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// A reasoningFormat is how models of a kind mark their reasoning, and what of the white space around it vllm-rs 0.33 leaves out.
+// A reasoningFormat is how models of a kind mark their reasoning, and what of the white space around it vllm-rs 0.33
+// leaves out.
 type reasoningFormat struct {
 	begin, end string
 	first      bool // a line end behind the first mark
@@ -55,7 +56,7 @@ func (f *reasoningFormat) stage(prompt string) uint8 {
 	return beforeReasoning
 }
 
-// An answerParser tells reasoning, calls of tools and text apart.
+// An answerParser separates reasoning, calls of tools and text.
 type answerParser struct {
 	format *reasoningFormat // nil is none
 	stage  uint8
@@ -208,8 +209,9 @@ func (s *Server) reasoningTokens(q *chatRequest, all []*sequence) (n int) {
 	return n
 }
 
-// WithReasoning lets answers begin with a few sentences of reasoning, as those of a model whose answers the parser of this name reads.
-// Only drawn answers to free text have them: those that follow a grammar stay as they are. Without such a parser nothing changes.
+// WithReasoning lets answers begin with a few sentences of reasoning, as those of a model whose answers the parser of
+// this name reads. Only drawn answers to free text have them: those that follow a grammar stay as they are. Without
+// such a parser nothing changes.
 func WithReasoning(source player.Source, tok *tokenizer.Tokenizer, parser string) player.Source {
 	format, err := findReasoning(parser)
 	if err != nil || format == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// The endpoints that end with /render answer with the request of /inference/v1/generate that the engine would get, as those of the
-// Python frontend do: routers count the tokens of a prompt with them.
+// The endpoints that end with /render answer with the request of /inference/v1/generate that the engine would get, as
+// those of the Python frontend do: routers count the tokens of a prompt with them.
 
 func (s *Server) serveRenderChat(w http.ResponseWriter, r *http.Request) *apiError {
 	var q chatRequest

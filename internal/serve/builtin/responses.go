@@ -11,8 +11,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// responsesRequest is the body of /v1/responses. The Python frontend makes a chat of it, and so does this one; vllm-rs has no such
-// endpoint. Of the members of params, those count that the Python frontend has here.
+// responsesRequest is the body of /v1/responses. The Python frontend makes a chat of it, and so does this one; vllm-rs
+// has no such endpoint. Of the members of params, those count that the Python frontend has here.
 type responsesRequest struct {
 	params
 	Input            json.RawMessage `json:"input"`
@@ -182,7 +182,7 @@ func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
 // absent reports whether a member is not there, or null.
 func absent(raw json.RawMessage) bool { return len(raw) == 0 || isNull(raw) }
 
-// addInput makes messages of the input. What an assistant said in several items is one message.
+// addInput makes messages of the input. Several items of an assistant are one message.
 func (q *responsesRequest) addInput(c *chatRequest) *apiError {
 	var text string
 	if json.Unmarshal(q.Input, &text) == nil {
@@ -193,8 +193,8 @@ func (q *responsesRequest) addInput(c *chatRequest) *apiError {
 	if err := json.Unmarshal(q.Input, &items); err != nil {
 		return badBody("input: want a text or a list of items: %v", err).ofPython("input")
 	}
-	// said is the last message if the assistant said it, and begins one otherwise.
-	said := func(free func(*message) bool) *message {
+	// ofAssistant is the last message if it is one of the assistant, and begins one otherwise.
+	ofAssistant := func(free func(*message) bool) *message {
 		if n := len(c.Messages); n > 0 && c.Messages[n-1].Role == "assistant" && free(&c.Messages[n-1]) {
 			return &c.Messages[n-1]
 		}
@@ -207,7 +207,7 @@ func (q *responsesRequest) addInput(c *chatRequest) *apiError {
 		case item.Type == "function_call":
 			call := toolCall{ID: item.CallID, Type: "function"}
 			call.Function.Name, call.Function.Arguments = item.Name, &item.Arguments
-			m := said(func(*message) bool { return true })
+			m := ofAssistant(func(*message) bool { return true })
 			m.ToolCalls = append(m.ToolCalls, call)
 		case item.Type == "function_call_output":
 			c.Messages = append(c.Messages, message{Role: "tool", Content: item.Output, ToolCall: &item.CallID})
@@ -215,7 +215,7 @@ func (q *responsesRequest) addInput(c *chatRequest) *apiError {
 			if item.Encrypted != nil && *item.Encrypted != "" {
 				return badRequest("input", "Encrypted content is not supported.")
 			}
-			said(func(m *message) bool { return m.Reasoning == "" }).Reasoning = cmp.Or(firstText(item.Content), firstText(item.Summary))
+			ofAssistant(func(m *message) bool { return m.Reasoning == "" }).Reasoning = cmp.Or(firstText(item.Content), firstText(item.Summary))
 		case item.Type != "" && item.Type != "message" || item.Role == "":
 			return badBody("input: items of type %q are not supported", item.Type).ofPython("input")
 		case item.Role == "assistant":
@@ -223,7 +223,7 @@ func (q *responsesRequest) addInput(c *chatRequest) *apiError {
 			if len(content) > 0 && content[0] == '[' {
 				content = toJSON(firstText(content))
 			}
-			said(func(m *message) bool { return m.Content == nil }).Content = content
+			ofAssistant(func(m *message) bool { return m.Content == nil }).Content = content
 		default:
 			c.Messages = append(c.Messages, message{Role: item.Role, Content: item.Content})
 		}

@@ -177,7 +177,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		switch err := found.serve(w, r); err {
 		case nil:
-		case nobody:
+		case errLeft:
 			panic(http.ErrAbortHandler)
 		default:
 			writeJSON(w, err.status, err.body())

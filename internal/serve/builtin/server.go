@@ -19,8 +19,8 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// Engines generate: a [player.Group] in this process, or an engine of vLLM behind ZeroMQ (package remote). An engine is named by its
-// number, from 0. The methods are described at the group.
+// Engines generate: a [player.Group] in this process, or an engine of vLLM behind ZeroMQ (package remote). An engine is
+// named by its number, from 0. The methods are described at the group.
 type Engines interface {
 	Line() string
 	Engines() []player.EngineInfo
@@ -37,14 +37,15 @@ type Options struct {
 	Group Engines
 	// Names are the names of the model in requests. The first one is in answers.
 	Names []string
-	// Model is how the user named the model: a name, or a folder. Clients see it as the root of the model. By default it is Dir.
+	// Model is how the user named the model: a name, or a folder. Clients see it as the root of the model. By default
+	// it is Dir.
 	Model string
 	// Dir has the files of the model. They say which tokens end an answer, and the defaults of sampling parameters.
 	Dir       string
 	Tokenizer *tokenizer.Tokenizer
 	// Simulator makes the server do as llm-d-inference-sim; nil for one that does as vLLM.
 	Simulator *Simulator
-	// Release is what /version says.
+	// Release is what /version answers with.
 	Release string
 	// Tasks are those of the engines if they pool: then nothing is generated.
 	Tasks []string

@@ -21,8 +21,8 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// A Simulator makes a server do as llm-d-inference-sim, where vLLM has nothing like it or does otherwise. docs/simulator.md lists what
-// that is.
+// A Simulator makes a server do as llm-d-inference-sim, where vLLM has nothing like it or does otherwise.
+// docs/simulator.md lists what that is.
 type Simulator struct {
 	// Plans has the answers that the server chooses itself. It has to be the source of the engines.
 	Plans *Plans
@@ -36,8 +36,8 @@ type Simulator struct {
 	Tools            ToolRanges
 	// AnyTool leaves out the check of the parameters of tools.
 	AnyTool bool
-	// CacheThreshold is the least share of a prompt in the prefix cache: with less of it, a request ends without an answer. It counts if
-	// KVCache is set.
+	// CacheThreshold is the least share of a prompt in the prefix cache: with less of it, a request ends without an
+	// answer. It counts if KVCache is set.
 	CacheThreshold float64
 	KVCache        bool
 	BlockSize      int
@@ -123,7 +123,7 @@ type plan struct {
 	finish protocol.FinishReason
 	reason string // in the place of that of finish
 	now    bool   // no engine is needed
-	// transferred tells that another server has computed the prompt. Without ids, the engine chooses the rest.
+	// transferred means that another server has computed the prompt. Without ids, the engine chooses the rest.
 	transferred bool
 }
 
@@ -457,7 +457,7 @@ func (m *simulator) cached(prompt []uint32, model string, enough float64) float6
 	}
 	for _, key := range news {
 		m.blocks[key] = true
-		if m.oldest = append(m.oldest, key); len(m.oldest) > mostBlocks {
+		if m.oldest = append(m.oldest, key); len(m.oldest) > maxBlocks {
 			delete(m.blocks, m.oldest[0])
 			m.oldest = m.oldest[1:]
 		}
@@ -465,8 +465,8 @@ func (m *simulator) cached(prompt []uint32, model string, enough float64) float6
 	return share
 }
 
-// mostBlocks is how many blocks of prompts are known for [Simulator].CacheThreshold.
-const mostBlocks = 1 << 16
+// maxBlocks is how many blocks of prompts are known for [Simulator].CacheThreshold.
+const maxBlocks = 1 << 16
 
 // An imageURL is a text, or an object with the member url.
 type imageURL string
@@ -483,7 +483,8 @@ func (u *imageURL) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// text is the content of a message as the simulator puts it into prompts. If it is strict, it refuses parts of other types.
+// text is the content of a message as the simulator puts it into prompts. If it is strict, it refuses parts of other
+// types.
 func (m *message) text(strict bool) (string, *apiError) {
 	var parts []struct {
 		Type  string   `json:"type"`
@@ -530,7 +531,7 @@ func renderSimple(c *chat) (string, *apiError) {
 		}
 		b.WriteString(": ")
 		for _, url := range m.images() {
-			// Each stands there in its turn.
+			// They are there in this order.
 			if at := strings.Index(text, "image: "+url); at >= 0 {
 				b.WriteString(text[:at])
 				begin := b.Len()
@@ -628,7 +629,8 @@ func (s *Server) SetImages(percent int, mean, deviation time.Duration) {
 	s.sim.ImageTime, s.sim.ImageTimeStdDev = mean, deviation
 }
 
-// checkIDs refuses a request of ids as the simulator does, and finds the parameters of a transfer where it looks for them.
+// checkIDs refuses a request of ids as the simulator does, and finds the parameters of a transfer where it looks for
+// them.
 func (m *simulator) checkIDs(q *generateRequest) *apiError {
 	switch {
 	case q.IDs == nil:

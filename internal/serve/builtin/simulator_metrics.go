@@ -13,8 +13,8 @@ var alsoCalled = map[string]string{
 	"vllm:request_max_num_generation_tokens": "vllm:max_num_generation_tokens",
 }
 
-// simulatorMetrics writes metrics as llm-d-inference-sim has them: without the label engine, with finish_reason for finished_reason and
-// before the name of the model, and with bounds of buckets without a useless ".0".
+// simulatorMetrics writes metrics as llm-d-inference-sim has them: without the label engine, with finish_reason for
+// finished_reason and before the name of the model, and with bounds of buckets without a useless ".0".
 func simulatorMetrics(text []byte) []byte {
 	out := make([]byte, 0, len(text)+len(text)/4)
 	var copied []byte // of a metric that has two names

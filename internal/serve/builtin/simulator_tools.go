@@ -10,9 +10,9 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// ToolRanges bound what the arguments of calls of tools are drawn from, as in llm-d-inference-sim. Optional and OptionalField are the
-// percentages with which an argument that is not required, and such a member of an object, are there; Extra is that with which one more
-// call follows, up to the number of tools.
+// ToolRanges bound what the arguments of calls of tools are drawn from, as in llm-d-inference-sim. Optional and
+// OptionalField are the percentages with which an argument that is not required, and such a member of an object, are
+// there; Extra is that with which one more call follows, up to the number of tools.
 type ToolRanges struct {
 	MinInteger, MaxInteger         int
 	MinNumber, MaxNumber           float64
@@ -84,10 +84,10 @@ type toolSchema struct {
 	MaxItems   *int                   `json:"maxItems"`
 }
 
-// deepestSchema and mostDrawn bound what is drawn for one call.
+// maxSchemaDepth and maxDrawn bound what is drawn for one call.
 const (
-	deepestSchema = 32
-	mostDrawn     = 1 << 12 // values
+	maxSchemaDepth = 32
+	maxDrawn       = 1 << 12 // values
 )
 
 // arguments draws the arguments of a call.
@@ -98,7 +98,7 @@ func (m *simulator) arguments(parameters json.RawMessage) (map[string]any, error
 			return nil, fmt.Errorf("the parameters of a tool: %w", err)
 		}
 	}
-	left := mostDrawn
+	left := maxDrawn
 	return m.object(&schema, m.Tools.Optional, 0, &left)
 }
 
@@ -121,7 +121,7 @@ func (m *simulator) object(schema *toolSchema, optional, depth int, left *int) (
 var argumentWords = []string{"apple", "bridge", "harbor", "lantern", "meadow", "orchard", "pencil", "river", "violin", "window"}
 
 func (m *simulator) value(schema *toolSchema, depth int, left *int) (any, error) {
-	if *left--; schema == nil || *left < 0 || depth > deepestSchema {
+	if *left--; schema == nil || *left < 0 || depth > maxSchemaDepth {
 		return nil, fmt.Errorf("the parameters of a tool are too many or too deep, or a schema is missing")
 	}
 	if len(schema.Enum) > 0 {
@@ -141,7 +141,7 @@ func (m *simulator) value(schema *toolSchema, depth int, left *int) (any, error)
 		if lo > hi {
 			return nil, fmt.Errorf("minItems (%d) is greater than maxItems(%d)", lo, hi)
 		}
-		list := make([]any, min(m.between(lo, hi), mostDrawn))
+		list := make([]any, min(m.between(lo, hi), maxDrawn))
 		for i := range list {
 			var err error
 			if list[i], err = m.value(schema.Items, depth+1, left); err != nil {
@@ -179,8 +179,8 @@ func checkTool(t *tool) error {
 func checkSchema(at string, raw json.RawMessage, depth int) error {
 	var keys map[string]json.RawMessage
 	var schema toolSchema
-	if depth > deepestSchema {
-		return fmt.Errorf("%s: nested more than %d deep", at, deepestSchema)
+	if depth > maxSchemaDepth {
+		return fmt.Errorf("%s: nested more than %d deep", at, maxSchemaDepth)
 	}
 	if err := json.Unmarshal(raw, &keys); err != nil {
 		return fmt.Errorf("%s: %w", at, err)

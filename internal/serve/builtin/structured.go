@@ -42,7 +42,8 @@ func (p *params) constrain() *apiError {
 	return nil
 }
 
-// constraint is StructuredOutputsParams with one member that is a text. A schema is one too, so that its keys keep their order.
+// constraint is StructuredOutputsParams with one member that is a text. A schema is one too, so that its keys keep
+// their order.
 func constraint(name, text string) []byte {
 	return pack.AppendString(pack.AppendString(pack.AppendMapHeader(nil, 1), name), text)
 }
@@ -104,7 +105,7 @@ func (p *params) constrainBy(raw json.RawMessage) *apiError {
 	return nil
 }
 
-// choice is what tool_choice says.
+// choice is a tool_choice.
 type choice struct {
 	none, required bool
 	name           string // of the only tool that may be called
@@ -152,8 +153,8 @@ const (
 	callEnd   = "</tool_call>"
 )
 
-// constrainTools lets the engine write calls of tools whose arguments follow their schemas, as a frontend with the parser "hermes"
-// and --tool-strict-level parameter does.
+// constrainTools lets the engine write calls of tools whose arguments follow their schemas, as a frontend with the
+// parser "hermes" and --tool-strict-level parameter does.
 func (p *params) constrainTools(c choice, tools []tool, parallel bool) {
 	var tags []object
 	for i := range tools {
@@ -295,7 +296,7 @@ func (c *callParser) arguments(last bool, each func(callEvent)) {
 			if c.depth--; c.depth <= 0 {
 				over = true
 				if c.depth < 0 {
-					end-- // a value that is no object ended before
+					end-- // a value that is not an object ended before
 				}
 			}
 		}

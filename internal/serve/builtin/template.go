@@ -72,7 +72,8 @@ type chatTemplate struct {
 	parts bool
 }
 
-// DefaultTemplate is the chat template of models without one: ChatML, with tools as the models have them whose calls the parser "hermes" reads.
+// DefaultTemplate is the chat template of models without one: ChatML, with tools as the models have them whose calls
+// the parser "hermes" reads.
 const DefaultTemplate = "{% if tools %}<|im_start|>system\n# Tools\n<tools>{% for t in tools %}\n{{ t | tojson }}{% endfor %}\n</tools><|im_end|>\n{% endif %}" +
 	"{% for m in messages %}<|im_start|>{{ m['role'] }}\n" +
 	"{% if m['role'] == 'tool' %}<tool_response>\n{{ m['content'] }}\n</tool_response>{% elif m['content'] %}{{ m['content'] }}{% endif %}" +
@@ -82,8 +83,8 @@ const DefaultTemplate = "{% if tools %}<|im_start|>system\n# Tools\n<tools>{% fo
 // loopsOverParts finds a loop over the parts of a content.
 var loopsOverParts = lazyregexp.New(`for\s+\w+\s+in\s+\w+(\.content|\[\s*['"]content['"]\s*\])`)
 
-// readTemplate reads the chat template of a model: chat_template.jinja, or chat_template of tokenizer_config.json, which is a text or
-// a list of named ones.
+// readTemplate reads the chat template of a model: chat_template.jinja, or chat_template of tokenizer_config.json,
+// which is a text or a list of named ones.
 func readTemplate(dir string, config json.RawMessage, special map[string]string) (t chatTemplate, err error) {
 	source := ""
 	if text, missing := os.ReadFile(filepath.Join(dir, "chat_template.jinja")); missing == nil {

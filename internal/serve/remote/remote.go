@@ -1,5 +1,5 @@
-// Package remote is an engine of vLLM, in another process, for a frontend in this one: it waits for the engine at an address as the
-// released frontends do, and speaks with it through ZeroMQ.
+// Package remote is an engine of vLLM, in another process, for a frontend in this one: it waits for the engine at an
+// address as the released frontends do, and speaks with it through ZeroMQ.
 package remote
 
 import (
@@ -20,11 +20,12 @@ import (
 
 // Options configures [Accept].
 type Options struct {
-	// Address is where the engine is waited for, tcp://HOST:PORT. The sockets for its messages get ports of their own there.
+	// Address is where the engine is waited for, tcp://HOST:PORT. The sockets for its messages get ports of their own
+	// there.
 	Address string
 	// Line is that of the engine; default that of the release with which it registers.
 	Line string
-	// Step is told what is being waited for; may be nil.
+	// Step is called with what is being waited for; may be nil.
 	Step func(step string)
 	Log  *slog.Logger
 }
@@ -159,7 +160,8 @@ func (e *Engine) Run(ctx context.Context) error {
 	return e.RunLocal(ctx, func(int, *player.EngineStats) {})
 }
 
-// RunLocal takes the messages of the engine until ctx ends, or the engine does. Its requests and calls have all ended then.
+// RunLocal takes the messages of the engine until ctx ends, or the engine does. Its requests and calls have all ended
+// then.
 func (e *Engine) RunLocal(ctx context.Context, report func(engine int, s *player.EngineStats)) error {
 	var err error
 	var o protocol.Outputs
@@ -268,8 +270,8 @@ func (e *Engine) Submit(_ int, r *player.EngineRequest) {
 	}
 }
 
-// withBackend names the backend of a constraint, a map of one member: an engine wants one to be named, and one that all requests have
-// in common. vllm-rs names this one.
+// withBackend names the backend of a constraint, a map of one member: an engine wants one to be named, and one that all
+// requests have in common. vllm-rs names this one.
 func withBackend(constraint []byte) []byte {
 	if constraint == nil {
 		return nil

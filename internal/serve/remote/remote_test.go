@@ -54,7 +54,8 @@ func (f fixed) Script(*player.Request) (player.Script, error) {
 	return player.Script{Tokens: f, Stops: true, CachedTokens: player.LookUp, Finish: player.FinishStop}, nil
 }
 
-// TestAnswers sends the same requests to a frontend with a player in its process, and to one with a player behind ZeroMQ.
+// TestAnswers sends the same requests to a frontend with a player in its process, and to one with a player behind
+// ZeroMQ.
 func TestAnswers(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"} {

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -388,7 +387,7 @@ func decodeConstraintValue(cur *pack.Cursor, key string) (c grammar.Constraint, 
 			return c, err
 		}
 		var text []byte
-		text, err = appendAsJSON(nil, cur, 0)
+		text, err = cur.AppendJSON(nil)
 		c.Text = string(text)
 	case "json_object":
 		var set bool
@@ -427,86 +426,4 @@ func decodeChoices(cur *pack.Cursor) ([]string, error) {
 		choices = append(choices, text)
 	}
 	return choices, nil
-}
-
-// deepest bounds how deep a schema may be nested.
-const deepest = 512
-
-// appendAsJSON writes a msgpack value as JSON.
-func appendAsJSON(b []byte, cur *pack.Cursor, depth int) ([]byte, error) {
-	if depth > deepest {
-		return b, fmt.Errorf("nested more than %d deep", deepest)
-	}
-	switch kind := cur.Kind(); kind {
-	case pack.Nil:
-		cur.Nil()
-		return append(b, "null"...), nil
-	case pack.Bool:
-		v, err := cur.Bool()
-		return strconv.AppendBool(b, v), err
-	case pack.Int:
-		if v, err := cur.Int(); err == nil {
-			return strconv.AppendInt(b, v, 10), nil
-		}
-		v, err := cur.Uint()
-		return strconv.AppendUint(b, v, 10), err
-	case pack.Float:
-		v, err := cur.Float()
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return b, fmt.Errorf("%v is not a JSON number", v)
-		}
-		return strconv.AppendFloat(b, v, 'g', -1, 64), err
-	case pack.String:
-		v, err := cur.StrString()
-		return appendJSONString(b, v), err
-	case pack.Array, pack.Map:
-		return appendListAsJSON(b, cur, kind, depth)
-	default:
-		return b, fmt.Errorf("%s is not a JSON value", kind)
-	}
-}
-
-// appendListAsJSON writes an array or a map.
-func appendListAsJSON(b []byte, cur *pack.Cursor, kind pack.Kind, depth int) ([]byte, error) {
-	brackets, size := "[]", cur.ArrayLen
-	if kind == pack.Map {
-		brackets, size = "{}", cur.MapLen
-	}
-	n, err := size()
-	if err != nil {
-		return b, err
-	}
-	b = append(b, brackets[0])
-	for i := range n {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		if kind == pack.Map {
-			key, err := cur.StrString()
-			if err != nil {
-				return b, err
-			}
-			b = append(appendJSONString(b, key), ':')
-		}
-		if b, err = appendAsJSON(b, cur, depth+1); err != nil {
-			return b, err
-		}
-	}
-	return append(b, brackets[1]), nil
-}
-
-// appendJSONString writes a string; what is not UTF-8 is replaced.
-func appendJSONString(b []byte, text string) []byte {
-	b = append(b, '"')
-	for _, r := range strings.ToValidUTF8(text, "\ufffd") {
-		switch {
-		case r == '"' || r == '\\':
-			b = append(b, '\\', byte(r))
-		case r < ' ':
-			b = fmt.Appendf(b, `\u%04x`, r)
-		default:
-			b = append(b, string(r)...)
-		}
-	}
-	return append(b, '"')
 }

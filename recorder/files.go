@@ -131,7 +131,7 @@ func (c *fileSet) meta() trace.Meta {
 	}
 	for key, text := range map[string]string{"line": c.line, "recorder_version": c.opt.Recorder} {
 		if text != "" {
-			m.Extra[key] = appendText(nil, text)
+			m.Extra[key] = pack.AppendJSONString(nil, text)
 		}
 	}
 	return m
@@ -204,7 +204,7 @@ func (c *fileSet) textExtra(key, text string) {
 		return
 	}
 	start := len(c.text)
-	c.text = appendText(c.text, text)
+	c.text = pack.AppendJSONString(c.text, text)
 	c.extra[key] = c.text[start:len(c.text):len(c.text)]
 }
 
@@ -224,7 +224,7 @@ func (c *fileSet) step(at float64, stats []byte) {
 		return
 	}
 	cur := pack.NewCursor(stats)
-	c.stats = appendJSON(c.stats[:0], &cur)
+	c.stats, _ = cur.AppendJSON(c.stats[:0]) // it is well formed
 	c.stat.TsMs, c.stat.Raw = at, c.stats
 	if err := c.steps.Gather(&c.stat); err != nil {
 		c.fail(stepsFile, err)

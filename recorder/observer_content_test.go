@@ -1,7 +1,6 @@
 package recorder
 
 import (
-	"encoding/json"
 	"os"
 	"strings"
 	"testing"
@@ -235,30 +234,4 @@ func obsFeatures() []byte {
 		b = pack.AppendString(pack.AppendString(b, "modality"), "image")
 	}
 	return b
-}
-
-// TestAppendJSON converts values of every kind.
-func TestAppendJSON(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		raw  []byte
-		want string
-	}{
-		{"nil", pack.AppendNil(nil), `null`},
-		{"ints", pack.AppendInt(pack.AppendUint(pack.AppendArrayHeader(nil, 2), 1<<64-1), -5), `[18446744073709551615,-5]`},
-		{"floats", pack.AppendFloat32(pack.AppendFloat64(pack.AppendFloat64(pack.AppendArrayHeader(nil, 3), 2), 1e300), 0.9), `[2.0,1e+300,0.9]`},
-		{"nan", []byte{0xca, 0x7f, 0xc0, 0, 0}, `null`},
-		{"text", pack.AppendString(nil, "a\"\\\n\x01é\xc3"), `"a\"\\\u000a\u0001é` + "\ufffd" + `"`},
-		{"bytes", pack.AppendBin(nil, []byte{1, 2}), `"AQI="`},
-		{"tensor", pack.AppendExt(nil, 3, []byte{1}), `null`},
-		{"keys", append(pack.AppendInt(pack.AppendMapHeader(nil, 2), 7), 0xc3, 0xa1, 'k', 0x80), `{"7":true,"k":{}}`},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			cur := pack.NewCursor(test.raw)
-			got := string(appendJSON(nil, &cur))
-			if got != test.want || !cur.Done() || !json.Valid([]byte(got)) {
-				t.Errorf("got %s, want %s", got, test.want)
-			}
-		})
-	}
 }

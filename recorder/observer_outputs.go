@@ -178,7 +178,7 @@ func (o *Observer) stopReason(b, raw []byte) []byte {
 	cur := pack.NewCursor(raw)
 	switch kind := cur.Kind(); {
 	case kind == pack.Int, kind == pack.String && o.opt.RecordTokens:
-		return appendJSON(b, &cur)
+		b, _ = cur.AppendJSON(b) // it is well formed
 	}
 	return b
 }

@@ -79,7 +79,7 @@ var importRules = map[string][]string{
 	"internal/report/page":     {},
 	"internal/report/sarif":    {},
 	"internal/inspect":         {"trace", "internal/engine", "internal/report/page", "github.com/DataDog/sketches-go"},
-	"internal/inspect/convert": {"trace", "internal/inspect", "go.opentelemetry.io/collector/pdata"},
+	"internal/inspect/convert": {"trace", "internal/inspect"},
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term", "github.com/prometheus/client_golang"},
 
 	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},

@@ -2,14 +2,14 @@ package convert
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 	"time"
-
-	"go.opentelemetry.io/collector/pdata/pcommon"
-	"go.opentelemetry.io/collector/pdata/ptrace"
 
 	"github.com/vllm-vcr/conformance/internal/inspect"
 	"github.com/vllm-vcr/conformance/trace"
@@ -46,15 +46,14 @@ type SpanOptions struct {
 type SpanWriter struct {
 	w       io.Writer
 	opt     SpanOptions
-	pending ptrace.Traces
+	pending []span
 	turns   inspect.Turns[turn]
 	count   int
 }
 
 // turn is a request that a later one may continue.
 type turn struct {
-	trace pcommon.TraceID
-	span  pcommon.SpanID
+	trace, span string
 }
 
 // perLine is how many requests are in a line.
@@ -62,7 +61,70 @@ const perLine = 256
 
 // NewSpanWriter returns a writer to w. Close writes what is left.
 func NewSpanWriter(w io.Writer, opt SpanOptions) *SpanWriter {
-	return &SpanWriter{w: w, opt: opt, pending: ptrace.NewTraces()}
+	return &SpanWriter{w: w, opt: opt}
+}
+
+// The part of OTLP that is needed (opentelemetry-proto, collector/trace/v1). In JSON its 64-bit numbers are texts and its ids are
+// in hex.
+type (
+	export struct {
+		ResourceSpans []resourceSpans `json:"resourceSpans"`
+	}
+	resourceSpans struct {
+		Resource   resource     `json:"resource"`
+		ScopeSpans []scopeSpans `json:"scopeSpans"`
+	}
+	resource struct {
+		Attributes []attribute `json:"attributes"`
+	}
+	scopeSpans struct {
+		Scope scope  `json:"scope"`
+		Spans []span `json:"spans"`
+	}
+	scope struct {
+		Name string `json:"name"`
+	}
+	span struct {
+		TraceID    string      `json:"traceId"`
+		SpanID     string      `json:"spanId"`
+		ParentID   string      `json:"parentSpanId,omitempty"`
+		Name       string      `json:"name"`
+		Kind       int         `json:"kind"`
+		Start      string      `json:"startTimeUnixNano"`
+		End        string      `json:"endTimeUnixNano"`
+		Attributes []attribute `json:"attributes,omitempty"`
+		Links      []link      `json:"links,omitempty"`
+		Status     *status     `json:"status,omitempty"`
+	}
+	link struct {
+		TraceID string `json:"traceId"`
+		SpanID  string `json:"spanId"`
+	}
+	status struct {
+		Code    int    `json:"code"`
+		Message string `json:"message,omitempty"`
+	}
+	attribute struct {
+		Key   string         `json:"key"`
+		Value map[string]any `json:"value"`
+	}
+)
+
+const (
+	kindInternal, kindServer = 1, 2
+	statusError              = 2
+)
+
+func textAttribute(key, value string) attribute {
+	return attribute{key, map[string]any{"stringValue": value}}
+}
+
+func intAttribute(key string, value int) attribute {
+	return attribute{key, map[string]any{"intValue": strconv.Itoa(value)}}
+}
+
+func floatAttribute(key string, value float64) attribute {
+	return attribute{key, map[string]any{"doubleValue": value}}
 }
 
 // Write adds a request.
@@ -74,92 +136,73 @@ func (s *SpanWriter) Write(r *trace.Record) error {
 	s.count++
 	id := sha256.Sum256(fmt.Appendf(nil, "%d %d %d %v %v", number, r.PromptTokens, r.OutputTokens, *r.ArrivalMs, r.TTFTMs))
 	arrival, first, end := *r.ArrivalMs, *r.ArrivalMs+r.TTFTMs, r.EndMs(*r.ArrivalMs)
-	traceID := pcommon.TraceID(id[:16])
-	before, isTurn := s.turns.Parent(r)
-	if isTurn {
-		traceID = before.trace
+	request := span{
+		TraceID: hex.EncodeToString(id[:16]), SpanID: hex.EncodeToString(id[16:24]), Name: "llm_request", Kind: kindServer,
+		Start: s.nano(arrival), End: s.nano(max(arrival, end)),
+		Attributes: []attribute{
+			intAttribute("gen_ai.usage.prompt_tokens", r.PromptTokens), intAttribute("gen_ai.usage.completion_tokens", r.OutputTokens),
+			floatAttribute("gen_ai.latency.time_to_first_token", r.TTFTMs/1e3), floatAttribute("gen_ai.latency.e2e", (end-arrival)/1e3),
+			intAttribute("vllm_vcr.record", number), intAttribute("vllm_vcr.cached_tokens", r.CachedTokens), intAttribute("vllm_vcr.concurrency", int(min(r.Concurrency, math.MaxInt32))),
+		},
 	}
-	spans := s.spans()
-	add := func(name string, id []byte, kind ptrace.SpanKind, from, to float64) ptrace.Span {
-		span := spans.AppendEmpty()
-		span.SetTraceID(traceID)
-		span.SetSpanID(pcommon.SpanID(id))
-		span.SetName(name)
-		span.SetKind(kind)
-		span.SetStartTimestamp(s.time(from))
-		span.SetEndTimestamp(s.time(max(from, to)))
-		return span
-	}
-	request := add("llm_request", id[16:24], ptrace.SpanKindServer, arrival, end)
-	attributes := request.Attributes()
-	attributes.PutInt("gen_ai.usage.prompt_tokens", int64(r.PromptTokens))
-	attributes.PutInt("gen_ai.usage.completion_tokens", int64(r.OutputTokens))
-	attributes.PutDouble("gen_ai.latency.time_to_first_token", r.TTFTMs/1e3)
-	attributes.PutDouble("gen_ai.latency.e2e", (end-arrival)/1e3)
-	attributes.PutInt("vllm_vcr.record", int64(number))
-	attributes.PutInt("vllm_vcr.cached_tokens", int64(r.CachedTokens))
-	attributes.PutInt("vllm_vcr.concurrency", int64(min(r.Concurrency, math.MaxInt32)))
 	if model := trace.Or(s.opt.Meta.Model, ""); model != "" {
-		attributes.PutStr("gen_ai.response.model", model)
+		request.Attributes = append(request.Attributes, textAttribute("gen_ai.response.model", model))
 	}
 	if r.FinishReason != trace.FinishAbsent {
-		attributes.PutStr("vllm_vcr.finish_reason", r.FinishReason.String())
+		request.Attributes = append(request.Attributes, textAttribute("vllm_vcr.finish_reason", r.FinishReason.String()))
 	}
 	if r.FinishReason == trace.FinishError {
-		request.Status().SetCode(ptrace.StatusCodeError)
+		request.Status = &status{Code: statusError}
 	}
-	if isTurn {
-		link := request.Links().AppendEmpty()
-		link.SetTraceID(before.trace)
-		link.SetSpanID(before.span)
+	if before, ok := s.turns.Parent(r); ok {
+		request.TraceID = before.trace
+		request.Links = []link{{before.trace, before.span}}
 	}
-	parent := request.SpanID()
-	s.turns.Add(r, end, turn{traceID, parent})
-	other := sha256.Sum256(id[:])
+	s.turns.Add(r, end, turn{request.TraceID, request.SpanID})
+	s.pending = append(s.pending, request)
 	if r.OutputTokens > 0 {
-		add("prefill", other[:8], ptrace.SpanKindInternal, arrival, first).SetParentSpanID(parent)
-	}
-	if r.OutputTokens > 1 {
-		add("decode", other[8:16], ptrace.SpanKindInternal, first, end).SetParentSpanID(parent)
+		part := func(name, id string, from, to float64) span {
+			return span{
+				TraceID: request.TraceID, SpanID: id, ParentID: request.SpanID, Name: name, Kind: kindInternal,
+				Start: s.nano(from), End: s.nano(max(from, to)),
+			}
+		}
+		other := sha256.Sum256(id[:])
+		s.pending = append(s.pending, part("prefill", hex.EncodeToString(other[:8]), arrival, first))
+		if r.OutputTokens > 1 {
+			s.pending = append(s.pending, part("decode", hex.EncodeToString(other[8:16]), first, end))
+		}
 	}
 	if s.count%perLine == 0 {
-		return s.Close()
+		return s.flush()
 	}
 	return nil
 }
 
-// spans are those of the line that is being filled.
-func (s *SpanWriter) spans() ptrace.SpanSlice {
-	if s.pending.ResourceSpans().Len() > 0 {
-		return s.pending.ResourceSpans().At(0).ScopeSpans().At(0).Spans()
-	}
-	resource := s.pending.ResourceSpans().AppendEmpty()
-	attributes := resource.Resource().Attributes()
-	attributes.PutStr("service.name", "vllm")
-	put := func(key string, value *string) {
-		if trace.Or(value, "") != "" {
-			attributes.PutStr(key, *value)
-		}
-	}
-	put("service.version", s.opt.Meta.VLLMVersion)
-	put("vllm_vcr.gpu", s.opt.Meta.GPU)
-	put("vllm_vcr.source", s.opt.Meta.Source)
-	scope := resource.ScopeSpans().AppendEmpty()
-	scope.Scope().SetName("vllm-vcr")
-	return scope.Spans()
-}
-
-func (s *SpanWriter) time(ms float64) pcommon.Timestamp {
-	return pcommon.Timestamp(s.opt.Start.UnixNano() + int64(ms*1e6))
+func (s *SpanWriter) nano(ms float64) string {
+	return strconv.FormatInt(s.opt.Start.UnixNano()+int64(ms*1e6), 10)
 }
 
 // Close writes what is left.
 func (s *SpanWriter) Close() error {
-	if s.pending.SpanCount() == 0 {
+	if len(s.pending) == 0 {
 		return nil
 	}
-	line, err := (&ptrace.JSONMarshaler{}).MarshalTraces(s.pending)
-	s.pending = ptrace.NewTraces()
+	return s.flush()
+}
+
+func (s *SpanWriter) flush() error {
+	attributes := []attribute{textAttribute("service.name", "vllm")}
+	for _, known := range []struct {
+		key   string
+		value *string
+	}{{"service.version", s.opt.Meta.VLLMVersion}, {"vllm_vcr.gpu", s.opt.Meta.GPU}, {"vllm_vcr.source", s.opt.Meta.Source}} {
+		if value := trace.Or(known.value, ""); value != "" {
+			attributes = append(attributes, textAttribute(known.key, value))
+		}
+	}
+	line, err := json.Marshal(export{[]resourceSpans{{resource{attributes}, []scopeSpans{{scope{"vllm-vcr"}, s.pending}}}}})
+	s.pending = s.pending[:0]
 	if err == nil {
 		_, err = s.w.Write(append(line, '\n'))
 	}

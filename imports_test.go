@@ -71,7 +71,7 @@ var importRules = map[string][]string{
 	"internal/serve": {
 		".", "player", "internal/frontends", "internal/engine/tokenizer", "internal/capture/local", "internal/wire/protocol",
 	},
-	"internal/serve/simulator": {"internal/engine", "internal/serve", "github.com/spf13/pflag"},
+	"internal/serve/simulator": {"internal/engine", "internal/serve", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"},
 
 	"internal/golden":          {},
 	"internal/golden/s3store":  {"internal/golden", "internal/forge/oidc", "github.com/aws"},

@@ -204,10 +204,16 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		reportUnmatched(env, unmatched, requests, "HTTP request", "~path=, ~model=, ~key= and ~header.NAME=; --log-requests lists the requests")
 	}
 	var ended *serve.EndedError
+	var missing *serve.FindError
+	var flag *serve.FlagError
 	var coded exitError
 	switch {
 	case errors.As(err, &ended):
 		return exitError{ended.Code(), err}
+	case errors.As(err, &flag):
+		return exitError{conformance.ExitUsage, err}
+	case errors.As(err, &missing):
+		return engineError(missing.Unwrap())
 	case errors.As(err, &coded) || err == nil:
 		return err
 	}

@@ -1,20 +1,15 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"net"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	"go.yaml.in/yaml/v2"
 
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
 	"github.com/vllm-vcr/conformance/internal/serve/simulator"
@@ -57,126 +52,12 @@ func (opts *edgeOptions) add(flags *pflag.FlagSet) {
 	grouped(flags, "HTTP")
 }
 
-// readConfig sets the flags that neither the command line nor a variable has set from --config, and returns its model.
+// readConfig sets flags from --config, and returns its model.
 func (opts *edgeOptions) readConfig(flags *pflag.FlagSet) (model string, err error) {
 	if opts.config == "" {
 		return "", nil
 	}
-	text, err := os.ReadFile(opts.config)
-	if err != nil {
-		return "", fmt.Errorf("--config: %w", err)
-	}
-	var keys yaml.MapSlice
-	if err := yaml.UnmarshalStrict(text, &keys); err != nil {
-		return "", fmt.Errorf("--config %s: %w", opts.config, err)
-	}
-	err = opts.setKeys(flags, keys, text, &model)
-	return model, err
-}
-
-// setKeys sets flags from the keys of a file, and the model.
-func (opts *edgeOptions) setKeys(flags *pflag.FlagSet, keys yaml.MapSlice, text []byte, model *string) error {
-	for _, item := range keys {
-		name, ok := item.Key.(string)
-		at := fmt.Sprintf("--config %s", place(opts.config, text, name))
-		if !ok {
-			return fmt.Errorf("%s: the key %v is not a name of a flag", at, item.Key)
-		}
-		if name == "model" {
-			if *model, ok = item.Value.(string); !ok {
-				return fmt.Errorf("%s: model: want a text", at)
-			}
-			continue
-		}
-		f := flags.Lookup(name)
-		if section, is := item.Value.(yaml.MapSlice); is && f == nil && slices.Contains(simulator.Sections, name) {
-			if err := opts.setKeys(flags, section, text, model); err != nil {
-				return err
-			}
-			continue
-		}
-		if f == nil || name == "config" || !hasVariable(f) && !simulator.IsFlag(f) {
-			return fmt.Errorf("%s: unknown key %q: want the name of a flag of serve without --, or model", at, name)
-		}
-		if f.Changed {
-			continue
-		}
-		values := []any{item.Value}
-		if list, is := item.Value.([]any); is && f.Value.Type() == "stringArray" {
-			values = list // each of them may have commas in it
-		}
-		for _, value := range values {
-			value, err := configValue(value, f.Value.Type() == "stringSlice" || name == "faults")
-			if err == nil {
-				err = flags.Set(name, value)
-			}
-			if err != nil {
-				return fmt.Errorf("%s: %s: %w", at, name, err)
-			}
-		}
-	}
-	return nil
-}
-
-// place names the line of a key, as far as it can be found.
-func place(path string, text []byte, key string) string {
-	n := 0
-	for line := range bytes.Lines(text) {
-		n++
-		if rest, has := bytes.CutPrefix(bytes.Trim(line, "\"' \t"), []byte(key)); has && bytes.HasPrefix(bytes.TrimLeft(rest, "\"' \t"), []byte(":")) {
-			return path + ":" + strconv.Itoa(n)
-		}
-	}
-	return path
-}
-
-// configValue is a value of YAML as the text of a flag. A list is one with commas where the flag takes such; anything
-// else that has parts is JSON.
-func configValue(value any, list bool) (string, error) {
-	switch v := value.(type) {
-	case nil:
-		return "", errors.New("the value is missing")
-	case string:
-		return v, nil
-	case bool, int, int64, uint64, float64:
-		return fmt.Sprint(v), nil
-	case []any:
-		if list {
-			parts := make([]string, len(v))
-			for i := range v {
-				var err error
-				if parts[i], err = configValue(v[i], false); err != nil {
-					return "", err
-				}
-			}
-			return strings.Join(parts, ","), nil
-		}
-	}
-	text, err := json.Marshal(fromYAML(value))
-	return string(text), err
-}
-
-// fromYAML makes of what YAML has read something that JSON can write.
-func fromYAML(value any) any {
-	switch v := value.(type) {
-	case yaml.MapSlice:
-		object := make(map[string]any, len(v))
-		for _, item := range v {
-			object[fmt.Sprint(item.Key)] = fromYAML(item.Value)
-		}
-		return object
-	case map[any]any:
-		object := make(map[string]any, len(v))
-		for key, item := range v {
-			object[fmt.Sprint(key)] = fromYAML(item)
-		}
-		return object
-	case []any:
-		for i := range v {
-			v[i] = fromYAML(v[i])
-		}
-	}
-	return value
+	return simulator.ReadConfig(opts.config, flags, func(f *pflag.Flag) bool { return hasVariable(f) || simulator.IsFlag(f) })
 }
 
 // splitFaults takes the faults of HTTP out of --faults and leaves the others to the player.
@@ -219,7 +100,7 @@ func (opts *edgeOptions) options(env *environment, flags *pflag.FlagSet, play *p
 			return o, closeFiles, fmt.Errorf("--ssl-certfile: %w", err)
 		}
 	}
-	fake, err := opts.readFakeMetrics()
+	fake, err := simulator.ReadFakeMetrics(opts.fakeMetrics)
 	if err != nil {
 		return o, closeFiles, fmt.Errorf("--fake-metrics: %w", err)
 	}
@@ -236,27 +117,6 @@ func (opts *edgeOptions) options(env *environment, flags *pflag.FlagSet, play *p
 		o.RequestLog, closeFiles = file, func() { file.Close() }
 	}
 	return o, closeFiles, nil
-}
-
-func (opts *edgeOptions) readFakeMetrics() (*simulator.FakeMetrics, error) {
-	text := []byte(opts.fakeMetrics)
-	if len(text) == 0 {
-		return nil, nil
-	}
-	if !strings.HasPrefix(strings.TrimSpace(opts.fakeMetrics), "{") {
-		var err error
-		if text, err = os.ReadFile(opts.fakeMetrics); err != nil {
-			return nil, err
-		}
-		var value any // YAML, of which JSON is a part
-		if err := yaml.Unmarshal(text, &value); err != nil {
-			return nil, fmt.Errorf("%s: %w", opts.fakeMetrics, err)
-		}
-		if text, err = json.Marshal(fromYAML(value)); err != nil {
-			return nil, err
-		}
-	}
-	return simulator.ParseFakeMetrics(text)
 }
 
 // listen opens the ports, one for each of so many frontends.

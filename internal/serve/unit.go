@@ -71,11 +71,11 @@ func (s *Server) startFrontend(ctx context.Context, u *unit) (err error) {
 		opt := cfg.Frontend
 		opt.Release = cfg.Release(engines.Group.Line())
 		f, err := FindFrontend(ctx, opt)
-		if err == nil {
-			err = f.Check(cfg.Args, cfg.PlayerFlags)
-		}
 		if err != nil {
-			return err
+			return &FindError{err}
+		}
+		if err := f.Check(cfg.Args, cfg.PlayerFlags); err != nil {
+			return &FlagError{err}
 		}
 		s.frontend = &f
 	}
@@ -143,6 +143,15 @@ var (
 	errEngine   = errors.New("the player ended")
 	errFrontend = errors.New("the frontend ended")
 )
+
+// A FindError reports a frontend that is not there, or cannot be fetched.
+type FindError struct{ error }
+
+// Unwrap returns the cause.
+func (e *FindError) Unwrap() error { return e.error }
+
+// A FlagError reports a flag in Config.Args that the frontend does not have, or that serve sets itself.
+type FlagError struct{ error }
 
 // An EndedError reports a frontend that ended by itself. What it wrote last is in its log.
 type EndedError struct{ Exit *process.ExitError }

@@ -103,7 +103,7 @@ func (w *callWriter) end() {
 const headOfMessage = 5
 
 // cutMessage returns the first message of gRPC with its head, nil if it is not whole.
-func cutMessage(b []byte) ([]byte, error) {
+func cutMessage(b []byte, _ int) ([]byte, error) {
 	if len(b) < headOfMessage {
 		return nil, nil
 	}

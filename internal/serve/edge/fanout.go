@@ -206,18 +206,19 @@ func (p *part) Write(b []byte) (int, error) {
 	if !p.streams {
 		return p.capture.Write(b)
 	}
+	seen := len(p.rest)
 	if p.rest = append(p.rest, b...); len(p.rest) > maxAnswer {
 		return 0, errTooLong
 	}
 	for {
-		text, _ := cutEvent(p.rest)
+		text, _ := cutEvent(p.rest, seen)
 		if text == nil {
 			return len(b), nil
 		}
 		if err := deliver(p.m.ctx, p.m.events, event{p, bytes.Clone(text)}); err != nil {
 			return 0, err
 		}
-		p.rest = p.rest[len(text):]
+		p.rest, seen = p.rest[len(text):], 0
 	}
 }
 

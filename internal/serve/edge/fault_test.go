@@ -389,3 +389,23 @@ func TestRefuseThenShutdown(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Events are found wherever the parts in which they come are cut.
+func TestCutEvent(t *testing.T) {
+	const text = "data: 1\n\ndata: 2\r\n\r\ndata: 3\n\r\ndata: 4"
+	for size := 1; size < len(text); size++ {
+		var rest []byte
+		var events []string
+		for at := 0; at < len(text); at += size {
+			seen := len(rest)
+			rest = append(rest, text[at:min(at+size, len(text))]...)
+			for event, _ := cutEvent(rest, seen); event != nil; event, _ = cutEvent(rest, seen) {
+				events = append(events, string(event))
+				rest, seen = rest[len(event):], 0
+			}
+		}
+		if got := fmt.Sprintf("%q %q", events, rest); got != `["data: 1\n\n" "data: 2\r\n\r\n" "data: 3\n\r\n"] "data: 4"` {
+			t.Errorf("in parts of %d bytes: %s", size, got)
+		}
+	}
+}

@@ -142,11 +142,11 @@ type spoiler struct {
 	wrapper
 	r      *http.Request
 	faults []Fault
-	cut    func([]byte) ([]byte, error) // the first event of what has come, nil if it is not whole
-	whole  bool                         // the answer is not a stream: it is kept until its end
-	rest   []byte                       // what has come and was not sent
-	events int                          // that were sent
-	ended  bool                         // nothing more is sent, as if the answer was whole
+	cut    func(text []byte, seen int) ([]byte, error) // the first event of what has come, nil if it is not whole
+	whole  bool                                        // the answer is not a stream: it is kept until its end
+	rest   []byte                                      // what has come and was not sent
+	events int                                         // that were sent
+	ended  bool                                        // nothing more is sent, as if the answer was whole
 }
 
 func (s *spoiler) WriteHeader(status int) {
@@ -179,9 +179,10 @@ func (s *spoiler) Write(p []byte) (int, error) {
 	if len(s.rest)+len(p) > maxAnswer {
 		return 0, errTooLong
 	}
+	seen := len(s.rest)
 	s.rest = append(s.rest, p...)
 	for !s.whole {
-		event, err := s.cut(s.rest)
+		event, err := s.cut(s.rest, seen)
 		if err != nil {
 			return 0, err
 		}
@@ -191,7 +192,7 @@ func (s *spoiler) Write(p []byte) (int, error) {
 		if err := s.send(event); err != nil {
 			return 0, err
 		}
-		s.rest = s.rest[len(event):]
+		s.rest, seen = s.rest[len(event):], 0
 	}
 	return len(p), nil
 }
@@ -257,16 +258,18 @@ func (s *spoiler) end() {
 	_, _ = s.ResponseWriter.Write(s.rest)
 }
 
-// cutEvent returns the first event of a stream with the empty line after it, nil if it is not whole.
-func cutEvent(b []byte) ([]byte, error) {
-	end := bytes.Index(b, []byte("\n\n"))
-	if crlf := bytes.Index(b, []byte("\n\r\n")); crlf >= 0 && (end < 0 || crlf < end) {
-		return b[:crlf+3], nil
+// cutEvent returns the first event of a stream with the empty line after it, nil if it is not whole. The first seen bytes
+// were looked at before and have no end.
+func cutEvent(text []byte, seen int) ([]byte, error) {
+	from := max(0, seen-len("\n\r"))
+	end := bytes.Index(text[from:], []byte("\n\n"))
+	if crlf := bytes.Index(text[from:], []byte("\n\r\n")); crlf >= 0 && (end < 0 || crlf < end) {
+		return text[:from+crlf+3], nil
 	}
 	if end < 0 {
 		return nil, nil
 	}
-	return b[:end+2], nil
+	return text[:from+end+2], nil
 }
 
 // malformEvent returns half of an event.

@@ -68,20 +68,6 @@ func (m *Matrix) ByTag(tag string) (Line, bool) {
 	return m.first(func(l Line) bool { return l.Tag == tag })
 }
 
-// LineName returns the name of the line that a tag belongs to, whether or not the
-// window has that line: the line of exactly that tag, else the tag's major.minor,
-// else the tag itself. The exact tag comes first because a candidate shares its
-// major.minor with the stable line it is not part of.
-func (m *Matrix) LineName(tag string) string {
-	if l, ok := m.ByTag(tag); ok {
-		return l.Name
-	}
-	if name, ok := MinorLine(tag); ok {
-		return name
-	}
-	return tag
-}
-
 // Lookup returns the line that a user names: by its name or its tag, or by another release or candidate of it, each with
 // or without the v of tags: 0.33, v0.33, 0.33.0, v0.33.0.
 func (m *Matrix) Lookup(name string) (Line, bool) {

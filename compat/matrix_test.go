@@ -60,28 +60,24 @@ func TestLookup(t *testing.T) {
 	m := parse(t, matrix)
 	tests := []struct {
 		name, tag string
-		lineName  string
 		found     string // empty when the matrix has no such line
 	}{
-		{name: "exact", tag: "v0.33.0", lineName: "0.33", found: "0.33"},
-		{name: "exact before major.minor", tag: "v0.33.1rc0", lineName: "rc", found: "rc"},
-		{name: "another patch", tag: "v0.32.7", lineName: "0.32", found: "0.32"},
-		{name: "a version, not a tag", tag: "0.33.0", lineName: "0.33", found: "0.33"},
-		{name: "a line", tag: "0.33", lineName: "0.33", found: "0.33"},
-		{name: "a line like a tag", tag: "v0.33", lineName: "0.33", found: "0.33"},
-		{name: "the exact version", tag: "0.33.1rc0", lineName: "0.33", found: "rc"},
-		{name: "no version of the line", tag: "0.33.banana", lineName: "0.33"},
-		{name: "no line", tag: "0.333", lineName: "0.333"},
-		{name: "another candidate", tag: "v0.33.1rc1", lineName: "0.33", found: "0.33"},
-		{name: "nightly", tag: "nightly", lineName: "nightly", found: "nightly"},
-		{name: "not in the matrix", tag: "v0.20.0", lineName: "0.20"},
-		{name: "not a version", tag: "main", lineName: "main"},
+		{name: "exact", tag: "v0.33.0", found: "0.33"},
+		{name: "exact before major.minor", tag: "v0.33.1rc0", found: "rc"},
+		{name: "another patch", tag: "v0.32.7", found: "0.32"},
+		{name: "a version, not a tag", tag: "0.33.0", found: "0.33"},
+		{name: "a line", tag: "0.33", found: "0.33"},
+		{name: "a line like a tag", tag: "v0.33", found: "0.33"},
+		{name: "the exact version", tag: "0.33.1rc0", found: "rc"},
+		{name: "no version of the line", tag: "0.33.banana"},
+		{name: "no line", tag: "0.333"},
+		{name: "another candidate", tag: "v0.33.1rc1", found: "0.33"},
+		{name: "nightly", tag: "nightly", found: "nightly"},
+		{name: "not in the matrix", tag: "v0.20.0"},
+		{name: "not a version", tag: "main"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := m.LineName(tt.tag); got != tt.lineName {
-				t.Errorf("LineName(%q) = %q, want %q", tt.tag, got, tt.lineName)
-			}
 			l, ok := m.Lookup(tt.tag)
 			if l.Name != tt.found || ok != (tt.found != "") {
 				t.Errorf("Lookup(%q) = %q, %v, want %q", tt.tag, l.Name, ok, tt.found)

@@ -140,23 +140,6 @@ func addShape(shape map[string]pack.Kind, prefix string, cur *pack.Cursor) error
 	return nil
 }
 
-// FloatOf reads a number out of a map with text keys, 0 when it is not there.
-func FloatOf(raw []byte, name string) float64 {
-	cur := pack.NewCursor(raw)
-	n, err := cur.MapLen()
-	for ; err == nil && n > 0; n-- {
-		var key string
-		if key, err = cur.StrString(); err == nil && key == name {
-			value, _ := cur.Float()
-			return value
-		}
-		if err == nil {
-			err = cur.Skip()
-		}
-	}
-	return 0
-}
-
 // Describe shows a raw msgpack value in a message; one that is absent is nil.
 func Describe(raw []byte) string {
 	if raw == nil {

@@ -220,8 +220,7 @@ func (l *live) checkPrefill(a *ask, raw []byte) {
 		l.fail("", check.Failed(CodePrefill, "request %s: the first output has no prefill_stats", a.id).Within(l.messages, path))
 		return
 	}
-	counts, err := protocol.Integers(raw)
-	if got := counts["num_prompt_tokens"]; err != nil || got != int64(len(a.prompt)) {
+	if got := protocol.ViewOf(raw).Field("num_prompt_tokens").Count(); got != int64(len(a.prompt)) {
 		l.fail("", check.Failed(CodePrefill, "request %s: prefill_stats count %d prompt tokens, the prompt has %d: %s", a.id, got, len(a.prompt), check.Describe(raw)).
 			Within(l.messages, path+".num_prompt_tokens").Compared(len(a.prompt), got))
 	}

@@ -124,11 +124,9 @@ func (l *live) takeStats(raw []byte) {
 			l.statistics("prefix_cache_stats."+key, "it is missing, and a real frontend dies of that")
 		}
 	}
-	counts, err := protocol.Integers(raw)
-	if err != nil {
-		l.statistics("", err.Error())
-	}
-	l.gauges = gauges{running: counts["num_running_reqs"], waiting: counts["num_waiting_reqs"], usage: check.FloatOf(raw, "kv_cache_usage")}
+	stats := protocol.ViewOf(raw)
+	usage, _ := stats.Field("kv_cache_usage").Float()
+	l.gauges = gauges{running: stats.Field("num_running_reqs").Count(), waiting: stats.Field("num_waiting_reqs").Count(), usage: usage}
 	open := int64(len(l.asks))
 	if g := l.gauges; min(g.running, g.waiting) < 0 || g.running+g.waiting > open || g.usage < 0 || g.usage > 1 {
 		l.statistics("num_running_reqs", fmt.Sprintf("%d running, %d waiting, KV cache usage %v: of %d requests ever sent", g.running, g.waiting, g.usage, open))

@@ -224,11 +224,8 @@ func (w *WireSession) addOutput(s *WireSaid, o *protocol.RequestOutput) error {
 		return fmt.Errorf("an output for request %q, which has finished", o.ID)
 	}
 	if o.Prefill != nil && len(r.steps) == 0 {
-		counts, err := protocol.Integers(o.Prefill)
-		if err != nil {
-			return fmt.Errorf("prefill_stats: %w", err)
-		}
-		r.cached = int(counts["num_cached_tokens"] - counts["num_external_cached_tokens"]) // what it pulls, it pulls again
+		counts := protocol.ViewOf(o.Prefill)
+		r.cached = int(counts.Field("num_cached_tokens").Count() - counts.Field("num_external_cached_tokens").Count()) // what it pulls, it pulls again
 	}
 	if w.offer == nil {
 		w.offer = bytes.Clone(o.KVTransfer)

@@ -118,64 +118,15 @@ func (e *Embeds) Row(start, end int) []byte {
 // message, which hold them as a rule.
 func DecodeEmbeds(raw []byte, aux [][]byte) (*Embeds, error) {
 	cur := pack.NewCursor(raw)
-	_, shape, data, err := decodeTensor(&cur, aux)
+	t, err := readArray(&cur, aux)
 	if err != nil {
 		return nil, fmt.Errorf("prompt_embeds: %w", err)
 	}
-	if len(shape) != 2 {
-		return nil, fmt.Errorf("prompt_embeds: %d dimensions, want a row for each token", len(shape))
+	if len(t.Shape) != 2 {
+		return nil, fmt.Errorf("prompt_embeds: %d dimensions, want a row for each token", len(t.Shape))
 	}
-	if rows := shape[0]; rows < 1 || rows > len(data) || len(data)%rows != 0 {
-		return nil, fmt.Errorf("prompt_embeds: %d bytes for %d rows", len(data), rows)
+	if rows := t.Shape[0]; rows < 1 || rows > len(t.data) || len(t.data)%rows != 0 {
+		return nil, fmt.Errorf("prompt_embeds: %d bytes for %d rows", len(t.data), rows)
 	}
-	return &Embeds{Rows: shape[0], data: data}, nil
-}
-
-// maxDimensions bounds the shape of a tensor that is read.
-const maxDimensions = 8
-
-// decodeTensor reads [dtype, shape, data]: the bytes, or the number of the auxiliary
-// frame that has them, from 1 (vllm/v1/serial_utils.py _decode_tensor).
-func decodeTensor(cur *pack.Cursor, aux [][]byte) (dtype string, shape []int, data []byte, err error) {
-	n, err := cur.ArrayLen()
-	if err != nil {
-		return "", nil, nil, err
-	}
-	if n != 3 {
-		return "", nil, nil, fmt.Errorf("an array of %d values, want its type, shape and data", n)
-	}
-	if dtype, err = cur.StrString(); err != nil {
-		return "", nil, nil, err
-	}
-	dims, err := cur.ArrayLen()
-	if err != nil {
-		return "", nil, nil, err
-	}
-	if dims > maxDimensions {
-		return "", nil, nil, fmt.Errorf("%d dimensions", dims)
-	}
-	for range dims {
-		size, err := smallInt(cur)
-		if err != nil {
-			return "", nil, nil, err
-		}
-		shape = append(shape, size)
-	}
-	data, err = decodeTensorData(cur, aux)
-	return dtype, shape, data, err
-}
-
-func decodeTensorData(cur *pack.Cursor, aux [][]byte) ([]byte, error) {
-	if cur.Kind() != pack.Int {
-		_, data, err := cur.Ext()
-		return data, err
-	}
-	i, err := smallInt(cur)
-	if err != nil {
-		return nil, err
-	}
-	if i < 1 || i > len(aux) {
-		return nil, fmt.Errorf("auxiliary frame %d of %d", i, len(aux))
-	}
-	return aux[i-1], nil
+	return &Embeds{Rows: t.Shape[0], data: t.data}, nil
 }

@@ -126,15 +126,15 @@ func TestEmbedsThatCannotBeRead(t *testing.T) {
 		{"good", array(dtype, ints(3, 2), data), ""},
 		{"beside", array(dtype, ints(3, 2), []byte{1}), ""},
 		{"two values", array(dtype, ints(3, 2)), "prompt_embeds: an array of 2 values"},
-		{"no type", array(data, ints(3, 2), data), "prompt_embeds: msgpack"},
+		{"no type", array(data, ints(3, 2), data), "prompt_embeds: dtype: msgpack"},
 		{"one dimension", array(dtype, ints(6), data), "prompt_embeds: 1 dimensions"},
-		{"many dimensions", array(dtype, ints(1, 1, 1, 1, 1, 1, 1, 1, 1), data), "prompt_embeds: 9 dimensions"},
+		{"many dimensions", array(dtype, ints(1, 1, 1, 1, 1, 1, 1, 1, 1), data), "prompt_embeds: shape: 9 dimensions"},
 		{"no rows", array(dtype, ints(0, 2), data), "prompt_embeds: 12 bytes for 0 rows"},
 		{"many rows", array(dtype, ints(1<<30, 2), data), "prompt_embeds: 12 bytes for 1073741824 rows"},
 		{"uneven", array(dtype, ints(5, 2), data), "prompt_embeds: 12 bytes for 5 rows"},
-		{"no such frame", array(dtype, ints(3, 2), []byte{2}), "prompt_embeds: auxiliary frame 2 of 1"},
-		{"frame 0", array(dtype, ints(3, 2), []byte{0}), "prompt_embeds: auxiliary frame 0 of 1"},
-		{"no data", array(dtype, ints(3, 2), dtype), "prompt_embeds: msgpack"},
+		{"no such frame", array(dtype, ints(3, 2), []byte{2}), "prompt_embeds: data: auxiliary frame 2 of 1"},
+		{"frame 0", array(dtype, ints(3, 2), []byte{0}), "prompt_embeds: data: auxiliary frame 0 of 1"},
+		{"no data", array(dtype, ints(3, 2), dtype), "prompt_embeds: data: msgpack"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := DecodeEmbeds(test.raw, [][]byte{make([]byte, 6)})

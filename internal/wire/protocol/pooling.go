@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 
@@ -139,23 +138,6 @@ func DecodePromptScores(raw []byte, aux [][]byte) (*PromptScores, error) {
 	return p, nil
 }
 
-// setIDs reads the bytes of an array of integers.
-func (p *PromptScores) setIDs(dtype string, data []byte) error {
-	size := map[string]int{"<i8": 8, "<i4": 4, "int64": 8, "int32": 4}[dtype]
-	if size == 0 || p.Rows > len(data) || p.Width > len(data) || len(data) != size*p.Rows*p.Width {
-		return fmt.Errorf("%d bytes of %q for %d by %d ids", len(data), dtype, p.Rows, p.Width)
-	}
-	p.IDs = make([]int64, p.Rows*p.Width)
-	for i := range p.IDs {
-		if size == 8 {
-			p.IDs[i] = int64(binary.LittleEndian.Uint64(data[8*i:]))
-		} else {
-			p.IDs[i] = int64(int32(binary.LittleEndian.Uint32(data[4*i:])))
-		}
-	}
-	return nil
-}
-
 // decodePromptScores reads a list of ids, a list of lists, or an array: [dtype,
 // [rows, ids], data].
 func decodePromptScores(cur *pack.Cursor, aux [][]byte) (*PromptScores, error) {
@@ -208,13 +190,15 @@ func (p *PromptScores) decodeRow(cur *pack.Cursor) error {
 }
 
 func (p *PromptScores) decodeArray(cur *pack.Cursor, aux [][]byte) error {
-	dtype, shape, data, err := decodeTensor(cur, aux)
-	if err != nil {
+	t, err := ReadTensor(cur, aux)
+	switch {
+	case err != nil:
 		return err
+	case len(t.Shape) != 2:
+		return fmt.Errorf("an array of %d dimensions, want 2", len(t.Shape))
+	case t.IsFloat():
+		return fmt.Errorf("ids of type %q", t.Dtype)
 	}
-	if len(shape) != 2 {
-		return fmt.Errorf("an array of %d dimensions, want 2", len(shape))
-	}
-	p.Rows, p.Width = shape[0], shape[1]
-	return p.setIDs(dtype, data)
+	p.Rows, p.Width, p.IDs = t.Shape[0], t.Shape[1], t.Integers()
+	return nil
 }

@@ -21,33 +21,52 @@ var elementWidths = map[string]int{
 	"<i4": 4, "<i8": 8, "<f4": 4, "<f8": 8, "int32": 4, "int64": 8, "float32": 4, "float64": 8,
 }
 
-// ReadTensor reads one as a message has it. aux are the frames after the message.
-func ReadTensor(cur *pack.Cursor, aux [][]byte) (t Array, err error) {
+// ReadTensor reads one of integers or floats of 4 or 8 bytes. aux are the frames after the message.
+func ReadTensor(cur *pack.Cursor, aux [][]byte) (Array, error) {
+	t, err := readArray(cur, aux)
+	if err != nil {
+		return t, err
+	}
+	size, known := elementWidths[t.Dtype]
+	if !known {
+		return t, fmt.Errorf("dtype %q, want integers or floats of 4 or 8 bytes", t.Dtype)
+	}
+	for _, dim := range t.Shape {
+		if dim > 0 && size > len(t.data)/dim { // so that the product cannot overflow
+			size = -1
+			break
+		}
+		size *= dim
+	}
+	if len(t.data) != size {
+		return t, fmt.Errorf("%d bytes for shape %v of %s", len(t.data), t.Shape, t.Dtype)
+	}
+	return t, nil
+}
+
+// maxDimensions bounds the shape of a tensor that is read.
+const maxDimensions = 8
+
+// readArray reads [dtype, shape, data], of any type (vllm/v1/serial_utils.py _decode_tensor).
+func readArray(cur *pack.Cursor, aux [][]byte) (t Array, err error) {
 	n, err := cur.ArrayLen()
-	if err != nil || n != 3 {
-		return t, fmt.Errorf("%d values, want dtype, shape and data: %v", n, err)
+	if err != nil {
+		return t, err
+	}
+	if n != 3 {
+		return t, fmt.Errorf("an array of %d values, want dtype, shape and data", n)
 	}
 	if t.Dtype, err = cur.StrString(); err != nil {
 		return t, fmt.Errorf("dtype: %w", err)
 	}
-	width, known := elementWidths[t.Dtype]
-	if !known {
-		return t, fmt.Errorf("dtype %q, want integers or floats of 4 or 8 bytes", t.Dtype)
-	}
-	dims, err := cur.Uint32s(nil)
-	if err != nil {
+	if t.Shape, err = readList(cur, smallInt); err != nil {
 		return t, fmt.Errorf("shape: %w", err)
 	}
-	size := width
-	for _, dim := range dims {
-		t.Shape = append(t.Shape, int(dim))
-		size *= int(dim)
+	if len(t.Shape) > maxDimensions {
+		return t, fmt.Errorf("shape: %d dimensions", len(t.Shape))
 	}
 	if t.data, err = tensorBytes(cur, aux); err != nil {
 		return t, fmt.Errorf("data: %w", err)
-	}
-	if len(t.data) != size {
-		return t, fmt.Errorf("%d bytes for shape %v of %s", len(t.data), t.Shape, t.Dtype)
 	}
 	return t, nil
 }
@@ -62,8 +81,11 @@ func tensorBytes(cur *pack.Cursor, aux [][]byte) ([]byte, error) {
 		return data, err
 	}
 	i, err := cur.Int()
-	if err != nil || i < 1 || i > int64(len(aux)) {
-		return nil, fmt.Errorf("frame %d of the %d after the message: %v", i, len(aux), err)
+	if err != nil {
+		return nil, err
+	}
+	if i < 1 || i > int64(len(aux)) {
+		return nil, fmt.Errorf("auxiliary frame %d of %d", i, len(aux))
 	}
 	return aux[i-1], nil
 }
@@ -96,22 +118,3 @@ func (t Array) Floats() []float64 {
 
 // IsFloat reports whether the elements are floats; else they are integers.
 func (t Array) IsFloat() bool { return strings.Contains(t.Dtype, "f") }
-
-// Integers reads the integers among the values of a map with text keys.
-func Integers(raw []byte) (map[string]int64, error) {
-	values := map[string]int64{}
-	cur := pack.NewCursor(raw)
-	n, err := cur.MapLen()
-	for ; err == nil && n > 0; n-- {
-		var key string
-		if key, err = cur.StrString(); err != nil {
-			break
-		}
-		if cur.Kind() == pack.Int {
-			values[key], err = cur.Int()
-		} else {
-			err = cur.Skip()
-		}
-	}
-	return values, err
-}

@@ -393,11 +393,11 @@ func (s *Server) spell(text string) *plan {
 // planChat makes the planner of a chat.
 func (s *Server) planChat(q *chatRequest) (err *apiError) {
 	if s.sim.Echo {
-		text, wrong := q.Messages[len(q.Messages)-1].text(q.oneCall)
-		if wrong != nil {
-			return wrong
+		var text strings.Builder
+		if _, err := q.Messages[len(q.Messages)-1].writeSimple(&text, q.oneCall); err != nil {
+			return err
 		}
-		q.planner = s.echoes(&q.params, []string{text})
+		q.planner = s.echoes(&q.params, []string{text.String()})
 	}
 	if q.calls {
 		q.planner, err = s.callTools(q)
@@ -483,9 +483,9 @@ func (u *imageURL) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// text is the content of a message as the simulator puts it into prompts. If it is strict, it refuses parts of other
-// types.
-func (m *message) text(strict bool) (string, *apiError) {
+// writeSimple writes the content of a message as the simulator puts it into prompts, and returns its images. If it is
+// strict, it refuses parts of other types.
+func (m *message) writeSimple(b *strings.Builder, strict bool) (images []imagePart, err *apiError) {
 	var parts []struct {
 		Type  string   `json:"type"`
 		Text  string   `json:"text"`
@@ -495,25 +495,35 @@ func (m *message) text(strict bool) (string, *apiError) {
 		} `json:"input_audio"`
 	}
 	if len(m.Content) == 0 || m.Content[0] != '[' {
-		return contentText(m.Content, 0)
+		text, err := contentText(m.Content, 0)
+		b.WriteString(text)
+		return nil, err
 	}
 	if json.Unmarshal(m.Content, &parts) != nil {
-		return "", noContent(0)
+		return nil, noContent(0)
 	}
-	var texts []string
+	line := ""
 	for _, part := range parts {
+		text := part.Text
+		isImage := part.Type == "image_url" || part.Type == "input_image"
 		switch {
-		case part.Type == "image_url" || part.Type == "input_image":
-			texts = append(texts, "image: "+string(part.Image))
+		case isImage:
+			text = "image: " + string(part.Image)
 		case part.Type == "input_audio":
-			texts = append(texts, "audio: "+part.Audio.Format)
-		case part.Text != "":
-			texts = append(texts, part.Text)
+			text = "audio: " + part.Audio.Format
+		case text != "":
 		case strict && part.Type != "" && !strings.HasSuffix(part.Type, "_text"):
-			return "", badRequest("", "unsupported input content type: %s", part.Type)
+			return nil, badRequest("", "unsupported input content type: %s", part.Type)
+		default:
+			continue
+		}
+		b.WriteString(line + text)
+		line = "\n"
+		if isImage {
+			images = append(images, imagePart{url: string(part.Image), begin: b.Len() - len(text), end: b.Len()})
 		}
 	}
-	return strings.Join(texts, "\n"), nil
+	return images, nil
 }
 
 // renderSimple is the prompt of a chat for a model without a chat template.
@@ -521,26 +531,16 @@ func renderSimple(c *chat) (string, *apiError) {
 	var b strings.Builder
 	for i := range c.Messages {
 		m := &c.Messages[i]
-		text, err := m.text(c.textOnly != nil)
-		if err != nil {
-			return "", err
-		}
 		b.WriteString("### " + m.Role)
 		if m.ToolCall != nil {
 			b.WriteString("(" + *m.ToolCall + ")")
 		}
 		b.WriteString(": ")
-		for _, url := range m.images() {
-			// They are there in this order.
-			if at := strings.Index(text, "image: "+url); at >= 0 {
-				b.WriteString(text[:at])
-				begin := b.Len()
-				b.WriteString("image: " + url)
-				c.media = append(c.media, imagePart{url: url, begin: begin, end: b.Len()})
-				text = text[at+len("image: ")+len(url):]
-			}
+		images, err := m.writeSimple(&b, c.textOnly != nil)
+		if err != nil {
+			return "", err
 		}
-		b.WriteString(text)
+		c.media = append(c.media, images...)
 		for _, call := range m.ToolCalls {
 			b.WriteString("[" + call.Function.Name + "(" + or(call.Function.Arguments, "") + ")]")
 		}
@@ -552,21 +552,9 @@ func renderSimple(c *chat) (string, *apiError) {
 // images are the URLs of images in a chat.
 func (c *chat) images() (urls []string) {
 	for i := range c.Messages {
-		urls = append(urls, c.Messages[i].images()...)
-	}
-	return urls
-}
-
-func (m *message) images() (urls []string) {
-	var parts []struct {
-		Type  string   `json:"type"`
-		Image imageURL `json:"image_url"`
-	}
-	if bytes.Contains(m.Content, []byte("image_url")) && json.Unmarshal(m.Content, &parts) == nil {
-		for _, part := range parts {
-			if part.Type == "image_url" || part.Type == "input_image" {
-				urls = append(urls, string(part.Image))
-			}
+		images, _ := c.Messages[i].writeSimple(new(strings.Builder), false)
+		for _, image := range images {
+			urls = append(urls, image.url)
 		}
 	}
 	return urls

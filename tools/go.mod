@@ -15,7 +15,11 @@ tool (
 	mvdan.cc/gofumpt
 )
 
-require golang.org/x/tools v0.52.0
+require (
+	github.com/bufbuild/protocompile v0.14.1
+	golang.org/x/tools v0.52.0
+	google.golang.org/protobuf v1.36.12
+)
 
 require (
 	cyphar.com/go-pathrs v0.2.1 // indirect
@@ -192,7 +196,6 @@ require (
 	golang.org/x/vuln v1.8.0 // indirect
 	gonum.org/v1/gonum v0.11.0 // indirect
 	google.golang.org/grpc/cmd/protoc-gen-go-grpc v1.6.2 // indirect
-	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/neurosnap/sentences.v1 v1.0.6 // indirect
 	gopkg.in/warnings.v0 v0.1.2 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect

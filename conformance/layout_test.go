@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -75,90 +74,6 @@ func TestLayoutOfRealEngines(t *testing.T) {
 			}
 			if outputs < 500 || framed == 0 || ready != 1 {
 				t.Errorf("%d outputs, %d with auxiliary frames, %d registrations: want a whole session", outputs, framed, ready)
-			}
-		})
-	}
-}
-
-// reversed exchanges the first two pairs of the first map in a message that begins
-// with the key.
-func reversed(t *testing.T, message []byte, key string) []byte {
-	t.Helper()
-	at := strings.Index(string(message), string(pack.AppendString(nil, key)))
-	if at < 0 {
-		t.Fatalf("no key %s in %s", key, pack.Format(message))
-	}
-	cur := pack.NewCursor(message[at:])
-	var pairs [2][]byte
-	for i := range pairs {
-		for range 2 {
-			raw, err := cur.Raw()
-			require.NoError(t, err)
-			pairs[i] = append(pairs[i], raw...)
-		}
-	}
-	end := at + len(pairs[0]) + len(pairs[1])
-	return slices.Concat(message[:at], pairs[1], pairs[0], message[end:])
-}
-
-// shortened leaves out the last element of an array of less than 16.
-func shortened(t *testing.T, message []byte) []byte {
-	t.Helper()
-	cur := pack.NewCursor(message)
-	n, err := cur.ArrayLen()
-	for i := 0; i < n-1 && err == nil; i++ {
-		err = cur.Skip()
-	}
-	require.NoError(t, err)
-	return slices.Concat([]byte{message[0] - 1}, message[1:cur.Offset()])
-}
-
-// TestLayoutFinds: each way of being wrong is found, by its place.
-func TestLayoutFinds(t *testing.T) {
-	codec, messages := recordedSession(t, pinnedWirePath)
-	var plain, first, framed [][]byte // a step with statistics, the first output of a request, one with auxiliary frames
-	for _, m := range messages {
-		if m.Channel != "output" {
-			continue
-		}
-		text := string(m.Frames[0])
-		switch {
-		case len(m.Frames) > 1:
-			framed = m.Frames
-		case first == nil && strings.Contains(text, "num_prompt_tokens"):
-			first = m.Frames
-		case plain == nil && strings.Contains(text, "num_running_reqs"):
-			plain = m.Frames
-		}
-	}
-	tests := []struct {
-		name           string
-		frames         [][]byte
-		path, expected string
-	}{
-		{"nothing", plain, "", ""},
-		{"a frame too many", append(slices.Clone(plain), []byte{1}), "frames[1]", "a frame that the message refers to"},
-		{"an empty frame too many", append(slices.Clone(plain), []byte{}), "frames[1]", "a frame that the message refers to"},
-		{"a frame behind those of tensors", append(slices.Clone(framed), []byte{1}), fmt.Sprintf("frames[%d]", len(framed)), "a frame that the message refers to"},
-		{"a frame too few", framed[:len(framed)-1], "EngineCoreOutputs.outputs[0].", "ext 3, or the number of one of"},
-		{"other keys first", [][]byte{reversed(t, plain[0], "num_running_reqs")}, "", ""},
-		{"other keys first in a nested map", [][]byte{reversed(t, plain[0], "reset")}, "", ""},
-		{"other keys first in an output", [][]byte{reversed(t, first[0], "num_prompt_tokens")}, "", ""},
-		{"a field too few", [][]byte{shortened(t, plain[0])}, "EngineCoreOutputs", "9 fields"},
-		{"no message", [][]byte{{0xc1}}, "EngineCoreOutputs", "one well-formed message"},
-		{"the last word", [][]byte{[]byte(protocol.EngineDead)}, "", ""},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			found := check.OutputsLayout(codec, test.frames)
-			if test.path == "" {
-				if len(found) > 0 {
-					t.Errorf("found %v", found)
-				}
-				return
-			}
-			if len(found) == 0 || !strings.HasPrefix(found[0].Path, test.path) || !strings.Contains(found[0].Expected, test.expected) || found[0].Actual == "" {
-				t.Errorf("found %v, want %s: %s", found, test.path, test.expected)
 			}
 		})
 	}

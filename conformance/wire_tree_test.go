@@ -87,9 +87,6 @@ func edited(tb testing.TB, frames [][]byte, change func(*node), path ...any) [][
 	return append([][]byte{root.append(nil)}, frames[1:]...)
 }
 
-// becomes replaces a value.
-func becomes(raw []byte) func(*node) { return func(n *node) { *n = *leaf(raw) } }
-
 // drops removes parts, with what belongs to a key.
 func drops(from, count int) func(*node) {
 	return func(n *node) { n.parts = append(n.parts[:from:from], n.parts[from+count:]...) }

@@ -35,6 +35,9 @@ const (
 	counting                    // another number each time
 )
 
+// zeros is the value of so many bytes of zeros that a list of numbers has on the wire.
+type zeros int
+
 // structsOf are the structs that are arrays on the wire, by the message or the field that they are in.
 var structsOf = map[string]string{
 	"OUTPUTS": "EngineCoreOutputs", "outputs": "EngineCoreOutput", "utility_output": "UtilityOutput", "ADD": "EngineCoreRequest",
@@ -147,6 +150,8 @@ func plain(v any) *node {
 			list.items = append(list.items, plain(item))
 		}
 		return list
+	case zeros:
+		return &node{kind: pack.Ext, leaf: pack.AppendExt(nil, protocol.ExtRawView, make([]byte, v))}
 	case nil:
 		return null()
 	}

@@ -155,7 +155,7 @@ func (s *scene) faults() []Fault {
 	all := []Fault{{Name: "no-fault", Says: "the engine passes through the tamperer, and nothing is wrong"}}
 	for _, group := range [](func(*scene) []Fault){
 		tokenFaults, outputFaults, streamFaults, chunkFaults, otherRequestFaults, layoutFaults, frameFaults,
-		sessionFaults, wireFaults, messageFaults, invariantFaults, handshakeFaults, registrationFaults, endFaults, goldenFaults,
+		sessionFaults, wireFaults, valueFaults, messageFaults, invariantFaults, handshakeFaults, registrationFaults, endFaults, goldenFaults,
 	} {
 		all = append(all, group(s)...)
 	}

@@ -51,7 +51,8 @@ func wireFaults(s *scene) []Fault {
 		},
 		{
 			Name: "key-order", Says: "the statistics of a prompt come in another order", red: key(replay.CodeWireOrder, prefillAt),
-			wire: atPrefill(func(stats *node) { stats.items = append(slices.Clone(stats.items[2:]), stats.items[:2]...) }),
+			layout: map[conformance.Assertion]want{}, // a frontend reads them by their keys
+			wire:   atPrefill(func(stats *node) { stats.items = append(slices.Clone(stats.items[2:]), stats.items[:2]...) }),
 		},
 		{
 			Name: "cached-tokens", Says: "the statistics of a prompt count other cached tokens",
@@ -63,6 +64,68 @@ func wireFaults(s *scene) []Fault {
 			wire: extension,
 		},
 	}
+}
+
+// valueFaults are values that only a recorded session shows to be wrong, in the first message that has them and those after it.
+func valueFaults(s *scene) []Fault {
+	const logprobs, event = "outputs.new_logprobs", "outputs.events.0.timestamp"
+	table := []struct {
+		name, says, field string
+		value             any
+		code              conformance.Code
+		path              string // the end of the failure's
+	}{
+		{"weights", "the weights have another version", "weight_version", "x", replay.CodeWireValue, ".weight_version"},
+		{"wave", "a message for a coordinator", "wave_complete", 1, replay.CodeWireKind, ".wave_complete"},
+		{"no-time", "messages have no time", "timestamp", 0.0, replay.CodeWireValue, ".timestamp"},
+		{"time-to-come", "messages are of the future", "timestamp", 1e9, replay.CodeWireValue, ".timestamp"},
+		{"event-to-come", "events are of the future", event, 1e9, replay.CodeWireValue, ".events[0].timestamp"},
+		{"event-of-text", "an event has another type", "outputs.events.0.type", 3, replay.CodeWireValue, ".events[0].type"},
+		{"no-logprobs", "log-probabilities are left out", logprobs, nil, replay.CodeWireKind, ".new_logprobs"},
+		{"logprobs-of-zeros", "log-probabilities are of other tokens", logprobs + ".0.2", zeros(16), replay.CodeWireValue, ".new_logprobs.logprob_token_ids[2]"},
+		{"logprobs-too-few", "log-probabilities are too few", logprobs + ".1.2", zeros(12), replay.CodeWireValue, ".new_logprobs.logprobs[2]"},
+		{"logprobs-of-doubles", "log-probabilities have another type of numbers", logprobs + ".1.0", "<f8", replay.CodeWireValue, ".new_logprobs.logprobs[0]"},
+		{"another-result", "a utility call has another result", "utility_output.result.1", false, replay.CodeWireValue, ".utility_output.result[1]"},
+	}
+	var all []Fault
+	for _, f := range table {
+		if f.field == "weight_version" && s.field("EngineCoreOutputs", f.field) < 0 {
+			continue // a line of before
+		}
+		w := want{code: f.code, request: anywhere, position: -1, inFrame: true, path: f.path}
+		all = append(all, Fault{Name: "session-" + f.name, Says: f.says, red: only(conformance.Wire, w), wire: func(s *scene) tamper {
+			if !s.any {
+				return faithful
+			}
+			return edit{of: "OUTPUTS", field: f.field, value: f.value}.tamper(s.profile)
+		}})
+	}
+	framed := func(change func(tensor []byte) []byte) func(*scene) tamper {
+		edit := once(func(o *spoken) bool { return len(o.aux) > 1 }, func(o *spoken) {
+			o.aux = slices.Clone(o.aux)
+			o.aux[0] = change(slices.Clone(o.aux[0]))
+		})
+		return func(s *scene) tamper {
+			if !s.any {
+				return faithful
+			}
+			return edit(s)
+		}
+	}
+	return append(all, Fault{
+		Name: "session-prompt-of-another", Says: "log-probabilities of a prompt are of another token",
+		red: only(conformance.Wire, want{
+			code: replay.CodeWireValue, request: anywhere, position: -1, inFrame: true, path: ".new_prompt_logprobs_tensors.logprob_token_ids[2]",
+		}),
+		wire: framed(func(tensor []byte) []byte {
+			tensor[len(tensor)-8]++ // the first id of the last row
+			return tensor
+		}),
+	}, Fault{
+		Name: "session-tensor-too-short", Says: "the frame of a tensor lacks a byte",
+		red:  only(conformance.Wire, want{code: replay.CodeWireFrames, request: anywhere, position: -1, inFrame: true, path: "frames[1]"}),
+		wire: framed(func(tensor []byte) []byte { return tensor[1:] }),
+	})
 }
 
 // messageFaults are messages too few and too many in a session of recorded frames,

@@ -77,6 +77,10 @@ func compareProfile(t *testing.T, path string, source source) {
 		t.Errorf("gap: %s", g)
 	}
 	got := profileText(t, p)
+	// In memory too a value is written as in a file: a comparison looks at its text.
+	if known, err := protocol.ReadProfile(strings.NewReader(got)); err != nil || Text(known) != Text(p) {
+		t.Errorf("the profile is another one once it was written and read, %v", err)
+	}
 	if *update && os.Getenv(envNetwork) != "" {
 		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +43,30 @@ func TestPythonThatIsUnfit(t *testing.T) {
 				t.Errorf("error %v, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+// TestScriptIsLimited: once the script has limited itself, it can open no file and no connection, and gets no more memory than
+// allowed.
+func TestScriptIsLimited(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("other systems have other limits")
+	}
+	const attempts = `
+import os, socket
+limit()
+for name, attempt in ("open", lambda: os.open("/dev/null", 0)), ("connect", socket.socket), ("allocate", lambda: bytearray(MEMORY)):
+    try:
+        attempt()
+        print(name, "works")
+    except (OSError, MemoryError) as error:
+        print(name, type(error).__name__)
+`
+	cmd := exec.CommandContext(t.Context(), testenv.Python3(t), "-I", "-S", "-c", strings.Replace(script, `if __name__ == "__main__":`, "if False:", 1)+attempts)
+	cmd.Env, cmd.Stderr = []string{}, os.Stderr
+	out, err := cmd.Output()
+	if want := "open OSError\nconnect OSError\nallocate MemoryError\n"; err != nil || string(out) != want {
+		t.Errorf("got %q, %v, want %q", out, err, want)
 	}
 }
 

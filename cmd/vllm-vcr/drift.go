@@ -5,18 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
-	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
@@ -110,16 +106,16 @@ func runDriftDiff(ctx context.Context, env *environment, opts diffOptions, from,
 	if _, err := chooseOne("--format", opts.format, "text", "json", "markdown", "sarif"); err != nil {
 		return err
 	}
-	before, gapsBefore, err := diffSide(ctx, env, from, opts.index)
+	before, err := readSide(ctx, env, from, opts.index)
 	if err != nil {
 		return err
 	}
-	after, gapsAfter, err := diffSide(ctx, env, to, opts.index)
+	after, err := readSide(ctx, env, to, opts.index)
 	if err != nil {
 		return err
 	}
-	d := wirediff.Compare(before, after)
-	d.Gaps = append(append(d.Gaps, gapsBefore...), gapsAfter...)
+	d := wirediff.Compare(before.Profile, after.Profile)
+	d.Gaps = append(append(d.Gaps, before.Gaps...), after.Gaps...)
 	if err := writeResult(env, opts.output, func(w io.Writer) error { return diffFormats[opts.format](w, d) }); err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
@@ -133,59 +129,19 @@ func runDriftDiff(ctx context.Context, env *environment, opts diffOptions, from,
 	return nil
 }
 
-// linePattern is the name of a line.
-var linePattern = lazyregexp.New(`^v?[0-9]+\.[0-9]+$`)
-
-// diffSide is a profile that an argument names, and what could not be read of it.
-func diffSide(ctx context.Context, env *environment, name, index string) (*protocol.Profile, []wirediff.Gap, error) {
-	if linePattern().MatchString(name) {
-		p, err := protocol.LoadProfile(name)
-		if err != nil {
-			err = fmt.Errorf("%w: for another line give a release, such as %s.0", err, name)
-		}
-		return p, nil, err
-	}
-	if strings.HasSuffix(name, ".json") {
-		p, err := readProfile(name)
-		if err != nil {
-			return nil, nil, err
-		}
-		if err := plausible(p); err != nil {
-			return nil, nil, exitError{conformance.ExitInfra, fmt.Errorf("%s: %w", name, err)}
-		}
-		return p, nil, nil
-	}
-	if protocol.HasProfile(name) {
-		if p, err := protocol.LoadProfile(name); err == nil && p.Version == strings.TrimPrefix(name, "v") {
-			return p, nil, nil
-		}
-	}
-	got, err := extractProfile(ctx, env, extract.Request{Name: name, Index: index})
-	if err != nil {
-		return nil, nil, err
-	}
-	return got.Profile, drift.Gaps(got.Profile, got.Gaps), nil
+// readSide reads one side of a comparison. What is wrong with its name is an error of usage.
+func readSide(ctx context.Context, env *environment, name, index string) (wirediff.Source, error) {
+	side, err := drift.ReadSide(ctx, name, index, env.log)
+	return side, releaseError(err)
 }
 
-// plausible refuses a profile that no release has: a comparison with it would say nothing.
-func plausible(p *protocol.Profile) error {
-	if line := protocol.LineOf(p.Version); line == p.Version || line != p.Line {
-		return fmt.Errorf("its line is %q and its release is %q: want a release of the line", p.Line, p.Version)
+// releaseError gives an error of a release its exit code.
+func releaseError(err error) error {
+	var unknown drift.UnknownLineError
+	if err == nil || errors.Is(err, extract.ErrNotNamed) || errors.As(err, &unknown) {
+		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(p.Structs)) {
-		s := p.Structs[name]
-		if s.Encoding != "array" && s.Encoding != "map" {
-			return fmt.Errorf("struct %q has the encoding %q: want array or map", name, s.Encoding)
-		}
-		seen := map[string]bool{}
-		for _, f := range s.Fields {
-			if seen[f.Name] {
-				return fmt.Errorf("struct %q has the field %q twice", name, f.Name)
-			}
-			seen[f.Name] = true
-		}
-	}
-	return nil
+	return exitError{conformance.ExitInfra, err}
 }
 
 // driftExtractOptions are the flags of drift extract.
@@ -232,11 +188,9 @@ func runDriftExtract(ctx context.Context, env *environment, opts driftExtractOpt
 	if opts.format != "json" && opts.format != "text" {
 		return fmt.Errorf("--format %q: want json or text", opts.format)
 	}
-	got, err := extractProfile(ctx, env, extract.Request{
-		Name: name, Index: opts.index, Version: opts.version, Yanked: opts.yanked,
-	})
+	got, err := extract.Read(ctx, extract.Request{Name: name, Index: opts.index, Version: opts.version, Yanked: opts.yanked}, env.log)
 	if err != nil {
-		return err
+		return releaseError(err)
 	}
 	if len(got.Gaps) == 0 || opts.partial {
 		write := func(w io.Writer) error { return protocol.WriteProfile(w, got.Profile) }
@@ -261,23 +215,6 @@ func runDriftExtract(ctx context.Context, env *environment, opts driftExtractOpt
 		conformance.ExitInfra,
 		fmt.Errorf("release %s could not be read completely: %s not known, see above", got.Profile.Version, parts),
 	}
-}
-
-// extractProfile reads the sources of a release that an argument names.
-func extractProfile(ctx context.Context, env *environment, request extract.Request) (extract.Result, error) {
-	started := time.Now()
-	got, err := extract.Read(ctx, request, env.log)
-	if got.Warning != "" {
-		env.log.Warn(got.Warning)
-	}
-	switch {
-	case errors.Is(err, extract.ErrNotNamed):
-		return got, err
-	case err != nil:
-		return got, exitError{conformance.ExitInfra, err}
-	}
-	env.log.Info("sources read", "release", got.Profile.Version, "bytes", got.Downloaded, "duration", time.Since(started))
-	return got, nil
 }
 
 // The forms of a history.
@@ -320,7 +257,15 @@ func runDriftHistory(ctx context.Context, env *environment, opts driftHistoryOpt
 	if err != nil {
 		return err
 	}
-	sources, err := historySources(ctx, env, opts.index, args)
+	var named []wirediff.Source
+	for _, name := range args {
+		side, err := readSide(ctx, env, name, opts.index)
+		if err != nil {
+			return err
+		}
+		named = append(named, side)
+	}
+	sources, err := wirediff.WithLines(named)
 	if err != nil {
 		return err
 	}
@@ -336,28 +281,4 @@ func runDriftHistory(ctx context.Context, env *environment, opts driftHistoryOpt
 		return exitError{conformance.ExitInfra, fmt.Errorf("%d declarations could not be read, so there may be more changes: the history lists them", n)}
 	}
 	return nil
-}
-
-// historySources are the lines of this build and the releases that were named. One that is named takes the place of the same
-// release of the build.
-func historySources(ctx context.Context, env *environment, index string, named []string) ([]wirediff.Source, error) {
-	var sources []wirediff.Source
-	for _, name := range named {
-		p, gaps, err := diffSide(ctx, env, name, index)
-		if err != nil {
-			return nil, err
-		}
-		sources = append(sources, wirediff.Source{Profile: p, Gaps: gaps})
-	}
-	for _, line := range protocol.Lines() {
-		p, err := protocol.LoadProfile(line)
-		if err != nil {
-			return nil, err
-		}
-		isNamed := func(s wirediff.Source) bool { return s.Profile.Version == p.Version }
-		if !slices.ContainsFunc(sources, isNamed) {
-			sources = append(sources, wirediff.Source{Profile: p})
-		}
-	}
-	return sources, nil
 }

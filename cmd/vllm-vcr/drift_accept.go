@@ -133,71 +133,26 @@ func acceptanceModel(named string) (string, error) {
 // defaultAcceptJobs is how many frontends are measured at a time.
 const defaultAcceptJobs = 4
 
-// pythonReady is how long a Python client may take for a handshake: it makes its tokenizer and its metrics meanwhile.
-const pythonReady = 15 * time.Second
-
 // measureAcceptance makes the table of a release.
 func measureAcceptance(ctx context.Context, env *environment, opts driftAcceptOptions, release, model string) (*acceptance.Table, error) {
 	steps := openSteps(env)
 	defer steps.close()
 	started, tenth := time.Now(), 0
-	progress := func(done, of int) {
-		if now := 10 * done / of; now > tenth {
-			tenth = now
-			steps.show(opts.client+" "+release, fmt.Sprintf("%d of %d messages after %.0f s", done, of, time.Since(started).Seconds()))
-		}
-	}
-	if opts.client == acceptance.EngineCore {
-		return measureEngine(ctx, opts, steps, release, model, progress)
-	}
-	messages, err := acceptance.New(release)
-	if err != nil {
-		return nil, err
-	}
-	measure := acceptance.Rust{Model: model, Workers: opts.jobs, Log: env.log, Progress: progress}
-	if opts.client == acceptance.PythonFrontend {
-		engine, err := opts.engine.ensure(ctx, steps, release)
-		if err != nil {
-			return nil, err
-		}
-		before, stop, err := acceptance.StartPython(ctx, engine.Python, model)
-		if err != nil {
-			return nil, err
-		}
-		defer stop()
-		measure.Binary, measure.Before, measure.Ready = engine.Python, before, pythonReady
-	} else {
-		frontend, err := local.EnsureFrontend(ctx, opts.engine.options(steps, "frontend "+release, release))
-		if err != nil {
-			return nil, err
-		}
-		measure.Binary = frontend.VLLMRS
-	}
-	outcomes, err := measure.Measure(ctx, messages)
-	if err != nil {
-		return nil, err
-	}
-	return acceptance.NewTable(opts.client, release, messages, outcomes), nil
-}
-
-// measureEngine makes the table of a release's engine core.
-func measureEngine(ctx context.Context, opts driftAcceptOptions, steps *steps, release, model string, progress func(done, of int)) (*acceptance.Table, error) {
-	messages, err := acceptance.NewRequests(release)
-	if err != nil {
-		return nil, err
-	}
-	engine, err := opts.engine.ensure(ctx, steps, release)
-	if err != nil {
-		return nil, err
-	}
-	start, stop, err := acceptance.StartEngine(ctx, engine.Python, model)
-	if err != nil {
-		return nil, err
-	}
-	defer stop()
-	outcomes, err := acceptance.Engine{Start: start, Workers: opts.jobs, Progress: progress}.Measure(ctx, messages)
-	if err != nil {
-		return nil, err
-	}
-	return acceptance.NewTable(acceptance.EngineCore, release, messages, outcomes), nil
+	return acceptance.Measurement{
+		Release: release, Peer: opts.client, Model: model, Workers: opts.jobs, Log: env.log,
+		Frontend: func(ctx context.Context) (string, error) {
+			frontend, err := local.EnsureFrontend(ctx, opts.engine.options(steps, "frontend "+release, release))
+			return frontend.VLLMRS, err
+		},
+		Python: func(ctx context.Context) (string, error) {
+			engine, err := opts.engine.ensure(ctx, steps, release)
+			return engine.Python, err
+		},
+		Progress: func(done, of int) {
+			if now := 10 * done / of; now > tenth {
+				tenth = now
+				steps.show(opts.client+" "+release, fmt.Sprintf("%d of %d messages after %.0f s", done, of, time.Since(started).Seconds()))
+			}
+		},
+	}.Make(ctx)
 }

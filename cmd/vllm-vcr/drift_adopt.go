@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -307,29 +306,16 @@ func printAdoption(env *environment, opts adoptOptions, r *adopt.Report, code in
 // could not be read of them is an error, as half a profile is of no use.
 func adoptedProfile(ctx context.Context, env *environment, source, index string) (*protocol.Profile, error) {
 	if strings.HasSuffix(source, ".json") {
-		return readProfile(source)
+		p, err := drift.ReadProfile(source)
+		return p, releaseError(err)
 	}
-	got, err := extractProfile(ctx, env, extract.Request{Name: source, Index: index})
+	got, err := extract.Read(ctx, extract.Request{Name: source, Index: index}, env.log)
 	if err != nil || len(got.Gaps) == 0 {
-		return got.Profile, err
+		return got.Profile, releaseError(err)
 	}
 	for _, g := range got.Gaps {
 		env.printErr("not read: " + g.String())
 	}
 	return nil, exitError{conformance.ExitInfra, fmt.Errorf("release %s could not be read as a whole: %d parts of its wire are not "+
 		"known, see above: nothing was written", got.Profile.Version, len(got.Gaps))}
-}
-
-// readProfile reads a file that drift extract wrote.
-func readProfile(path string) (*protocol.Profile, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, exitError{conformance.ExitInfra, err}
-	}
-	defer file.Close()
-	p, err := protocol.ReadProfile(file)
-	if err != nil {
-		return nil, exitError{conformance.ExitInfra, fmt.Errorf("%s: %w", path, err)}
-	}
-	return p, nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -354,7 +355,7 @@ func tagOf(version string) string {
 	if v, err := compat.ParseVersion(version); err == nil {
 		return v.Tag()
 	}
-	if bare := strings.TrimPrefix(version, "v"); linePattern().MatchString(bare) {
+	if bare := strings.TrimPrefix(version, "v"); drift.IsLine(bare) {
 		return bare
 	}
 	return version

@@ -33,8 +33,7 @@ type Result struct {
 	Profile *protocol.Profile // as far as it could be read
 	// Gaps are what could not. A comparison with the profile must report them.
 	Gaps       []Gap
-	Warning    string // for the user: that the release was yanked, and why. Mostly empty.
-	Downloaded int64  // bytes, the directory of the wheel included
+	Downloaded int64 // bytes, the directory of the wheel included
 }
 
 // A Gap is a part of the wire that could not be read. A profile with gaps is not the whole wire of its release, so
@@ -70,14 +69,21 @@ func Limited(ctx context.Context) (context.Context, context.CancelFunc) {
 func Read(ctx context.Context, request Request, log *slog.Logger) (Result, error) {
 	ctx, cancel := Limited(ctx)
 	defer cancel()
+	started := time.Now()
 	release, err := open(ctx, &pypi.Index{URL: request.Index, Log: log}, request)
 	if err != nil {
 		return Result{}, err
 	}
 	defer release.close()
-	result := Result{Warning: release.warning}
+	if release.warning != "" {
+		log.Warn(release.warning)
+	}
+	var result Result
 	result.Profile, result.Gaps, err = extract(ctx, release)
 	result.Downloaded = release.downloaded()
+	if err == nil {
+		log.Info("sources read", "release", result.Profile.Version, "bytes", result.Downloaded, "duration", time.Since(started))
+	}
 	return result, err
 }
 

@@ -77,6 +77,22 @@ type Answer struct {
 // registration are the structs that belong to the handshake.
 var registration = []string{"EngineCoreReadyResponse", "EngineHandshakeMetadata", "EngineZmqAddresses"}
 
+// WithLines adds the lines of this build to releases that were named. A named release takes the place of the same release of the
+// build.
+func WithLines(named []Source) ([]Source, error) {
+	sources := slices.Clone(named)
+	for _, line := range protocol.Lines() {
+		p, err := protocol.LoadProfile(line)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(named, func(s Source) bool { return s.Profile.Version == p.Version }) {
+			sources = append(sources, Source{Profile: p})
+		}
+	}
+	return sources, nil
+}
+
 // NewHistory compares releases with their neighbours, the oldest first, whatever their order.
 func NewHistory(sources []Source) (*History, error) {
 	if len(sources) < 2 {

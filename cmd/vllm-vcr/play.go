@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -541,31 +540,11 @@ type speculativeConfig struct {
 	Model     string `json:"model"`
 }
 
-// readSpeculation decodes one JSON object.
-func readSpeculation(text string) (config speculativeConfig, err error) {
-	dec := json.NewDecoder(strings.NewReader(text))
-	dec.DisallowUnknownFields()
-	err = dec.Decode(&config)
-	var other *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &other) && other.Field != "":
-		return config, fmt.Errorf("%s has the wrong type: %s", other.Field, other.Value)
-	case errors.As(err, &other):
-		err = fmt.Errorf("it is a JSON %s", other.Value)
-	case err == nil && dec.InputOffset() < int64(len(strings.TrimRight(text, " \t\r\n"))):
-		err = fmt.Errorf("something follows the object at byte %d", dec.InputOffset())
-	}
-	if err != nil {
-		err = fmt.Errorf(`%w: want a JSON object such as {"num_speculative_tokens":2,"synthetic_acceptance_length":1.8}`, err)
-	}
-	return config, err
-}
-
 // speculation reads --speculative-config.
 func speculation(text string) (drafts int, acceptance *latency.Acceptance, err error) {
-	config, err := readSpeculation(text)
-	if err != nil {
-		return 0, nil, fmt.Errorf("--speculative-config: %w", err)
+	var config speculativeConfig
+	if err := jsonout.ReadObject(text, &config); err != nil {
+		return 0, nil, fmt.Errorf(`--speculative-config: %w: want a JSON object such as {"num_speculative_tokens":2,"synthetic_acceptance_length":1.8}`, err)
 	}
 	switch n := config.Drafts; {
 	case n < 1 || n > maxDrafts:

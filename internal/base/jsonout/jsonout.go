@@ -1,5 +1,5 @@
 // Package jsonout writes JSON for people and programs alike: indented by two spaces, with a line end behind it, no HTML
-// escapes, and nothing in it that a terminal or a CI service would act on ([safetext.JSON]).
+// escapes, and nothing in it that a terminal or a CI service would act on ([safetext.JSON]). It also reads the JSON objects of flags.
 package jsonout
 
 import (

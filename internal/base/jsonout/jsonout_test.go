@@ -24,3 +24,21 @@ func TestWrite(t *testing.T) {
 		t.Errorf("got %s, %v", line, err)
 	}
 }
+
+func TestReadObject(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"n": 1}`: "", `{"n": "1"}`: "n has the wrong type: string", `{"m": 1}`: `unknown field "m"`, `[]`: "it is a JSON array",
+		` null `: "it is null", `{} {}`: "something follows the object at byte 4", ``: "EOF", `{`: "unexpected EOF",
+	} {
+		var into struct {
+			N int `json:"n"`
+		}
+		got := ""
+		if err := jsonout.ReadObject(text, &into); err != nil {
+			got = err.Error()
+		}
+		if got != want || want == "" && into.N != 1 {
+			t.Errorf("%s: %q and %+v, want %q", text, got, into, want)
+		}
+	}
+}

@@ -1,59 +1,50 @@
 package kvevents
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
+
+// config is vLLM's KVEventsConfig.
+type config struct {
+	Enable       bool    `json:"enable_kv_cache_events"`
+	Publisher    *string `json:"publisher"`
+	Endpoint     string  `json:"endpoint"`
+	Replay       string  `json:"replay_endpoint"`
+	BufferSteps  *int    `json:"buffer_steps"`
+	HWM          *int    `json:"hwm"`
+	MaxQueueSize *int    `json:"max_queue_size"`
+	Topic        string  `json:"topic"`
+}
 
 // ParseConfig reads a value of vLLM's --kv-events-config: a JSON object with the members
 // of its KVEventsConfig. The result is nil if such an engine would publish nothing:
 // events are off unless enable_kv_cache_events is true, and the publisher "null" drops
-// them. The error names the member that is wrong. A size has to be 1 at least: that
-// there is none, or no limit, cannot be said.
+// them. The error names the member that is wrong. A size has to be 1 at least: 0, which vLLM takes for no
+// limit, is refused.
 func ParseConfig(text string) (*Options, error) {
-	members, err := parseObject(text)
-	if err != nil {
+	var c config
+	if err := jsonout.ReadObject(text, &c); err != nil {
 		return nil, fmt.Errorf("KV events: %w: want a JSON object such as {\"enable_kv_cache_events\": true}", err)
 	}
-	var (
-		o         Options
-		enable    bool
-		publisher *string
-		replay    *string
-	)
-	fields := map[string]func(json.RawMessage) error{
-		"enable_kv_cache_events": into(&enable, "true or false"),
-		"publisher":              into(&publisher, `"zmq" or "null"`),
-		"endpoint":               into(&o.Endpoint, "an address such as \"tcp://*:5557\""),
-		"replay_endpoint":        into(&replay, "an address or null"),
-		"buffer_steps":           intoSize(&o.BufferSteps),
-		"hwm":                    intoSize(&o.HWM),
-		"max_queue_size":         intoSize(&o.MaxQueueSize),
-		"topic":                  into(&o.Topic, "a text"),
-	}
-	for _, key := range slices.Sorted(maps.Keys(members)) {
-		set, known := fields[key]
-		if !known {
-			return nil, fmt.Errorf("KV events: no member %q: there are %s", key, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+	o := Options{Endpoint: c.Endpoint, ReplayEndpoint: c.Replay, Topic: c.Topic}
+	for _, size := range []struct {
+		name     string
+		from, to *int
+	}{{"buffer_steps", c.BufferSteps, &o.BufferSteps}, {"hwm", c.HWM, &o.HWM}, {"max_queue_size", c.MaxQueueSize, &o.MaxQueueSize}} {
+		if size.from == nil {
+			continue
 		}
-		if err := set(members[key]); err != nil {
-			return nil, fmt.Errorf("KV events: %s: %w", key, err)
+		if *size.to = *size.from; *size.to < 1 {
+			return nil, fmt.Errorf("KV events: %s: %d: want 1 at least", size.name, *size.to)
 		}
 	}
-	if publisher != nil && *publisher != "zmq" && *publisher != "null" {
-		return nil, fmt.Errorf(`KV events: publisher %q: want "zmq" or "null"`, *publisher)
-	}
-	if replay != nil {
-		o.ReplayEndpoint = *replay
+	if p := c.Publisher; p != nil && *p != "zmq" && *p != "null" {
+		return nil, fmt.Errorf(`KV events: publisher %q: want "zmq" or "null"`, *p)
 	}
 	for _, endpoint := range []string{o.Endpoint, o.ReplayEndpoint} {
 		if endpoint == "" {
@@ -63,45 +54,10 @@ func ParseConfig(text string) (*Options, error) {
 			return nil, fmt.Errorf("KV events: %w", err)
 		}
 	}
-	if !enable || publisher != nil && *publisher == "null" {
+	if !c.Enable || c.Publisher != nil && *c.Publisher == "null" {
 		return nil, nil
 	}
 	return &o, nil
-}
-
-// parseObject returns the members of the only value of a text.
-func parseObject(text string) (members map[string]json.RawMessage, err error) {
-	d := json.NewDecoder(strings.NewReader(text))
-	if err := d.Decode(&members); err != nil {
-		return nil, err
-	}
-	if members == nil {
-		return nil, errors.New("it is null")
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("something follows the object at byte %d", d.InputOffset())
-	}
-	return members, nil
-}
-
-// into returns a function that decodes a value into v. Only pointers take null.
-func into[T any](v *T, want string) func(json.RawMessage) error {
-	_, optional := any(v).(**string)
-	return func(text json.RawMessage) error {
-		if bytes.Equal(text, []byte("null")) && !optional || json.Unmarshal(text, v) != nil {
-			return fmt.Errorf("%s: want %s", text, want)
-		}
-		return nil
-	}
-}
-
-func intoSize(v *int) func(json.RawMessage) error {
-	return func(text json.RawMessage) error {
-		if err := into(v, "a number")(text); err != nil || *v < 1 {
-			return fmt.Errorf("%s: want a whole number, 1 at least", text)
-		}
-		return nil
-	}
 }
 
 // EnvIntHashes is the environment variable that vLLM's engines read.

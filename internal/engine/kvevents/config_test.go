@@ -33,14 +33,13 @@ func TestParseConfig(t *testing.T) {
 		{name: "no object", text: `[]`, err: "want a JSON object"},
 		{name: "null", text: `null`, err: "it is null: want a JSON object"},
 		{name: "two", text: `{} {}`, err: "something follows the object at byte 4"},
-		{name: "unknown", text: `{"enable_kv_cache_events": true, "topics": "kv"}`, err: `no member "topics": there are buffer_steps, `},
-		{name: "unknown though off", text: `{"bufferSteps": 1}`, err: `no member "bufferSteps"`},
+		{name: "unknown", text: `{"enable_kv_cache_events": true, "topics": "kv"}`, err: `unknown field "topics": want a JSON object`},
+		{name: "unknown though off", text: `{"bufferSteps": 1}`, err: `unknown field "bufferSteps"`},
 		{name: "a publisher of others", text: `{"publisher": "nats"}`, err: `publisher "nats": want "zmq" or "null"`},
-		{name: "a text for a number", text: `{"hwm": "1"}`, err: `hwm: "1": want a whole number`},
-		{name: "half a number", text: `{"hwm": 1.5}`, err: `hwm: 1.5: want a whole number`},
-		{name: "none kept", text: `{"buffer_steps": 0}`, err: "buffer_steps: 0: want a whole number, 1 at least"},
+		{name: "a text for a number", text: `{"hwm": "1"}`, err: `hwm has the wrong type: string`},
+		{name: "half a number", text: `{"hwm": 1.5}`, err: `hwm has the wrong type: number 1.5`},
+		{name: "none kept", text: `{"buffer_steps": 0}`, err: "buffer_steps: 0: want 1 at least"},
 		{name: "negative", text: `{"max_queue_size": -1}`, err: "max_queue_size: -1: "},
-		{name: "null for a text", text: `{"endpoint": null}`, err: "endpoint: null: want an address"},
 		{name: "no endpoint", text: `{"endpoint": "5557"}`, err: `endpoint "5557": want tcp://host:port or ipc://path`},
 		{name: "an endpoint without a port", text: `{"replay_endpoint": "tcp://*"}`, err: `endpoint "tcp://*": want tcp://host:port`},
 		{name: "no such port", text: `{"endpoint": "tcp://*:99999"}`, err: `endpoint "tcp://*:99999": port "99999": want a number up to 65535`},
@@ -48,7 +47,7 @@ func TestParseConfig(t *testing.T) {
 			name: "any port, and a path", text: `{"enable_kv_cache_events": true, "endpoint": "tcp://*:*", "replay_endpoint": "ipc:///tmp/a"}`,
 			want: &Options{Endpoint: "tcp://*:*", ReplayEndpoint: "ipc:///tmp/a"},
 		},
-		{name: "a number for a flag", text: `{"enable_kv_cache_events": 1}`, err: "enable_kv_cache_events: 1: want true or false"},
+		{name: "a number for a flag", text: `{"enable_kv_cache_events": 1}`, err: "enable_kv_cache_events has the wrong type: number"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,14 +1,11 @@
 package kvtransfer
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"net/netip"
@@ -16,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 )
 
 // Config describes an engine's KV connector: vLLM's NixlConnector, as far as a frontend
@@ -144,13 +143,8 @@ var (
 // but for those that a connector has for itself, in kv_connector_extra_config.
 func Parse(text string, getenv func(string) string) (*Config, error) {
 	var c vllmConfig
-	dec := json.NewDecoder(bytes.NewReader([]byte(text)))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&c); err != nil {
+	if err := jsonout.ReadObject(text, &c); err != nil {
 		return nil, fmt.Errorf(`KV transfer: %w: want a JSON object such as {"kv_connector":"NixlConnector","kv_role":"kv_both"}`, err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("KV transfer: want one JSON object, and nothing behind it")
 	}
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("KV transfer: %w", err)

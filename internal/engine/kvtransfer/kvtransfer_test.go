@@ -55,7 +55,7 @@ func TestParse(t *testing.T) {
 			want: &Config{EngineID: "e", Host: "10.0.0.1", Port: 5700, FailurePolicy: RecomputeOnLoadFailure, Lease: 7 * time.Second},
 		},
 		{name: "not JSON", text: "x", err: "KV transfer: invalid character"},
-		{name: "two", text: least + `}{}`, err: "want one JSON object"},
+		{name: "two", text: least + `}{}`, err: "something follows the object"},
 		{name: "unknown key", text: least + `,"kv_rol":1}`, err: `unknown field "kv_rol"`},
 		{name: "another connector", text: `{"kv_connector":"MooncakeConnector","kv_role":"kv_both"}`, err: `kv_connector "MooncakeConnector": a player has NixlConnector and NixlPullConnector`},
 		{name: "no role", text: `{"kv_connector":"NixlConnector"}`, err: `kv_role "": want one of kv_producer, kv_consumer, kv_both`},

@@ -107,6 +107,7 @@ var importRules = map[string][]string{
 	},
 	"internal/capture/deploy": {
 		"internal/capture/load", "internal/capture/target", "internal/forge/oidc", "internal/golden/s3store", "go.yaml.in/yaml/v2",
+		"k8s.io/apimachinery/pkg/api/resource", "k8s.io/apimachinery/pkg/util/validation",
 	},
 	"internal/capture/capturetest": {
 		"conformance", "manifest", "compat", "trace", "recorder", "internal/capture", "internal/capture/load", "internal/capture/target",

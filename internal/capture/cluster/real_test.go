@@ -19,6 +19,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 const (
@@ -222,7 +224,7 @@ func TestRealFailures(t *testing.T) {
 			job := jobOf(t, "one", "r1", test.behaviour)
 			if test.gpus == -1 {
 				two := job.Spec.Template.Spec.Containers[0].Resources.Limits
-				two["nvidia.com/gpu"] = deploy.MustParseQuantity("2")
+				two["nvidia.com/gpu"] = resource.MustParse("2")
 			}
 			submit(t, c, job)
 			changed := false

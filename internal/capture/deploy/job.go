@@ -9,6 +9,8 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Jobs renders the Job of each target, in their order. All that is wrong is reported at once.
@@ -103,12 +105,12 @@ var notInNames = lazyregexp.New(`[^a-z0-9]+`)
 // bounds its length.
 func jobName(t target.Target, run string) (string, error) {
 	name := "capture-" + dashed(t.Line+"-"+t.ID) + "-" + run
-	if len(name) > MaxLabel {
+	if len(name) > validation.LabelValueMaxLength {
 		return "", fmt.Errorf("target %s: the name of its Job, %s, has %d characters of at most %d: shorten its id or the "+
-			"run id", t.Name(), name, len(name), MaxLabel)
+			"run id", t.Name(), name, len(name), validation.LabelValueMaxLength)
 	}
 	for _, label := range []string{t.Line, t.ID} {
-		if !IsLabelValue(label) {
+		if !valid(validation.IsValidLabelValue(label)) {
 			return "", fmt.Errorf("target %s: %q cannot be a label: want letters, digits and hyphens", t.Name(), label)
 		}
 	}

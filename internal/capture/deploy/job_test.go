@@ -21,6 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected files in testdata")
@@ -165,7 +166,7 @@ func checkSecurity(t *testing.T, pod deploy.PodSpec) {
 	}
 }
 
-func sameQuantity(a, b deploy.Quantity) bool { return a.Cmp(b) == 0 }
+func sameQuantity(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }
 
 func container(t *testing.T, job *deploy.Job, name string) deploy.Container {
 	t.Helper()

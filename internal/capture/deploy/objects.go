@@ -1,5 +1,7 @@
 package deploy
 
+import "k8s.io/apimachinery/pkg/api/resource"
+
 // TypeMeta is the kind of an object and the version of its API.
 type TypeMeta struct {
 	APIVersion string `json:"apiVersion,omitempty"`
@@ -237,7 +239,7 @@ type ResourceRequirements struct {
 }
 
 // A ResourceList has quantities by the name of the resource.
-type ResourceList map[string]Quantity
+type ResourceList map[string]resource.Quantity
 
 // Volume is a folder that lives as long as its pod.
 type Volume struct {
@@ -247,8 +249,8 @@ type Volume struct {
 
 // EmptyDir is a folder on the node, or in its memory where Medium is Memory.
 type EmptyDir struct {
-	Medium    string   `json:"medium,omitempty"`
-	SizeLimit Quantity `json:"sizeLimit"`
+	Medium    string            `json:"medium,omitempty"`
+	SizeLimit resource.Quantity `json:"sizeLimit"`
 }
 
 // VolumeMount is where a container has a volume.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // Values of fields that all containers have.
@@ -250,7 +252,7 @@ func engineNeeds(m target.Model) (ResourceList, error) {
 		{"cpu", cmp.Or(m.CPU, usual[0])},
 		{"memory", cmp.Or(m.Memory, usual[1])},
 	} {
-		q, err := ParseQuantity(n.value)
+		q, err := resource.ParseQuantity(n.value)
 		if err != nil || q.Sign() <= 0 {
 			return nil, fmt.Errorf("model %s: %s %q: want a quantity such as %s", m.Key, n.name, n.value, usual[0])
 		}
@@ -262,7 +264,7 @@ func engineNeeds(m target.Model) (ResourceList, error) {
 	case m.GPUs < 0:
 		return nil, errors.New("less than no GPU")
 	case !m.OnCPU():
-		needs[gpuResource] = MustParseQuantity(strconv.Itoa(max(1, m.GPUs)))
+		needs[gpuResource] = resource.MustParse(strconv.Itoa(max(1, m.GPUs)))
 	}
 	return needs, nil
 }
@@ -306,7 +308,7 @@ func volumesOf(r Run, names ...string) ([]Volume, error) {
 		case "tmp", "model":
 			size = "1Gi"
 		}
-		limit, err := ParseQuantity(size)
+		limit, err := resource.ParseQuantity(size)
 		if err != nil {
 			return nil, err
 		}
@@ -331,7 +333,7 @@ func readOnly(volume, folder string) VolumeMount {
 // fixed asks for so much and gets no more: a capture that others hold up has wrong times.
 func fixed(cpu, memory string) ResourceRequirements {
 	list := ResourceList{
-		"cpu": MustParseQuantity(cpu), "memory": MustParseQuantity(memory),
+		"cpu": resource.MustParse(cpu), "memory": resource.MustParse(memory),
 	}
 	return ResourceRequirements{Requests: list, Limits: list}
 }

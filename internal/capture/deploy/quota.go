@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // A Quota is the most that a cluster queue can ever give to one pod, of each resource. A pod has all of a resource of one
@@ -29,8 +31,8 @@ type clusterQueue struct {
 			Flavors []struct {
 				Resources []struct {
 					Name           string
-					NominalQuota   Quantity
-					BorrowingLimit *Quantity
+					NominalQuota   resource.Quantity
+					BorrowingLimit *resource.Quantity
 				}
 			}
 		}
@@ -53,7 +55,7 @@ func ReadQuota(file string, text []byte) (Quota, error) {
 			for _, r := range flavor.Resources {
 				most := r.NominalQuota
 				if inCohort && r.BorrowingLimit != nil {
-					most = most.Plus(*r.BorrowingLimit)
+					most.Add(*r.BorrowingLimit)
 				}
 				raise(quota.Has, ResourceList{r.Name: most})
 				if inCohort && r.BorrowingLimit == nil {
@@ -126,7 +128,9 @@ func podNeeds(pod PodSpec) ResourceList {
 
 func add(sum, more ResourceList) {
 	for name, q := range more {
-		sum[name] = sum[name].Plus(q)
+		total := sum[name]
+		total.Add(q)
+		sum[name] = total
 	}
 }
 
@@ -140,7 +144,7 @@ func raise(list, other ResourceList) {
 }
 
 // largest is the container that asks for most of a resource.
-func largest(pod PodSpec, name string) (container string, most Quantity) {
+func largest(pod PodSpec, name string) (container string, most resource.Quantity) {
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		if q, ok := c.Resources.Requests[name]; ok && (container == "" || q.Cmp(most) > 0) {
 			container, most = c.Name, q

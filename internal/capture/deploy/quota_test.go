@@ -6,6 +6,8 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 func TestShippedQuota(t *testing.T) {
@@ -47,7 +49,7 @@ func TestCheck(t *testing.T) {
 		},
 		{
 			name: "not covered", job: func(j *deploy.Job) {
-				j.Spec.Template.Spec.Containers[0].Resources.Requests["ephemeral-storage"] = deploy.MustParseQuantity("1Gi")
+				j.Spec.Template.Spec.Containers[0].Resources.Requests["ephemeral-storage"] = resource.MustParse("1Gi")
 			},
 			want: []string{"1Gi of ephemeral-storage, 1Gi in container loadgen, of which cluster queue conformance-queue has none"},
 		},
@@ -55,7 +57,7 @@ func TestCheck(t *testing.T) {
 			name: "a large init container behind a sidecar", job: func(j *deploy.Job) {
 				pod := &j.Spec.Template.Spec
 				c := deploy.Container{Name: "prepare", Resources: deploy.ResourceRequirements{Requests: deploy.ResourceList{
-					"cpu": deploy.MustParseQuantity("23"),
+					"cpu": resource.MustParse("23"),
 				}}}
 				pod.InitContainers = []deploy.Container{pod.InitContainers[0], c, pod.InitContainers[1], pod.InitContainers[2]}
 			},
@@ -65,7 +67,7 @@ func TestCheck(t *testing.T) {
 			name: "a large init container before all", job: func(j *deploy.Job) {
 				pod := &j.Spec.Template.Spec
 				c := deploy.Container{Name: "prepare", Resources: deploy.ResourceRequirements{Requests: deploy.ResourceList{
-					"cpu": deploy.MustParseQuantity("24"),
+					"cpu": resource.MustParse("24"),
 				}}}
 				pod.InitContainers = append([]deploy.Container{c}, pod.InitContainers...)
 			},

@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // A FrontendKind is one of the two frontends of vLLM.
@@ -100,9 +102,9 @@ func checkReplayImages(t target.Target) error {
 
 func replayName(t target.Target) (string, error) {
 	name := "replay-" + dashed(t.Line+"-"+t.ID)
-	if !IsServiceName(name) {
+	if !valid(validation.IsDNS1035Label(name)) {
 		return "", fmt.Errorf("golden %s: no Service can be called %s: want at most %d letters, digits and hyphens",
-			t.Name(), name, MaxLabel)
+			t.Name(), name, validation.LabelValueMaxLength)
 	}
 	return name, nil
 }

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Names that a cluster knows a capture by.
@@ -94,14 +97,14 @@ func (r Run) checkNames() error {
 		wrong = append(wrong,
 			fmt.Errorf("run id %q: want at most %d lower-case letters, digits and hyphens", r.ID, longestRunID))
 	}
-	if r.Namespace != "" && !IsLabel(r.Namespace) {
+	if r.Namespace != "" && !valid(validation.IsDNS1123Label(r.Namespace)) {
 		wrong = append(wrong, fmt.Errorf("namespace %q is not a valid name", r.Namespace))
 	}
-	if !IsSubdomain(r.Queue) || len(r.Queue) > MaxLabel {
+	if !valid(validation.IsDNS1123Subdomain(r.Queue)) || len(r.Queue) > validation.LabelValueMaxLength {
 		wrong = append(wrong, fmt.Errorf("queue %q is not a valid name", r.Queue))
 	}
 	for key, value := range r.NodeSelector {
-		if !IsLabelKey(key) || !IsLabelValue(value) {
+		if !valid(validation.IsQualifiedName(key)) || !valid(validation.IsValidLabelValue(value)) {
 			wrong = append(wrong, fmt.Errorf("node selector %q=%q is not a valid label", key, value))
 		}
 	}
@@ -121,11 +124,11 @@ func (r Run) checkBudgets() error {
 }
 
 func (r Run) checkVolumes() error {
-	if size, err := ParseQuantity(r.ModelCache); err != nil || size.Sign() <= 0 {
+	if size, err := resource.ParseQuantity(r.ModelCache); err != nil || size.Sign() <= 0 {
 		return fmt.Errorf("size of the model cache %q: want one such as 100Gi", r.ModelCache)
 	}
 	name, key := r.token()
-	if r.TokenSecret != "" && (!IsSubdomain(name) || !IsDataKey(key)) {
+	if r.TokenSecret != "" && (!valid(validation.IsDNS1123Subdomain(name)) || !valid(validation.IsConfigMapKey(key))) {
 		// What was given may be the token itself, which must not be shown.
 		return errors.New("secret of the model hub's token: want the name of a Secret, NAME or NAME/KEY, not the token")
 	}
@@ -149,3 +152,6 @@ func (r Run) hubEnv() []EnvVar {
 		SecretKeyRef: SecretKeyRef{Name: name, Key: key},
 	}})
 }
+
+// valid reports whether a rule of Kubernetes found nothing against a name.
+func valid(against []string) bool { return len(against) == 0 }

@@ -80,7 +80,7 @@ var importRules = map[string][]string{
 	"internal/report/sarif":    {},
 	"internal/inspect":         {"trace", "internal/engine", "internal/report/page", "github.com/DataDog/sketches-go"},
 	"internal/inspect/convert": {"trace", "internal/inspect"},
-	"internal/inspect/monitor": {"recorder", "golang.org/x/term", "github.com/prometheus/client_golang"},
+	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
 
 	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},
 	"internal/upstream/pinned":   {"internal/frontends/pyclient", "internal/upstream/pypi", toml},

@@ -109,7 +109,7 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	for _, name := range []string{"golden", "assertion", "match", "concurrency", "print-plan"} {
 		exclusive(flags, "self-test", name)
 	}
-	flags.VisitAll(func(f *pflag.Flag) {
+	inOrder(flags, func(f *pflag.Flag) {
 		if slices.Contains([]string{"Under test", "Timeouts and limits", "Verdict"}, f.Annotations[noteGroup][0]) {
 			exclusive(flags, "self-test", f.Name)
 		}

@@ -92,7 +92,7 @@ func explained(code string) string { return "explain: vllm-vcr help " + code }
 // execute runs the command line and returns the exit code, with the reason unless that is 0.
 func (env *environment) execute(ctx context.Context, args []string) (int, error) {
 	args = simulator.Arguments(args)
-	root := newRootCommand(env)
+	root := newRootCommand(env, args...)
 	if len(args) > 0 && isCompletion(args[0]) {
 		addCompletion(env, root)
 	}

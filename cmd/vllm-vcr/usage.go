@@ -56,7 +56,9 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 // exclusive lets at most one of some flags be given, on the command line or by a variable.
 func exclusive(flags *pflag.FlagSet, names ...string) {
 	cmd := &cobra.Command{} // has the same flags
-	cmd.Flags().AddFlagSet(flags)
+	for _, name := range names {
+		cmd.Flags().AddFlag(mustLookup(flags, name))
+	}
 	cmd.MarkFlagsMutuallyExclusive(names...)
 }
 

@@ -10,9 +10,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"github.com/vllm-vcr/conformance/recorder"
 )
 
@@ -44,9 +41,10 @@ func Serve(address string, stats func() recorder.Stats, log *slog.Logger) (*Serv
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	mux := http.NewServeMux()
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector(stats))
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		_, _ = w.Write(exposition(stats()))
+	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { health(w, stats()) })
 	s := &Server{
 		address: ln.Addr().String(), ended: make(chan struct{}),
@@ -85,39 +83,42 @@ func health(w http.ResponseWriter, s recorder.Stats) {
 	_, _ = io.WriteString(w, text)
 }
 
-// collector reads the counters at each scrape. Names follow https://prometheus.io/docs/practices/naming: base units, and
-// _total on what only grows.
-type collector func() recorder.Stats
-
-// Describe sends nothing: which samples there are is checked when they are collected.
-func (collector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect sends the samples.
-func (c collector) Collect(samples chan<- prometheus.Metric) {
-	s := c()
-	send := func(kind prometheus.ValueType, name, help string, value uint64, labels ...string) {
-		desc := prometheus.NewDesc("vllm_vcr_record_"+name, help, labels[:len(labels)/2], nil)
-		samples <- prometheus.MustNewConstMetric(desc, kind, float64(value), labels[len(labels)/2:]...)
+// exposition writes the counters in Prometheus' text format, version 0.0.4. Names follow
+// https://prometheus.io/docs/practices/naming: base units, and _total on what only grows. client_golang would write the same,
+// and take a tenth of the time in which a player starts.
+func exposition(s recorder.Stats) []byte {
+	var b []byte
+	family := func(kind, name, help string) {
+		b = fmt.Appendf(b, "# HELP vllm_vcr_record_%s %s\n# TYPE vllm_vcr_record_%[1]s %[3]s\n", name, help, kind)
 	}
-	gauge := func(name, help string, value uint64) { send(prometheus.GaugeValue, name, help, value) }
-	counter := func(name, help string, value uint64, labels ...string) {
-		send(prometheus.CounterValue, name, help, value, labels...)
+	sample := func(name, label string, value uint64) {
+		b = fmt.Appendf(b, "vllm_vcr_record_%s%s %v\n", name, label, float64(value))
 	}
-	gauge("engines", "Engines that sent HELLO.", s.Engines)
-	gauge("requests_in_flight", "Requests without their last output.", uint64(s.InFlight))
-	gauge("queued_bytes", "Bytes that wait to be observed.", uint64(s.Queued))
-	gauge("stopped_files", "Files that could not be written to the end. Forwarding goes on without them.", s.Stopped)
-	counter("records_total", "Records written.", s.Records)
-	counter("steps_total", "Lines of step statistics written.", s.Steps)
-	counter("output_tokens_total", "Tokens that engines generated.", s.Tokens)
-	counter("requests_total", "Requests that ended.", s.Aborted, "outcome", "aborted")
-	counter("requests_total", "Requests that ended.", s.Done, "outcome", "done")
-	counter("requests_total", "Requests that ended.", s.Lost, "outcome", "lost")
-	for from, name := range map[recorder.Direction]string{recorder.FromEngine: "engine", recorder.FromFrontend: "frontend"} {
-		counter("messages_total", "Messages forwarded.", s.Messages[from], "from", name)
-		counter("bytes_total", "Bytes forwarded, of frames.", s.Bytes[from], "from", name)
+	one := func(kind, name, help string, value uint64) {
+		family(kind, name, help)
+		sample(name, "", value)
+	}
+	one("gauge", "engines", "Engines that sent HELLO.", s.Engines)
+	one("gauge", "requests_in_flight", "Requests without their last output.", uint64(s.InFlight))
+	one("gauge", "queued_bytes", "Bytes that wait to be observed.", uint64(s.Queued))
+	one("gauge", "stopped_files", "Files that could not be written to the end. Forwarding goes on without them.", s.Stopped)
+	one("counter", "records_total", "Records written.", s.Records)
+	one("counter", "steps_total", "Lines of step statistics written.", s.Steps)
+	one("counter", "output_tokens_total", "Tokens that engines generated.", s.Tokens)
+	family("counter", "requests_total", "Requests that ended.")
+	sample("requests_total", `{outcome="aborted"}`, s.Aborted)
+	sample("requests_total", `{outcome="done"}`, s.Done)
+	sample("requests_total", `{outcome="lost"}`, s.Lost)
+	for _, both := range []struct {
+		name, help string
+		values     [2]uint64
+	}{{"messages_total", "Messages forwarded.", s.Messages}, {"bytes_total", "Bytes forwarded, of frames.", s.Bytes}} {
+		family("counter", both.name, both.help)
+		sample(both.name, `{from="engine"}`, both.values[recorder.FromEngine])
+		sample(both.name, `{from="frontend"}`, both.values[recorder.FromFrontend])
 	}
 	for _, m := range misses(s) {
-		counter(m.name+"_total", "Not in the recording: "+m.why+".", m.count)
+		one("counter", m.name+"_total", "Not in the recording: "+m.why+".", m.count)
 	}
+	return b
 }

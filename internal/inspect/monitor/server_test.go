@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,6 +77,7 @@ func TestMetrics(t *testing.T) {
 			samples = append(samples, line)
 		}
 	}
+	slices.Sort(samples)
 	require.NoDiff(t, cmp.Diff(scraped[1:], strings.Join(samples, "")), "-want +got")
 	problems, err := promlint.New(strings.NewReader(page)).Lint()
 	require.NoError(t, err)

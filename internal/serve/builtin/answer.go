@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"time"
 
@@ -179,44 +180,14 @@ func finishReason(f protocol.FinishReason) string {
 	return finishReasons[f]
 }
 
-// unpacked is a value of msgpack, as JSON with its members in their order.
-func unpacked(raw []byte) any {
-	if raw == nil {
+// unpacked is a value of msgpack as JSON; nil is null.
+func unpacked(raw []byte) json.RawMessage {
+	cur := pack.NewCursor(raw)
+	text, err := cur.AppendJSON(nil)
+	if err != nil {
 		return nil
 	}
-	cur := pack.NewCursor(raw)
-	return unpack(&cur)
-}
-
-func unpack(cur *pack.Cursor) (value any) {
-	switch cur.Kind() {
-	case pack.Bool:
-		value, _ = cur.Bool()
-	case pack.Int:
-		value, _ = cur.Int()
-	case pack.Float:
-		value, _ = cur.Float()
-	case pack.String:
-		value, _ = cur.StrString()
-	case pack.Array:
-		n, _ := cur.ArrayLen()
-		list := []any{}
-		for range n {
-			list = append(list, unpack(cur))
-		}
-		value = list
-	case pack.Map:
-		n, _ := cur.MapLen()
-		o := object{}
-		for range n {
-			key, _ := cur.StrString()
-			o = append(o, member{key, unpack(cur)})
-		}
-		value = o
-	default:
-		_ = cur.Skip()
-	}
-	return value
+	return text
 }
 
 // headDelay is how long the head of a stream waits for its first event. Most streams then need one write less.

@@ -260,7 +260,7 @@ func (n candidatesOf) complete(one *sequence, ids []uint32, tables []*protocol.L
 		m.MatchedStop = &enginepb.GenerateComplete_MatchedTokenId{MatchedTokenId: uint32(one.stop.token)}
 	}
 	if one.transfer != nil {
-		text := string(toJSON(unpacked(one.transfer)))
+		text := string(unpacked(one.transfer))
 		m.KvTransferParamsJson = &text
 	}
 	return &enginepb.GenerateResponse{Response: &enginepb.GenerateResponse_Complete{Complete: m}}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -191,17 +192,22 @@ type renderedSampling struct {
 
 // structure is StructuredOutputsParams with all members, of a constraint as the engine gets it: a map with one member.
 func structure(constraint []byte) (o object) {
-	given, _ := unpacked(constraint).(object)
-	if len(given) == 0 {
+	if constraint == nil {
 		return nil
 	}
+	cur := pack.NewCursor(constraint)
+	_, _ = cur.MapLen()
+	given, _ := cur.StrString()
 	for _, name := range []string{"json", "regex", "choice", "grammar", "json_object", "structural_tag"} {
 		var value any
-		if name == given[0].name {
-			value = given[0].value
-		}
-		if tag, is := value.(string); is && name == "structural_tag" {
-			value = spacedJSON([]byte(tag)) // Python has written this text
+		switch {
+		case name != given:
+		case name == "structural_tag": // a text, which Python has written
+			tag, _ := cur.StrString()
+			value = spacedJSON([]byte(tag))
+		default:
+			text, _ := cur.AppendJSON(nil)
+			value = json.RawMessage(text)
 		}
 		o = append(o, member{name, value})
 	}

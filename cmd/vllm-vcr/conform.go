@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -82,7 +83,7 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	opts.given = flags
 	flags.StringSliceVar(&opts.sel.Lines, "line", nil, linesUsage)
 	flags.StringSliceVar(&opts.sel.Goldens, "golden", nil, "goldens to replay, by id (default all)")
-	flags.StringSliceVar(&opts.assertions, "assertion", nil, "checks to make: integrity, line, provenance, schema, fidelity, wire, or those of --suite (default all)")
+	flags.StringSliceVar(&opts.assertions, "assertion", nil, "checks to make: "+strings.Join(texts(conformance.Assertions()), ", ")+", or those of --suite (default all)")
 	flags.StringSliceVar(&opts.matches, "match", nil, "how fidelity requests find their record: index (by arrival order), prefix (by prompt) (default both)")
 	flags.IntSliceVar(&opts.sel.Concurrency, "concurrency", nil, "number of requests that run at the same time in fidelity; several numbers make several cases (default 1,16)")
 	opts.plan.addFlags(flags)

@@ -130,7 +130,8 @@ func valueFaults(s *scene) []Fault {
 
 // messageFaults are messages too few and too many in a session of recorded frames,
 // which expects each by itself.
-func messageFaults(*scene) []Fault {
+func messageFaults(s *scene) []Fault {
+	timestamp := s.field("EngineCoreOutputs", "timestamp")
 	framed := func(edit func(*spoken)) func(*scene) tamper {
 		return func(s *scene) tamper {
 			if !s.any {
@@ -146,6 +147,11 @@ func messageFaults(*scene) []Fault {
 			Name: "lost-message", Says: "a whole message is lost",
 			red:  only(conformance.Wire, differingOutput(replay.CodeWireUnsaid, "EngineCoreOutputs")),
 			wire: framed(func(o *spoken) { o.held = true }),
+		},
+		{
+			Name: "session-time-before", Says: "the time of a message lies before that of the message before",
+			red:  only(conformance.Wire, want{code: replay.CodeWireValue, request: anywhere, position: -1, inFrame: true, path: ".timestamp"}),
+			wire: framed(func(o *spoken) { o.root.items[timestamp] = float(1) }),
 		},
 		{
 			Name: "stray-message", Says: "a message comes twice", red: only(conformance.Wire, stray),

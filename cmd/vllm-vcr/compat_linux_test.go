@@ -27,7 +27,7 @@ func TestHugeFilesAreRefused(t *testing.T) {
 		{name: "compat.toml", said: ": C001 error: is larger than 1048576 bytes", args: []string{"compat", "check", "--compat", huge}},
 		{name: "manifest", said: ": M001 error: is larger than 1048576 bytes", args: []string{"compat", "check", "--manifest", huge}},
 		{name: "compat.toml to be edited", said: ": C001 error: is larger than 1048576 bytes", args: []string{"compat", "set", "--line", "0.33", "--default", "--compat", huge}},
-		{name: "tags", said: "it is larger than 16777216 bytes", args: []string{"compat", "watch", "rc", "--tags-file", huge}},
+		{name: "tags", said: "is larger than 16777216 bytes", args: []string{"compat", "watch", "rc", "--tags-file", huge}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

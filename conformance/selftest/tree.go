@@ -2,6 +2,7 @@ package selftest
 
 import (
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // node is a value of a MessagePack message: a container of nodes, or the bytes of
@@ -17,32 +18,22 @@ func parse(message []byte) (*node, error) {
 	if err := pack.Validate(message); err != nil {
 		return nil, err
 	}
-	cur := pack.NewCursor(message)
-	return read(&cur)
+	return nodeOf(protocol.ViewOf(message)), nil
 }
 
-// read reads the next value; Validate has bounded how deep it goes.
-func read(cur *pack.Cursor) (*node, error) {
-	n := &node{kind: cur.Kind()}
-	var count int
-	var err error
-	switch n.kind {
-	case pack.Array:
-		count, err = cur.ArrayLen()
-	case pack.Map:
-		count, err = cur.MapLen()
-		count *= 2
-	default:
-		n.leaf, err = cur.Raw()
+// nodeOf is a value as a node that can be changed.
+func nodeOf(v protocol.Value) *node {
+	n := &node{kind: v.Kind()}
+	if n.kind != pack.Array && n.kind != pack.Map {
+		n.leaf = v.Bytes()
 	}
-	for range count {
-		item, err := read(cur)
-		if err != nil {
-			return nil, err
+	for part := range v.Parts() {
+		if n.kind == pack.Map {
+			n.items = append(n.items, nodeOf(part.Key()))
 		}
-		n.items = append(n.items, item)
+		n.items = append(n.items, nodeOf(part))
 	}
-	return n, err
+	return n
 }
 
 // bytes writes the message.
@@ -80,12 +71,7 @@ func (n *node) isText(s string) bool {
 
 // text is the str that the node is, else "".
 func (n *node) text() string {
-	cur := pack.NewCursor(n.leaf)
-	s, err := cur.StrString()
-	if err != nil {
-		return ""
-	}
-	return s
+	return protocol.ViewOf(n.leaf).Text()
 }
 
 // isNil reports whether the node is nil.

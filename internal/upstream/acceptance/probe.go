@@ -1,7 +1,6 @@
 package acceptance
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -74,10 +73,7 @@ func New(line string) (*Messages, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Messages{Codec: codec}
-	if m.ready, err = registered(codec); err != nil {
-		return nil, fmt.Errorf("line %s: registration: %w", line, err)
-	}
+	m := &Messages{Codec: codec, ready: registered(codec)}
 	m.handshake()
 	m.outputs()
 	m.utilities()

@@ -411,24 +411,17 @@ func (b *builder) status(name string) *node {
 	return n
 }
 
-// registered reads the keys of the registration that the line's own engine sends.
-func registered(codec *protocol.Codec) (map[string][]byte, error) {
+// registered are the keys of the registration that the line's own engine sends, but for those that are None.
+func registered(codec *protocol.Codec) map[string][]byte {
 	ready := protocol.DefaultReady(codec.Profile().Version)
 	ready.MaxModelLen, ready.NumGPUBlocks, ready.InstanceID = 2048, 256, "engine"
-	cur := pack.NewCursor(codec.AppendReady(nil, &ready))
-	n, err := cur.MapLen()
 	values := map[string][]byte{}
-	for ; err == nil && n > 0; n-- {
-		var key string
-		if key, err = cur.StrString(); err != nil {
-			break
-		}
-		var raw []byte
-		if raw, err = cur.Raw(); err == nil && len(raw) > 0 && raw[0] != 0xc0 {
-			values[key] = raw
+	for v := range protocol.ViewOf(codec.AppendReady(nil, &ready)).Parts() {
+		if v.Given() {
+			values[v.Name()] = v.Bytes()
 		}
 	}
-	return values, err
+	return values
 }
 
 // isWithin reports whether a node is another or lies within it.

@@ -387,17 +387,16 @@ func (v Value) Declared() *Field {
 	return &s.declared.Fields[v.node().index]
 }
 
-// Key is the key of a dict that has the value; absent for other values.
+// Key is the key that a map has for the value; absent for what is not of a map.
 func (v Value) Key() Value {
-	if v.IsAbsent() || v.at == 0 {
+	if v.IsAbsent() || v.node().key == 0 {
 		return Value{}
 	}
-	n := *v.node()
-	d, is := v.m.nodes[n.parent].of.(dictShape)
-	if !is {
-		return Value{}
+	n, of := *v.node(), shape(anyShape{})
+	if d, is := v.m.nodes[n.parent].of.(dictShape); is {
+		of = d.key
 	}
-	v.m.add(d.key, int(n.begin-n.key), int(n.begin), int(n.parent), -1, 0)
+	v.m.add(of, int(n.begin-n.key), int(n.begin), int(n.parent), -1, 0)
 	return Value{m: v.m, at: len(v.m.nodes) - 1}
 }
 

@@ -166,3 +166,41 @@ func TestValueOfUnion(t *testing.T) {
 	want := []string{"KVEventBatch.ts", "KVEventBatch.events", "BlockRemoved.block_hashes", "KVEventBatch.data_parallel_rank"}
 	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
 }
+
+// FuzzValue: whatever the bytes are, the values of a message lie within one another, have a path each, and a message in which a
+// value is replaced by itself is the same.
+func FuzzValue(f *testing.F) {
+	c := codecOf(f, recorded)
+	f.Add([]byte{0x91})
+	f.Add(AppendUtilityCall(nil, UtilityCall{Method: "sleep", Args: [][]byte{{1}}}))
+	b := c.NewBatch(0)
+	m, err := b.Finish(&SchedulerStats{Running: 1, External: new(CacheStats)}, 1)
+	require.NoError(f, err)
+	f.Add(m[0])
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		var view View
+		for _, kind := range messageKinds {
+			root := c.Read(&view, kind, payload)
+			values := 0
+			root.Walk(func(v Value) bool {
+				if values++; values > 1000 {
+					return false
+				}
+				if v.Path() == "" || v.Offset()+len(v.Bytes()) > len(payload) {
+					t.Fatalf("%q at %d of %d", v.Path(), v.Offset(), len(payload))
+				}
+				if string(v.Set(v.Bytes())) != string(payload) {
+					t.Fatalf("%s: other bytes", v.Path())
+				}
+				for part := range v.Parts() {
+					if part.Offset() < v.Offset() || part.Offset()+len(part.Bytes()) > v.Offset()+len(v.Bytes()) {
+						t.Fatalf("%s is not within %s", part.Path(), v.Path())
+					}
+				}
+				_, _ = v.Enum()
+				_ = v.Key()
+				return true
+			})
+		}
+	})
+}

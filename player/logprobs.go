@@ -1,6 +1,7 @@
 package player
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -35,6 +36,9 @@ func newLogprobs(r *protocol.Request, vocab uint32) (*logprobs, error) {
 	s := &r.Sampling
 	if s.Logprobs == protocol.NoLogprobs && s.PromptLogprobs == protocol.NoLogprobs && s.PromptScores == nil {
 		return nil, nil
+	}
+	if lowest := min(s.Logprobs, s.PromptLogprobs); lowest < protocol.AllLogprobs {
+		return nil, fmt.Errorf("logprobs are %d: want at least -1", lowest) // of a frontend in this process: the wire has none
 	}
 	l := &logprobs{count: within(s.Logprobs, vocab), prompt: within(s.PromptLogprobs, vocab)}
 	if len(s.LogprobTokenIDs) > 0 {

@@ -87,11 +87,14 @@ func (s *Server) prepareChat(ctx context.Context, q *chatRequest) ([]uint32, *ap
 	if p.max != nil && *p.max < 1 {
 		return nil, badRequest("", "max_completion_tokens must be at least 1, got %d", *p.max)
 	}
-	p.logprobs = protocol.NoLogprobs
-	if q.Logprobs {
-		p.logprobs = count(or(q.TopLogprobs, 0))
-	} else if q.TopLogprobs != nil {
+	if q.Logprobs && q.TopLogprobs == nil {
+		q.TopLogprobs = new(int32)
+	} else if !q.Logprobs && q.TopLogprobs != nil {
 		return nil, badRequest("", "top_logprobs is only allowed when logprobs is enabled")
+	}
+	var err *apiError
+	if p.logprobs, err = candidateCount("top_logprobs", q.TopLogprobs); err != nil {
+		return nil, err
 	}
 	switch {
 	case p.StreamOptions != nil && !p.Stream:
@@ -110,7 +113,6 @@ func (s *Server) prepareChat(ctx context.Context, q *chatRequest) ([]uint32, *ap
 			return nil, badRequest("tools", "Only function tools are supported.")
 		}
 	}
-	var err *apiError
 	if q.choice, err = parseChoice(q.ToolChoice, q.Tools); err != nil {
 		return nil, err
 	}

@@ -71,12 +71,9 @@ func (s *Server) prepareCompletion(ctx context.Context, q *completionRequest, id
 		return nil, missing("prompt")
 	}
 	p := &q.params
-	p.logprobs = protocol.NoLogprobs
-	if n := q.Logprobs; n != nil {
-		if *n < -1 {
-			return nil, badRequest("logprobs", "`logprobs` must be a non-negative value or -1.")
-		}
-		p.logprobs = count(*n)
+	var err *apiError
+	if p.logprobs, err = candidateCount("logprobs", q.Logprobs); err != nil {
+		return nil, err
 	}
 	p.max = intOf(cmp.Or(q.MaxTokens, s.policy.defaultTokens))
 	if err := s.policy.check(p); err != nil {

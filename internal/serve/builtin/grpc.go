@@ -129,9 +129,6 @@ func generateParams(in *enginepb.GenerateRequest) (*params, error) {
 		seed := int64(*q.Seed)
 		p.Seed = &seed
 	}
-	if q.Logprobs != nil {
-		p.logprobs = count(*q.Logprobs)
-	}
 	for token, logit := range q.GetLogitBias() {
 		if token < 0 {
 			return nil, invalid("logit_bias has a token id below 0")
@@ -175,16 +172,19 @@ func (r *rpc) Generate(in *enginepb.GenerateRequest, out grpc.ServerStreamingSer
 		in.SamplingParams = &enginepb.SamplingParams{}
 	}
 	p, err := generateParams(in)
+	if err != nil {
+		return err
+	}
+	var wrong *apiError
+	p.logprobs, wrong = candidateCount("logprobs", in.SamplingParams.Logprobs)
 	rank := in.GetDataParallelRank()
 	switch {
-	case err != nil:
-		return err
 	case len(r.opt.Tasks) > 0:
 		return invalid("the model does not generate")
 	case *p.max < 1:
 		return invalid("max_tokens must be at least 1, got 0")
-	case in.SamplingParams.GetLogprobs() < -1:
-		return invalid("logprobs must be at least 0, or -1 for all")
+	case wrong != nil:
+		return rpcError(wrong)
 	case rank < 0 || int(rank) >= engines:
 		return status.Errorf(codes.InvalidArgument, "data_parallel_rank %d is out of range [0, %d).", rank, engines)
 	case in.DataParallelRank != nil:

@@ -222,7 +222,7 @@ func TestGRPCRefuses(t *testing.T) {
 	}{
 		{"no token", sampling(&enginepb.SamplingParams{MaxTokens: proto.Uint32(0)}), "max_tokens must be at least 1, got 0"},
 		{"log-probabilities below 0", sampling(&enginepb.SamplingParams{Logprobs: proto.Int32(-2)}), "logprobs must be at least 0"},
-		{"log-probabilities of a prompt below 0", sampling(&enginepb.SamplingParams{PromptLogprobs: proto.Int32(-2)}), "`prompt_logprobs` must be"},
+		{"log-probabilities of a prompt below 0", sampling(&enginepb.SamplingParams{PromptLogprobs: proto.Int32(-2)}), "prompt_logprobs must be at least 0"},
 		{"too hot", sampling(&enginepb.SamplingParams{Temperature: proto.Float32(2.5)}), "temperature must be in [0, 2], got 2.5"},
 		{"too many answers", sampling(&enginepb.SamplingParams{N: 4294967295}), "n is 4294967295: at most 1024 answers are allowed"},
 		{"a bias of no token", sampling(&enginepb.SamplingParams{LogitBias: map[int32]float32{1 << 30: 1}}), "token_id(s) [1073741824] in logit_bias are out of vocabulary"},

@@ -62,6 +62,11 @@ func TestLimits(t *testing.T) {
 		{"lists of ids", completions, `{"prompt":[` + list("[1]", 1025) + `]}`, `"prompt"`, "more than 1024 answers"},
 		{"max_tokens", completions, `{"prompt":"a","max_tokens":9223372036854775807}`, "null", ""},
 		{"top_k", completions, `{"prompt":"a","top_k":2147483648}`, "null", ""},
+		{"logprobs below -1", completions, `{"prompt":"a","logprobs":-2}`, `"logprobs"`, "at least 0"},
+		{"logprobs below -1 of a chat", chat, `{"messages":[{"role":"user","content":"a"}],"logprobs":true,"top_logprobs":-5}`, `"top_logprobs"`, "at least 0"},
+		{"logprobs below -1 of a response", "/v1/responses", `{"input":"a","include":["message.output_text.logprobs"],"top_logprobs":-2147483648}`, `"top_logprobs"`, "at least 0"},
+		{"logprobs below -1 of ids", "/inference/v1/generate", `{"token_ids":[1],"sampling_params":{"logprobs":-2}}`, `"logprobs"`, "at least 0"},
+		{"logprobs below -1 of a prompt", completions, `{"prompt":"a","prompt_logprobs":-3}`, `"prompt_logprobs"`, "at least 0"},
 		{"truncate_prompt_tokens", completions, `{"prompt":"a","truncate_prompt_tokens":-9223372036854775808}`, "null", ""},
 		{"stop_token_ids", completions, `{"prompt":"a","n":1024,"stop_token_ids":[` + ids + `]}`, `"stop_token_ids"`, "at most 1024"},
 		{"stop_token_ids of one answer", completions, `{"prompt":"a","stop_token_ids":[` + ids + `,7]}`, `"stop_token_ids"`, "at most 1048576"},
@@ -137,6 +142,8 @@ func FuzzEndpoints(f *testing.F) {
 			`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"Hi"}]}],"max_tokens":4}`,
 			`{"token_ids":[1,2,3],"sampling_params":{"max_tokens":4,"logit_bias":{"18446744073709551616":1}}}`,
 			`{"prompt":"a","vllm_xargs":{"a":[[[[{}]]]]},"bad_words":["a","b"],"allowed_token_ids":[4294967295]}`,
+			`{"input":"a","messages":[{"role":"user","content":"a"}],"logprobs":true,"top_logprobs":-5,"include":["message.output_text.logprobs"]}`,
+			`{"token_ids":[1],"sampling_params":{"max_tokens":0,"repetition_detection":{"max_pattern_size":4294967295,"min_pattern_size":1,"min_count":4294967295}}}`,
 			`{"lora_name":"a","lora_path":"b"}`, `{"tokens":[1,4294967295]}`, `{"request_ids":["a"]}`, `{"method":"m","args":[1e999]}`,
 		} {
 			f.Add(uint8(i), body)

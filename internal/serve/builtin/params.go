@@ -254,27 +254,26 @@ func (p *params) check(s *Server) *apiError {
 	return p.checkSampling(s)
 }
 
-func (p *params) checkPromptLogprobs() *apiError {
-	p.promptLogprobs = protocol.NoLogprobs
-	n := p.PromptLogprobs
-	switch {
-	case n == nil:
-		return nil
-	case p.Stream && !p.rpc && (*n > 0 || *n == -1):
+func (p *params) checkPromptLogprobs() (err *apiError) {
+	if n := p.PromptLogprobs; n != nil && p.Stream && !p.rpc && (*n > 0 || *n == -1) {
 		return badRequest("prompt_logprobs", "`prompt_logprobs` are not available when `stream=true`.")
-	case *n < -1:
-		return badRequest("prompt_logprobs", "`prompt_logprobs` must be a non-negative value or -1.")
 	}
-	p.promptLogprobs = count(*n)
-	return nil
+	p.promptLogprobs, err = candidateCount("prompt_logprobs", p.PromptLogprobs)
+	return err
 }
 
-// count is a number of candidates as the engine has it: -1 is the whole vocabulary.
-func count(n int32) int {
-	if n == -1 {
-		return protocol.AllLogprobs
+// candidateCount is how many candidates for each token a member asks for, as the engine has it: none without the
+// member, and all for -1.
+func candidateCount(member string, n *int32) (int, *apiError) {
+	switch {
+	case n == nil:
+		return protocol.NoLogprobs, nil
+	case *n < -1:
+		return 0, badRequest(member, "%s must be at least 0, or -1 for all, got %d", member, *n)
+	case *n == -1:
+		return protocol.AllLogprobs, nil
 	}
-	return int(n)
+	return int(*n), nil
 }
 
 // unsigned converts a number that was found not to be negative.

@@ -122,12 +122,9 @@ func (s *Server) fromIDs(ctx context.Context, q *generateRequest, id string) (*g
 	p.Model, p.Stream, p.StreamOptions, p.CacheSalt, p.Priority = q.Model, q.Stream, q.StreamOptions, q.CacheSalt, q.Priority
 	p.KVTransfer, p.ECTransfer, p.onlyIDs, p.max = q.KVTransfer, q.ECTransfer, true, intOf(q.Sampling.MaxTokens)
 	p.TokensAsIDs = true
-	p.logprobs = protocol.NoLogprobs
-	if n := q.Sampling.Logprobs; n != nil {
-		if *n < -1 {
-			return nil, badRequest("", "logprobs must be non-negative or -1, got %d", *n)
-		}
-		p.logprobs = count(*n)
+	var err *apiError
+	if p.logprobs, err = candidateCount("logprobs", q.Sampling.Logprobs); err != nil {
+		return nil, err
 	}
 	if err := p.check(s); err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ type Line struct {
 	PatchRepo         string // URL of a fork to read the protocol from, or empty
 	PatchRev          string // commit in that fork; empty exactly when PatchRepo is
 	FidelityValidated bool   // failing goldens of the line fail the run
-	Default           bool   // the line that a user gets who names none
+	Default           bool   // the line that is used when none is named
 	Pos               int    // 1-based line of the entry in the file
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/forge/oidc"
 )
 
-// Commands about a cluster are read here and carried out by vllm-vcr-cluster, see package helper.
+// Commands about a cluster are read here and carried out by vllm-vcr-cluster.
 
 // clusterOptions say which cluster it is, and as whom to talk to it.
 type clusterOptions struct{ deploy.Cluster }

@@ -264,7 +264,7 @@ func pullGoldens(ctx context.Context, env *environment, run *fetch, jsonOf strin
 	return pulled, nil
 }
 
-// whence says where a golden came from.
+// origin returns where a golden came from.
 func origin(run *fetch, p golden.Pulled) string {
 	switch {
 	case errors.As(p.Err, new(*golden.MismatchError)):
@@ -279,8 +279,8 @@ func origin(run *fetch, p golden.Pulled) string {
 	return "at " + p.From
 }
 
-// worse is the exit code of a run so far and of what became of one more golden: what could not be
-// had tells less than other bytes.
+// worseCode returns the exit code of a run after one more golden: other bytes weigh more than a golden that could not be
+// fetched.
 func worseCode(code int, err error) int {
 	switch {
 	case err == nil || code == conformance.ExitFail:
@@ -291,8 +291,7 @@ func worseCode(code int, err error) int {
 	return conformance.ExitInfra
 }
 
-// printCacheKey names what the cache would hold: the digests of all goldens that may come from the
-// network.
+// printCacheKey prints a key for the content of the cache: the digests of all goldens that may come from the network.
 func printCacheKey(env *environment, run *fetch, githubOutput bool) error {
 	var digests []string
 	for _, o := range run.objects() {

@@ -9,7 +9,7 @@ import (
 // defaultParallel is how many goldens are downloaded at a time.
 const defaultParallel = 4
 
-// Pulled says what became of a golden that was to be had.
+// Pulled is the result of fetching one golden.
 type Pulled struct {
 	Object
 	From     string        // location that it came from, fit for messages; empty if it did not come

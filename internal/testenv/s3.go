@@ -52,7 +52,7 @@ func S3(t testing.TB) *S3Server {
 	return S3With(t, S3Config{})
 }
 
-// S3With starts an S3 server as [S3] does, which can do more.
+// S3With starts an S3 server like [S3], with more of its features switched on.
 func S3With(t testing.TB, config S3Config) *S3Server {
 	t.Helper()
 	path, err := findInstalled(PeersDir(t), "versitygw", "s3")

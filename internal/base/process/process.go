@@ -40,7 +40,7 @@ const (
 	// A descendant may hold the output open after the process has ended: this is all the time it has to end as well.
 	outputDelay = time.Second
 	// A process that waits for a processor all the time is waited for that many times as long as one that has one.
-	mostStarved = 8
+	maxStarved = 8
 	// Nothing survives SIGKILL but what hangs inside the kernel, on a dead network disk for example.
 	killPatience = 10 * time.Second
 )
@@ -205,11 +205,11 @@ func (p *Process) Stop(ctx context.Context) error {
 
 // Patience returns a context that ends with ctx, or by cause when d is over: a deadline for a process that hangs, and not for
 // one that is slow since others want the processors. So on Linux the time in which the process, or one of its group, was
-// ready to run and had no processor does not count, up to a whole that is [mostStarved] times d.
+// ready to run and had no processor does not count, up to a whole that is [maxStarved] times d.
 func (p *Process) Patience(ctx context.Context, d time.Duration, cause error) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
-		left, most := d, time.Now().Add(mostStarved*d)
+		left, most := d, time.Now().Add(maxStarved*d)
 		for waited := groupWaited(p.Pid()); left > 0 && time.Now().Before(most); {
 			looked := time.Now()
 			select {
@@ -266,7 +266,7 @@ func watchSilence(
 			continue
 		}
 		starved, now := time.Duration(0), waited()
-		if before >= 0 && uncounted < mostStarved*d {
+		if before >= 0 && uncounted < maxStarved*d {
 			starved = min(max(now-before, 0), every)
 		}
 		before = now

@@ -20,7 +20,7 @@ import (
 const (
 	watchTime  = time.Minute // that the server is asked to keep a watch for, up to twice
 	watchGrace = 15 * time.Second
-	mostTries  = 6 // from which on the wait between tries grows no more
+	maxTries  = 6 // from which on the wait between tries grows no more
 )
 
 // A follower keeps telling what there is of a kind.
@@ -37,7 +37,7 @@ type follower struct {
 // run ends with the context, or with an error that time will not mend.
 func (f *follower) run(ctx context.Context) error {
 	reached := time.Now()
-	for try := 1; ; try = min(try+1, mostTries) {
+	for try := 1; ; try = min(try+1, maxTries) {
 		began := time.Now()
 		listed, err := f.pass(ctx)
 		var final *finalError

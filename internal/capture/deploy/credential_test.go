@@ -74,8 +74,8 @@ func TestCredentialWithoutGitHub(t *testing.T) {
 	}{
 		{"no audience", oidc.Job{URL: "http://127.0.0.1:1", Token: "secret"}, "", "--audience"},
 		{"no permission", oidc.Job{}, "a", "id-token: write"},
-		{"no URL", oidc.Job{URL: "secret", Token: "secret"}, "a", "is not an URL"},
-		{"bad URL", oidc.Job{URL: "http://secret:x/%", Token: "secret"}, "a", "is not an URL"},
+		{"no URL", oidc.Job{URL: "secret", Token: "secret"}, "a", "is not a URL"},
+		{"bad URL", oidc.Job{URL: "http://secret:x/%", Token: "secret"}, "a", "is not a URL"},
 		{"nobody there", oidc.Job{URL: "http://127.0.0.1:1/?sig=secret", Token: "secret", Backoff: noWait}, "a", "connection refused"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

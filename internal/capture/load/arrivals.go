@@ -99,8 +99,8 @@ func arrivalOf(rec *trace.Record, blockSize int) (arrival, error) {
 	case len(rec.BlockHashes)*blockSize > rec.PromptTokens:
 		return arrival{}, fmt.Errorf("%d block_hashes of %d tokens each, but prompt_tokens is %d",
 			len(rec.BlockHashes), blockSize, rec.PromptTokens)
-	case max(rec.PromptTokens, rec.OutputTokens) > mostTokens:
-		return arrival{}, fmt.Errorf("%d prompt_tokens and %d output_tokens: want %d at most", rec.PromptTokens, rec.OutputTokens, mostTokens)
+	case max(rec.PromptTokens, rec.OutputTokens) > maxTokens:
+		return arrival{}, fmt.Errorf("%d prompt_tokens and %d output_tokens: want %d at most", rec.PromptTokens, rec.OutputTokens, maxTokens)
 	}
 	// A server takes no empty prompt and gives no empty answer.
 	return arrival{

@@ -17,8 +17,8 @@ import (
 const (
 	// slackMs is how much earlier than at the tap something may have come to the client, whose clock is another's.
 	slackMs = 5.0
-	// mostFindings are told one by one.
-	mostFindings = 20
+	// maxFindings are told one by one.
+	maxFindings = 20
 )
 
 // Compare holds what the client saw against what the tap recorded, and says in a sentence each where they differ: a
@@ -60,7 +60,7 @@ type comparison struct {
 }
 
 func (c *comparison) find(format string, args ...any) {
-	if len(c.findings) == mostFindings {
+	if len(c.findings) == maxFindings {
 		c.more++
 		return
 	}

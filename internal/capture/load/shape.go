@@ -57,26 +57,26 @@ func (f ShapeField) Flag() string {
 
 // What a shape may ask for at most: above it a slip of the pen is likelier than a wish.
 const (
-	mostAtOnce   = 4096
-	mostRequests = 1 << 20
-	mostTokens   = 1 << 20
-	mostImages   = 64
+	maxAtOnce   = 4096
+	maxRequests = 1 << 20
+	maxTokens   = 1 << 20
+	maxImages   = 64
 )
 
 // ShapeFields are all fields, in the order of [Shape].
 func ShapeFields() []ShapeField {
 	return []ShapeField{
-		intField("concurrency", "number of requests that run at the same time", mostAtOnce, func(s *Shape) *int { return &s.Concurrency }),
+		intField("concurrency", "number of requests that run at the same time", maxAtOnce, func(s *Shape) *int { return &s.Concurrency }),
 		stairsField(),
-		intField("requests", "number of requests, for stairs in each step and for bursts in each burst", mostRequests,
+		intField("requests", "number of requests, for stairs in each step and for bursts in each burst", maxRequests,
 			func(s *Shape) *int { return &s.Requests }),
-		intField("bursts", "number of bursts", mostRequests, func(s *Shape) *int { return &s.Bursts }),
+		intField("bursts", "number of bursts", maxRequests, func(s *Shape) *int { return &s.Bursts }),
 		everyField(),
-		intField("prompt_tokens", "tokens in each prompt; for multiturn about the tokens of the first prompt of a conversation", mostTokens, func(s *Shape) *int { return &s.PromptTokens }),
-		intField("output_tokens", "output tokens of each request", mostTokens, func(s *Shape) *int { return &s.OutputTokens }),
+		intField("prompt_tokens", "tokens in each prompt; for multiturn about the tokens of the first prompt of a conversation", maxTokens, func(s *Shape) *int { return &s.PromptTokens }),
+		intField("output_tokens", "output tokens of each request", maxTokens, func(s *Shape) *int { return &s.OutputTokens }),
 		textField(),
 		intField("images", "number of images in each prompt, which is then a chat with --prompt-tokens of text",
-			mostImages, func(s *Shape) *int { return &s.Images }),
+			maxImages, func(s *Shape) *int { return &s.Images }),
 		{
 			Key: "arrivals", Kind: "path", Usage: "trace whose requests are sent again, with the same lengths and arrival times",
 			get: func(s *Shape) string { return s.Arrivals },
@@ -129,7 +129,7 @@ func stairsField() ShapeField {
 		set: func(s *Shape, value string) error {
 			var steps []int
 			for step := range strings.SplitSeq(value, ",") {
-				n, err := number(step, mostAtOnce)
+				n, err := number(step, maxAtOnce)
 				if err != nil {
 					return err
 				}

@@ -55,7 +55,7 @@ type reader struct {
 	targets   []entry
 	blocks    []*block
 	notes     []*note
-	full      bool // there are more than mostTargets
+	full      bool // there are more than maxTargets
 }
 
 // defaults are what models and lines have that say nothing else.
@@ -244,8 +244,8 @@ func readShape(t *tomlfile.Table) (shape load.Shape, ok bool) {
 const (
 	// allLines stands for all lines of the matrix but the trackers.
 	allLines = "*"
-	// mostTargets is how many a file may ask for: each of them is minutes of an engine.
-	mostTargets = 5000
+	// maxTargets is how many a file may ask for: each of them is minutes of an engine.
+	maxTargets = 5000
 )
 
 // block is one [[target]]: all that its lists have in common.
@@ -293,9 +293,9 @@ func (r *reader) readBlock(t *tomlfile.Table) {
 		return
 	}
 	r.blocks = append(r.blocks, b)
-	if b.size() > mostTargets-len(r.targets) {
+	if b.size() > maxTargets-len(r.targets) {
 		if !r.full {
-			fail(t, codeCount, "", fmt.Sprintf("the file asks for more than %d targets", mostTargets),
+			fail(t, codeCount, "", fmt.Sprintf("the file asks for more than %d targets", maxTargets),
 				"name fewer lines, models, scenarios, workloads or seeds")
 		}
 		r.full = true
@@ -315,11 +315,11 @@ func (r *reader) readBlock(t *tomlfile.Table) {
 }
 
 // size is how many targets a block asks for, not counting exceptions and that "*" stands for several lines. What is more
-// than mostTargets may be any number above that.
+// than maxTargets may be any number above that.
 func (b *block) size() int {
 	size := 1
 	for _, n := range []int{len(b.lines), len(b.models), len(b.scenarios), len(b.workloads), len(b.seeds)} {
-		if size *= n; size > mostTargets {
+		if size *= n; size > maxTargets {
 			break
 		}
 	}

@@ -78,8 +78,8 @@ func TestIdentityWithoutGitHub(t *testing.T) {
 	}{
 		{"no job", Job{}, ErrNone.Error()},
 		{"no secret", Job{URL: "http://127.0.0.1:1"}, ErrNone.Error()},
-		{"no URL", Job{URL: "secret", Token: "secret"}, "is not an URL"},
-		{"bad URL", Job{URL: "http://secret:x/%", Token: "secret"}, "is not an URL"},
+		{"no URL", Job{URL: "secret", Token: "secret"}, "is not a URL"},
+		{"bad URL", Job{URL: "http://secret:x/%", Token: "secret"}, "is not a URL"},
 		{"nobody there", Job{URL: "http://127.0.0.1:1/?sig=secret", Token: "secret", Backoff: noWait}, "connection refused"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -51,7 +51,7 @@ func (j Job) Identity(ctx context.Context, audience string) (token string, err e
 	}
 	where, err := url.Parse(j.URL)
 	if err != nil || where.Host == "" {
-		return "", errors.New("ACTIONS_ID_TOKEN_REQUEST_URL is not an URL")
+		return "", errors.New("ACTIONS_ID_TOKEN_REQUEST_URL is not a URL")
 	}
 	query := where.Query()
 	query.Set("audience", audience)
@@ -90,7 +90,7 @@ func (j *Job) request(ctx context.Context, where string) (token string, again bo
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where, http.NoBody)
 	if err != nil {
-		return "", false, errors.New("ACTIONS_ID_TOKEN_REQUEST_URL is not an URL")
+		return "", false, errors.New("ACTIONS_ID_TOKEN_REQUEST_URL is not a URL")
 	}
 	req.Header.Set("Authorization", "Bearer "+j.Token)
 	req.Header.Set("Accept", "application/json")

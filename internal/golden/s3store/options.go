@@ -98,7 +98,7 @@ func validEndpoint(endpoint string) error {
 	}
 	where, err := url.Parse(endpoint)
 	if err != nil || where.Scheme != "http" && where.Scheme != "https" || where.Host == "" {
-		return fmt.Errorf("the S3 endpoint %q is not an URL such as https://s3.example.org", shown(endpoint))
+		return fmt.Errorf("the S3 endpoint %q is not a URL such as https://s3.example.org", shown(endpoint))
 	}
 	return nil
 }

@@ -58,9 +58,9 @@ func TestS3OptionsThatCannotBe(t *testing.T) {
 		options Options
 		want    string
 	}{
-		{name: "endpoint without a scheme", options: Options{Endpoint: "s3.test:9000"}, want: `the S3 endpoint "s3.test:9000" is not an URL such as https://s3.example.org`},
-		{name: "endpoint of another kind", options: Options{Endpoint: "ftp://s3.test"}, want: "is not an URL"},
-		{name: "endpoint that is none", options: Options{Endpoint: "http://%"}, want: "is not an URL"},
+		{name: "endpoint without a scheme", options: Options{Endpoint: "s3.test:9000"}, want: `the S3 endpoint "s3.test:9000" is not a URL such as https://s3.example.org`},
+		{name: "endpoint of another kind", options: Options{Endpoint: "ftp://s3.test"}, want: "is not a URL"},
+		{name: "endpoint that is none", options: Options{Endpoint: "http://%"}, want: "is not a URL"},
 		{name: "region", options: Options{Region: "eu-west-1.evil.test/"}, want: "is not one such as eu-west-1"},
 		{name: "role", options: Options{Role: "arn:aws:iam::123456789012:user/x"}, want: `the role "arn:aws:iam::…:user/x" is not an ARN such as`},
 		{name: "role without a signature", options: Options{Role: roleARN, Anonymous: On}, want: "choose one of the two"},

@@ -20,7 +20,7 @@ import (
 const (
 	watchTime  = time.Minute // that the server is asked to keep a watch for, up to twice
 	watchGrace = 15 * time.Second
-	maxTries  = 6 // from which on the wait between tries grows no more
+	maxTries   = 6 // from which on the wait between tries grows no more
 )
 
 // A follower keeps telling what there is of a kind.

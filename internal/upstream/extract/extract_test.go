@@ -66,6 +66,7 @@ func edited(t *testing.T, edits []edit) memory {
 
 // TestSameWire: another way of declaring the same wire is the same profile, but for places.
 func TestSameWire(t *testing.T) {
+	t.Parallel()
 	const newRequest = "class EngineCoreRequest(\n    msgspec.Struct,\n    array_like=True,\n    gc=False,\n):\n"
 	moved := "import msgspec\nfrom typing import Mapping\nfrom ..engine import RequestId\nimport vllm.sampling\n\n" + newRequest +
 		"    request_id: RequestId\n    prompt: list[int] | None\n    sampling: vllm.sampling.Sampling | None = None\n    headers: Mapping[str, str] | None = None\n"
@@ -160,6 +161,7 @@ func TestNewStructIsTakenIn(t *testing.T) {
 
 // TestGaps: what cannot be read is said, each time with what and where.
 func TestGaps(t *testing.T) {
+	t.Parallel()
 	const output = "class EngineCoreOutput(msgspec.Struct, array_like=True):\n"
 	tests := []struct {
 		name  string
@@ -373,6 +375,7 @@ func TestSourceFails(t *testing.T) {
 // TestEveryLineCounts takes each line out of the tiny release in turn: the profile is another one then, or there is a
 // gap or an error. The lines of testdata/silent.txt make no difference to the wire.
 func TestEveryLineCounts(t *testing.T) {
+	t.Parallel()
 	files := tiny(t)
 	releases, removed := []memory{files}, []string{""}
 	for _, name := range slices.Sorted(maps.Keys(files)) {

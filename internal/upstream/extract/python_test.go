@@ -85,6 +85,7 @@ func TestPythonThatHangs(t *testing.T) {
 
 // TestHostileSources: each ends soon with a reason that names the file.
 func TestHostileSources(t *testing.T) {
+	t.Parallel()
 	testenv.Python3(t)
 	many := func(text string) string { return strings.Repeat(text, 100_000) }
 	for _, test := range []struct{ name, text, want string }{

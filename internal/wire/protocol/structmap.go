@@ -176,8 +176,8 @@ func (c *Codec) compileElem(declared string, t reflect.Type) (*structLayout, err
 	return l, nil
 }
 
-// appendStruct writes what a pointer leads to; nil is None. Fields are found by their offsets: through package reflect, an
-// engine's message with statistics would cost a quarter more.
+// appendStruct writes what a pointer leads to; nil is None. Fields are found by their offsets, because an
+// engine writes its statistics in every step.
 func appendStruct[T any](b []byte, c *Codec, l *structLayout, v *T) []byte {
 	if v == nil {
 		return pack.AppendNil(b)

@@ -159,7 +159,7 @@ func (st *stage) tasks(ctx context.Context, line, donor compat.Line) ([]*task, e
 		}
 	}
 	faults := usual.faults()
-	if usual.framed, err = st.session(ctx, line, usual, faults); err != nil {
+	if usual.framed, err = st.session(ctx, line); err != nil {
 		return nil, err
 	}
 	usual.heard = asFrames(usual.framed)
@@ -179,8 +179,8 @@ func asFrames(s session) session {
 	if len(s.cases) == 0 {
 		return session{}
 	}
-	heard := session{stored: s.whole}
-	heard.golden.Role, heard.golden.ID = manifest.Frames, "frames-of-"+s.whole.golden.ID
+	heard := session{stored: s.stored}
+	heard.golden.Role, heard.golden.ID = manifest.Frames, "frames-of-"+s.golden.ID
 	c := s.cases[0]
 	c.Golden, c.Assertion, c.Variant = heard.golden, conformance.Frames, conformance.Variant{}
 	heard.cases = []conformance.Case{c}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
@@ -38,13 +39,17 @@ func TestReceivingAllocates(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			fr := newFrameReader(&repeating{period: appendMessage(nil, tt.frames)}, testMax)
-			got := testing.AllocsPerRun(1000, func() {
-				for range indexChunk {
-					if _, _, err := fr.next(); err != nil {
-						t.Fatal(err)
+			// The least of some runs: connections of earlier tests may end meanwhile, and allocate too.
+			got := math.Inf(1)
+			for range 5 {
+				got = min(got, testing.AllocsPerRun(200, func() {
+					for range indexChunk {
+						if _, _, err := fr.next(); err != nil {
+							t.Fatal(err)
+						}
 					}
-				}
-			}) / indexChunk
+				})/indexChunk)
+			}
 			if got > tt.want {
 				t.Errorf("%v allocations a message, want %v", got, tt.want)
 			}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/golden"
 )
@@ -376,17 +376,17 @@ func (b *bucketRegions) learn(bucket, region string) bool {
 }
 
 // expecting is how a server names a bucket's region that does not name it in the header.
-var expecting = regexp.MustCompile(`expecting ['"]([^'"]+)['"]`)
+var expecting = lazyregexp.New(`expecting ['"]([^'"]+)['"]`)
 
 // regionIn finds the region of a bucket in an answer, or "". It becomes a part of the host's name that the next request
 // goes to, so it must not be anything else.
 func regionIn(header, message string) string {
 	if header == "" {
-		if found := expecting.FindStringSubmatch(message); found != nil {
+		if found := expecting().FindStringSubmatch(message); found != nil {
 			header = found[1]
 		}
 	}
-	if !regionPattern.MatchString(header) {
+	if !regionPattern().MatchString(header) {
 		return ""
 	}
 	return header

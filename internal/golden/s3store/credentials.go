@@ -61,7 +61,7 @@ func (s *store) load(ctx context.Context) (aws.Config, error) {
 		options = append(options, config.WithCredentialsProvider(aws.AnonymousCredentials{}))
 	}
 	cfg, err := config.LoadDefaultConfig(ctx, options...)
-	if err == nil && cfg.Region != "" && !regionPattern.MatchString(cfg.Region) {
+	if err == nil && cfg.Region != "" && !regionPattern().MatchString(cfg.Region) {
 		err = fmt.Errorf("the S3 region %q is not one such as eu-west-1", clip(cfg.Region))
 	}
 	if errors.As(err, new(config.AssumeRoleTokenProviderNotSetError)) {
@@ -158,7 +158,7 @@ func withoutOutput(err error) error {
 func defaultSession() string {
 	const name = "vllm-vcr"
 	run := os.Getenv("GITHUB_RUN_ID")
-	if session := name + "-" + run; run != "" && sessionPattern.MatchString(session) {
+	if session := name + "-" + run; run != "" && sessionPattern().MatchString(session) {
 		return session
 	}
 	return name

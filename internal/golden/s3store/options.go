@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"regexp"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/golden"
 )
@@ -64,9 +64,9 @@ func (s Switch) String() string {
 }
 
 var (
-	rolePattern    = regexp.MustCompile(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]+$`)
-	sessionPattern = regexp.MustCompile(`^[\w+=,.@-]{2,64}$`)
-	regionPattern  = regexp.MustCompile(`^[a-z0-9-]{1,40}$`)
+	rolePattern    = lazyregexp.New(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]+$`)
+	sessionPattern = lazyregexp.New(`^[\w+=,.@-]{2,64}$`)
+	regionPattern  = lazyregexp.New(`^[a-z0-9-]{1,40}$`)
 )
 
 // Check finds options that cannot be right, without a request.
@@ -75,7 +75,7 @@ func (o Options) Check() error {
 		return err
 	}
 	switch {
-	case o.Region != "" && !regionPattern.MatchString(o.Region):
+	case o.Region != "" && !regionPattern().MatchString(o.Region):
 		return fmt.Errorf("the S3 region %q is not one such as eu-west-1", clip(o.Region))
 	case o.Role == "" && o.RoleSession != "":
 		return errors.New("there is a name for the session of a role, but no role")
@@ -83,9 +83,9 @@ func (o Options) Check() error {
 		return nil
 	case o.Anonymous == On:
 		return errors.New("a role cannot be assumed for requests that are not signed: choose one of the two")
-	case !rolePattern.MatchString(o.Role):
+	case !rolePattern().MatchString(o.Role):
 		return fmt.Errorf("the role %q is not an ARN such as arn:aws:iam::ACCOUNT:role/NAME", shown(o.Role))
-	case o.RoleSession != "" && !sessionPattern.MatchString(o.RoleSession):
+	case o.RoleSession != "" && !sessionPattern().MatchString(o.RoleSession):
 		return fmt.Errorf("the name %q of a session is not 2 to 64 letters, digits and +=,.@-_", clip(o.RoleSession))
 	}
 	return nil

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // A Kind says why a release is looked at.
@@ -100,7 +100,7 @@ func Rows(matrix *compat.Matrix, published []compat.Release, nightly bool) ([]Ro
 }
 
 // rowLine is what a line of a row is called: it is part of a path and of the key of an issue.
-var rowLine = regexp.MustCompile(`^([0-9]+\.[0-9]+|[a-z]+)$`)
+var rowLine = lazyregexp.New(`^([0-9]+\.[0-9]+|[a-z]+)$`)
 
 // ParseRows reads rows that [Rows] made, as JSON.
 func ParseRows(text string) ([]Row, error) {
@@ -112,7 +112,7 @@ func ParseRows(text string) ([]Row, error) {
 		return nil, errors.New("no release is listed: want the output of drift releases")
 	}
 	for i, r := range rows {
-		if !rowLine.MatchString(r.Line) {
+		if !rowLine().MatchString(r.Line) {
 			return nil, fmt.Errorf("line %q in row %d: want a line such as 0.33, or nightly", r.Line, i)
 		}
 		if slices.ContainsFunc(rows[:i], func(other Row) bool { return other.Line == r.Line }) {

@@ -6,10 +6,10 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -18,10 +18,10 @@ import (
 // An UnknownLineError is about a line that this build has no profile of.
 type UnknownLineError struct{ error }
 
-var linePattern = regexp.MustCompile(`^v?[0-9]+\.[0-9]+$`)
+var linePattern = lazyregexp.New(`^v?[0-9]+\.[0-9]+$`)
 
 // IsLine reports whether a text is the name of a line, such as 0.33.
-func IsLine(name string) bool { return linePattern.MatchString(name) }
+func IsLine(name string) bool { return linePattern().MatchString(name) }
 
 // ReadSide reads one side of a comparison: a line of this build, a profile in a file NAME.json, or what [extract.Read] reads. An
 // [UnknownLineError] and [extract.ErrNotNamed] are about the name.

@@ -185,7 +185,7 @@ type capture struct {
 // maxAnswer is the maximum size of an answer that is kept as a whole, and of one event of a stream, in bytes.
 const maxAnswer = 64 << 20
 
-// fetch returns the answer of a handler to a GET request on behalf of a client's request.
+// fetchFrom returns the answer of a handler to a GET request on behalf of a client's request.
 func fetchFrom(h http.Handler, r *http.Request, path string) *capture {
 	own := r.Clone(r.Context())
 	own.Method, own.URL.Path, own.URL.RawPath, own.URL.RawQuery = http.MethodGet, path, "", ""

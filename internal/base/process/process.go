@@ -49,7 +49,7 @@ const (
 type Process struct {
 	name  string
 	cmd   *exec.Cmd
-	tail  *tail
+	tail  *Tail
 	grace time.Duration
 	guard bool
 	done  chan struct{}
@@ -63,7 +63,7 @@ type Process struct {
 func Start(cmd *exec.Cmd, opt Options) (*Process, error) {
 	opt = opt.withDefaults(cmd)
 	p := &Process{
-		name: opt.Name, cmd: cmd, tail: newTail(opt.Tail, opt.Output), grace: opt.Grace, guard: opt.Guarded, done: make(chan struct{}),
+		name: opt.Name, cmd: cmd, tail: NewTail(opt.Tail, opt.Output), grace: opt.Grace, guard: opt.Guarded, done: make(chan struct{}),
 	}
 	if cmd.Env == nil {
 		cmd.Env = Environment(os.Environ(), WithoutSecrets())
@@ -315,9 +315,9 @@ func (e *ExitError) Signal() int {
 // Unwrap returns Err.
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// tail keeps the last bytes written to it and copies everything to a writer. One goroutine writes: package exec reads
+// A Tail keeps the last bytes written to it and copies everything to a writer. One goroutine writes: package exec reads
 // stdout and stderr through one pipe when both have the same writer. Any may read.
-type tail struct {
+type Tail struct {
 	size   int       // bytes
 	copyTo io.Writer // nil: nobody
 
@@ -326,10 +326,11 @@ type tail struct {
 	dropped int // bytes
 }
 
-func newTail(size int, copyTo io.Writer) *tail { return &tail{size: size, copyTo: copyTo} }
+// NewTail returns a tail of so many bytes. copyTo may be nil.
+func NewTail(size int, copyTo io.Writer) *Tail { return &Tail{size: size, copyTo: copyTo} }
 
 // Write never fails: an error would end the reading of a process that goes on writing.
-func (t *tail) Write(p []byte) (int, error) {
+func (t *Tail) Write(p []byte) (int, error) {
 	t.keep(p)
 	if t.copyTo != nil {
 		_, _ = t.copyTo.Write(p)
@@ -337,7 +338,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (t *tail) keep(p []byte) {
+func (t *Tail) keep(p []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if over := len(p) - t.size; over > 0 {
@@ -352,13 +353,13 @@ func (t *tail) keep(p []byte) {
 }
 
 // written is how many bytes there were.
-func (t *tail) written() uint64 {
+func (t *Tail) written() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return uint64(t.dropped + len(t.buf))
 }
 
-func (t *tail) String() string {
+func (t *Tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.dropped > 0 {

@@ -26,7 +26,7 @@ func TestTailKeepsTheEnd(t *testing.T) {
 		for _, chunk := range []int{1, 99, size - 1, size, size + 1, len(text)} {
 			t.Run(fmt.Sprintf("%s/chunk %d", test.name, chunk), func(t *testing.T) {
 				var copied bytes.Buffer
-				tail := newTail(size, &copied)
+				tail := NewTail(size, &copied)
 				for rest := text[:test.size]; rest != ""; {
 					n, err := tail.Write([]byte(rest[:min(chunk, len(rest))]))
 					if err != nil {
@@ -54,7 +54,7 @@ type fullDisk struct{}
 func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 
 func TestTailOutlivesItsCopy(t *testing.T) {
-	tail := newTail(10, fullDisk{})
+	tail := NewTail(10, fullDisk{})
 	if n, err := tail.Write([]byte("still here")); n != 10 || err != nil {
 		t.Errorf("Write = %d, %v; want 10 and no error, which would end the reading", n, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
@@ -59,7 +60,7 @@ func runScript(ctx context.Context, s source) ([]byte, error) {
 			cmd.Env = append(cmd.Env, name+"="+value)
 		}
 	}
-	stderr := &tail{}
+	stderr := process.NewTail(maxStderr, nil)
 	cmd.Stderr, cmd.WaitDelay = stderr, time.Second
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -78,9 +79,9 @@ func runScript(ctx context.Context, s source) ([]byte, error) {
 	var exit *exec.ExitError
 	switch {
 	case errors.Is(err, errEnded) && errors.As(ended, &exit):
-		return nil, fmt.Errorf("%s: %s ended without a result: %w%s", s.where(), python, ended, stderr.shown())
+		return nil, fmt.Errorf("%s: %s ended without a result: %w%s", s.where(), python, ended, lastLine(stderr.String()))
 	case errors.Is(err, errEnded):
-		return nil, fmt.Errorf("%s: %s ended without a result%s", s.where(), python, stderr.shown())
+		return nil, fmt.Errorf("%s: %s ended without a result%s", s.where(), python, lastLine(stderr.String()))
 	case errors.Is(err, errNoPython):
 		return nil, fmt.Errorf("%s is %w", python, err)
 	}
@@ -142,18 +143,9 @@ func converse(ctx context.Context, s source, stdin io.Writer, stdout io.Reader) 
 	}
 }
 
-// A tail keeps the end of what is written to it.
-type tail struct{ text []byte }
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.text = append(t.text, p...)
-	t.text = t.text[max(0, len(t.text)-maxStderr):]
-	return len(p), nil
-}
-
-// shown is the last line, for the end of an error.
-func (t *tail) shown() string {
-	text := strings.TrimSpace(string(t.text))
+// lastLine is the last line of an output, for the end of an error.
+func lastLine(output string) string {
+	text := strings.TrimSpace(output)
 	if text == "" {
 		return ""
 	}

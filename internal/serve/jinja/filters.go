@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"html"
 	"math"
 	"slices"
 	"strconv"
@@ -346,7 +347,7 @@ func capitalize(r *runner, s string, _ call) any {
 
 func escape(r *runner, s string, _ call) any {
 	r.chargeCopies(5, len(s))
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&#34;", "'", "&#39;").Replace(s)
+	return html.EscapeString(s)
 }
 
 func indent(r *runner, s string, c call) any {

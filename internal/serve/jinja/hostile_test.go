@@ -43,6 +43,8 @@ const (
 
 // hostile are templates that take all that there is if nothing bounds them, and the error of each. "" is a template that runs.
 var hostile = []struct{ template, want string }{
+	// Small work that is repeated.
+	{"{% for x in range(50000) %}{{ 0 | e | e }}{% endfor %}", tooMany},
 	// Values in themselves, and values that are shared.
 	{"{% set l = [] %}{% set _ = l.append(l) %}{{ l }}", tooDeep},
 	{"{% set l = [] %}{% set _ = l.append(l) %}{{ l | tojson }}", tooDeep},

@@ -62,6 +62,12 @@ var errInternal = &apiError{status: http.StatusInternalServerError, message: "In
 // closed its side for writing must not take silence for success.
 var errLeft = &apiError{}
 
+// errHeld is the error of an answer for which there is no room any more.
+var errHeld = &apiError{
+	status:  http.StatusServiceUnavailable,
+	message: "the answers that are not streamed have more than 1 GiB: ask for less, or for a stream",
+}
+
 // ofEngine is the error that a request of the engine ended with; nil is one without a reason.
 func ofEngine(reason *protocol.RequestError) *apiError {
 	switch {

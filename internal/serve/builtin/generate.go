@@ -27,6 +27,8 @@ type generation struct {
 
 	wake chan struct{} // something has come
 	mu   sync.Mutex    // of what the sequences got
+	held int64         // bytes of an answer that is not streamed, under mu
+	full bool          // held would have made those of the server too many, under mu
 }
 
 // A sequence is one answer: a request of an engine. It is the [player.EngineReceiver] of this request.
@@ -95,11 +97,20 @@ type pieces struct{ come, taken []piece }
 
 var piecePool = sync.Pool{New: func() any { return new(pieces) }}
 
-// maxPieces is how many outputs wait for a client that reads slowly. Then its requests get no more. Rooms for more than
-// maxKeptPieces are not kept.
+// maxPieces is how many outputs wait for a client that reads slowly, of all answers to its request together (and of each
+// at least minPieces). Then its requests get no more. Rooms for more than maxKeptPieces are not kept.
 const (
 	maxPieces     = 1 << 10
+	minPieces     = 1 << 4
 	maxKeptPieces = 1 << 9
+)
+
+// maxHeld is how many bytes the answers have together that are not streamed and have not ended. Each token counts
+// heldToken, each candidate in log-probabilities heldCandidate: about what JSON needs for it.
+const (
+	maxHeld       = 1 << 30
+	heldToken     = 8
+	heldCandidate = 100
 )
 
 // release gives the pieces of a sequence back. Outputs that are on their way are lost.
@@ -160,20 +171,37 @@ func (q *sequence) Receive(o *player.EngineOutput, at float64) {
 		q.come = append(q.come, p)
 	}
 	q.length.Store(int32(len(q.come)))
+	full := !g.params.Stream && !g.hold(&p, len(o.Tokens))
 	g.mu.Unlock()
-	if q.eager || o.Finish != protocol.Unfinished {
+	if q.eager || full || o.Finish != protocol.Unfinished {
 		g.notify()
 	}
 }
 
+// hold counts the bytes of a piece, and reports whether there is room for them.
+func (g *generation) hold(p *piece, tokens int) bool {
+	size := int64(heldToken * tokens)
+	for _, table := range []*protocol.Logprobs{p.logprobs, p.prompt} {
+		if table != nil {
+			size += int64(heldCandidate * len(table.TokenIDs))
+		}
+	}
+	g.held += size
+	if g.server.held.Add(size) > g.server.maxHeld {
+		g.full = true
+	}
+	return !g.full
+}
+
 // Full reports whether the client reads too slowly.
 func (q *sequence) Full() bool {
-	if !q.eager || q.length.Load() < maxPieces {
+	limit := max(maxPieces/len(q.gen.all), minPieces)
+	if !q.eager || int(q.length.Load()) < limit {
 		return false
 	}
 	q.gen.mu.Lock()
 	defer q.gen.mu.Unlock()
-	q.waiting = q.pieces != nil && len(q.come) >= maxPieces
+	q.waiting = q.pieces != nil && len(q.come) >= limit
 	return q.waiting
 }
 
@@ -291,6 +319,10 @@ func (g *generation) next(ctx context.Context, take func(q *sequence, p *piece, 
 			continue
 		}
 		g.mu.Lock()
+		if g.full {
+			g.mu.Unlock()
+			return errHeld
+		}
 		q.come, q.taken = q.taken[:0], q.come
 		resume := q.waiting
 		q.waiting = false
@@ -375,6 +407,8 @@ func (g *generation) whole(ctx context.Context) *apiError {
 		case nil:
 		case errGone:
 			return errLeft
+		case errHeld:
+			return errHeld
 		default:
 			return errInternal
 		}
@@ -400,6 +434,10 @@ func (g *generation) close() {
 		}
 		q.release()
 	}
+	g.mu.Lock()
+	g.server.held.Add(-g.held)
+	g.held = 0
+	g.mu.Unlock()
 }
 
 // failure is the error of an answer that ended with one.

@@ -103,6 +103,37 @@ func TestListsAreShared(t *testing.T) {
 	}
 }
 
+// Answers that are not streamed are refused when they have more bytes together than the server holds, also that of
+// another request; what they had is free again.
+func TestHeldAnswers(t *testing.T) {
+	_, s, source := serving(t, nil)
+	source.set(strings.Repeat("a ", 100))
+	s.maxHeld = 100 * (heldToken + 6*heldCandidate)
+	for _, test := range []struct {
+		body string
+		code int
+	}{
+		{`{"prompt":"a","max_tokens":90,"logprobs":5,"ignore_eos":true}`, http.StatusOK},
+		{`{"prompt":"a","max_tokens":90,"logprobs":20,"ignore_eos":true}`, http.StatusServiceUnavailable},
+		{`{"prompt":"a","max_tokens":90,"logprobs":5,"ignore_eos":true,"n":2,"stop":["nothing"]}`, http.StatusServiceUnavailable},
+		{`{"prompt":"a","max_tokens":90,"logprobs":20,"ignore_eos":true,"stream":true}`, http.StatusOK},
+		{`{"prompt":"a","max_tokens":90,"logprobs":5,"ignore_eos":true}`, http.StatusOK},
+	} {
+		w, _ := measured(s, t.Context(), http.MethodPost, "/v1/completions", test.body)
+		if w.Code != test.code {
+			t.Errorf("%s: got %d %.300s", test.body, w.Code, w.Body)
+		}
+		if held := s.held.Load(); held != 0 {
+			t.Errorf("%s: %d bytes are counted after it", test.body, held)
+		}
+	}
+	s.held.Store(s.maxHeld)
+	w, _ := measured(s, t.Context(), http.MethodPost, "/v1/completions", `{"prompt":"a","max_tokens":1}`)
+	if w.Code != http.StatusServiceUnavailable {
+		t.Errorf("beside others: got %d %.300s", w.Code, w.Body)
+	}
+}
+
 // A client that closes its side of the connection, which ends its request, must not get a success.
 func TestHalfClosed(t *testing.T) {
 	for _, stream := range []bool{false, true} {

@@ -74,6 +74,8 @@ type Server struct {
 	sim         *simulator // of the policy of the simulator
 	rpc         *rpc
 	load        atomic.Int64  // requests that run
+	held        atomic.Int64  // bytes of answers that are not streamed
+	maxHeld     int64         // of held
 	calls       atomic.Int64  // of utility methods
 	weights     atomic.Value  // string, their version if it was set
 	ended       chan struct{} // closed when the engines have ended
@@ -90,7 +92,7 @@ func New(opt Options) (*Server, error) {
 	}
 	engines := opt.Group.Engines()
 	s := &Server{
-		opt: opt, ended: make(chan struct{}), balance: balance{open: make([]int, len(engines))},
+		opt: opt, maxHeld: maxHeld, ended: make(chan struct{}), balance: balance{open: make([]int, len(engines))},
 		maxModelLen: engines[0].MaxModelLen, metrics: newMetrics(opt.Names[0], len(engines), engines[0].MaxModelLen),
 	}
 	s.policy = vllmPolicy()

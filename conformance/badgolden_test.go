@@ -39,16 +39,8 @@ func TestBadGolden(t *testing.T) {
 			outcome{exit: ExitOK},
 		},
 		{
-			"other sha256 in the manifest", func(_ *testing.T, g *subjectGolden) { g.SHA256 = otherHash },
-			judgedOnce(ExitFail, "integrity", Fail, file, "is "+usual.SHA256, "the manifest has "+otherHash),
-		},
-		{
 			"cut gzip stream", func(_ *testing.T, g *subjectGolden) { g.register(g.data[:len(g.data)-4]) },
 			judgedOnce(ExitFail, "line", Error, file+": line ", "gzip stream"),
-		},
-		{
-			"no gzip stream", func(_ *testing.T, g *subjectGolden) { g.register([]byte("{}\n")) },
-			judgedOnce(ExitFail, "line", Error, file, "gzip"),
 		},
 		{
 			"token count that lies", func(t *testing.T, g *subjectGolden) {
@@ -76,14 +68,6 @@ func TestBadGolden(t *testing.T) {
 			onlyFidelity(Fail, counted(usual.Tokens, "tokens", usual.Tokens+1)),
 		},
 		{
-			"other number of streams in the manifest", func(_ *testing.T, g *subjectGolden) { g.Streams-- },
-			onlyFidelity(Fail, counted(usual.Streams, "streams", usual.Streams-1)),
-		},
-		{
-			"other number of records in the manifest", func(_ *testing.T, g *subjectGolden) { g.Records++ },
-			onlyFidelity(Fail, counted(usual.Records, "records", usual.Records+1)),
-		},
-		{
 			"other engine configuration in the manifest", func(_ *testing.T, g *subjectGolden) { g.EngineConfig = "model=other" },
 			failing("provenance", file, "gpu, engine_config and tag "+usual.line.Tag+" of the manifest give config_hash "),
 		},
@@ -101,10 +85,6 @@ func TestBadGolden(t *testing.T) {
 					}
 				})
 			},
-			onlyFidelity(Error, file, "no record has both arrival_ms and output_token_ids, so there is nothing to replay"),
-		},
-		{
-			"no tokens", func(t *testing.T, g *subjectGolden) { g.rewrite(t, dropTokens) },
 			onlyFidelity(Error, file, "no record has both arrival_ms and output_token_ids, so there is nothing to replay"),
 		},
 		{
@@ -142,16 +122,6 @@ func TestBadGolden(t *testing.T) {
 				g.rewrite(t, func(t *trace.Trace) {
 					for i := range t.Records {
 						t.Records[i].BlockHashes = nil
-					}
-				})
-			},
-			outcome{exit: ExitOK},
-		},
-		{
-			"hashes without their prompts", func(t *testing.T, g *subjectGolden) {
-				g.rewrite(t, func(t *trace.Trace) {
-					for i := range t.Records {
-						t.Records[i].PromptTokenIDs = nil
 					}
 				})
 			},
@@ -220,16 +190,8 @@ func TestBadReadyResponse(t *testing.T) {
 			unplayable(file, "meta.ready_response_hex", "odd length"),
 		},
 		{
-			"no digits", manifest.Fidelity, func(_ *testing.T, s string) *string { return text("zz" + s) },
-			unplayable(file, "meta.ready_response_hex", "invalid byte"),
-		},
-		{
 			"not a map", manifest.Fidelity, func(*testing.T, string) *string { return text("93010203") },
 			unplayable(file, "meta.ready_response_hex", "map"),
-		},
-		{
-			"cut short", manifest.Fidelity, func(_ *testing.T, s string) *string { return text(s[:len(s)-2]) },
-			unplayable(file, "meta.ready_response_hex"),
 		},
 		{
 			"key removed", manifest.Fidelity, func(t *testing.T, s string) *string {

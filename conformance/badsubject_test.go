@@ -11,7 +11,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -52,58 +51,6 @@ func inRequest(id string, change func(*player.Script)) Engine {
 		}
 		return nil
 	})
-}
-
-// TestWrongEngine: what the messages about a stream that differs look like. That each difference is found, by the right checks, is
-// for the self-test.
-func TestWrongEngine(t *testing.T) {
-	tests := []struct {
-		name    string
-		subject Engine
-		want    outcome
-	}{
-		{"none", sabotaged(func(*player.Request, *player.Script) error { return nil }), outcome{exit: ExitOK}},
-		{
-			"altered token", inRequest("replay-0", func(s *player.Script) { s.Tokens[3] = 7 }),
-			onlyFidelity(Fail, "request 0 (line 7): token 3 differs: expected [714 473 1767 722 1946 324 421 1802 1633 1873 1239 1385…], "+
-				"got [714 473 1767 7 1946 324 421 1802 1633 1873 1239 1385…] (24 expected, 24 received)"),
-		},
-		{
-			"first token altered", inRequest("replay-0", func(s *player.Script) { s.Tokens[0] = 7 }),
-			onlyFidelity(Fail, "request 0 (line 7): token 0 differs: expected [714 473 1767 722 1946 324 421 1802 1633…], got [7 473 "),
-		},
-		{
-			"dropped token", inRequest("replay-0", func(s *player.Script) { s.Tokens = s.Tokens[:23] }),
-			onlyFidelity(Fail, "request 0 (line 7): token 23 differs: expected […", "], got […", "] (24 expected, 23 received)"),
-		},
-		{
-			"no token at all", inRequest("replay-0", func(s *player.Script) { s.Tokens = nil }),
-			onlyFidelity(Fail, "request 0 (line 7): token 0 differs: expected [714 473 ", ", got [] (24 expected, 0 received)"),
-		},
-		{
-			"other finish reason", inRequest("replay-0", func(s *player.Script) { s.Finish = protocol.FinishStop }),
-			onlyFidelity(Fail, "request 0 (line 7): ", "finish reason is stop, expected length"),
-		},
-		{
-			"other chunks", inRequest("replay-0", func(s *player.Script) { s.Chunks = append([]int{2}, s.Chunks[2:]...) }),
-			onlyFidelity(Fail, "request 0 (line 7): ", "chunk 0 differs: expected sizes [1 1 ", ", got [2 1 "),
-		},
-		{
-			"refused request", sabotaged(func(r *player.Request, _ *player.Script) error {
-				if r.ID == "replay-0" {
-					return errors.New("no such record")
-				}
-				return nil
-			}),
-			onlyFidelity(Fail, "request 0 (line 7): ", "the player refused it: no such record"),
-		},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			g := usualGolden(t)
-			test.want.check(t, g.judged(t, Runner{Engine: test.subject}, Selection{}))
-		})
-	}
 }
 
 // TestAllFailuresAreReported: one wrong stream does not hide another.

@@ -56,7 +56,7 @@ func TestFacedFields(t *testing.T) {
 	matrix, mf := repository(t)
 	line, _ := matrix.ByName("0.33")
 	runner := liveRunner()
-	runner.Frontend, runner.Coverage = startToy(t, "0.33", ""), true
+	runner.Frontend, runner.Coverage = realUnderTest(t, "0.33.0"), true
 	report := runner.Run(t.Context(), frontendsuite.Cases(line, mf, []Assertion{frontendsuite.Completions, frontendsuite.RealEngine}, true))
 	if report.ExitCode != ExitOK || len(report.Coverage) != 1 {
 		t.Fatalf("%s; %d lines", report.Reason, len(report.Coverage))

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -42,40 +41,6 @@ func mockCommand(t *testing.T, fault string) string {
 // patient are limits that no good engine reaches, and that a test which waits for
 // one does not wait long for.
 func patient() Timeouts { return Timeouts{Connect: time.Minute, Idle: time.Minute, Golden: never} }
-
-// TestOurBinary: the player in a process of its own says what the goldens say, and is a good engine that ends when told to.
-// TestConformance and TestLivePlayer have every line.
-func TestOurBinary(t *testing.T) {
-	testenv.Slow(t, "compiles the product")
-	path := filepath.Join(t.TempDir(), "vllm-vcr")
-	build := exec.Command("go", "build", "-o", path, "../cmd/vllm-vcr")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	play := quote(path) + " play --frontend-handshake {handshake} --vllm-version {tag} --engine-index {index}"
-	replaying := CommandEngine{Template: play + " --trace {trace} --replay-match {match} --strict"}
-	matrix, mf := repository(t)
-	for _, line := range someLines(matrix, mf) {
-		t.Run(line.Name, func(t *testing.T) {
-			cases, err := NewPlan(matrix, mf, Selection{
-				Lines: []string{line.Name}, Goldens: []string{"edge-s1", "wire-edge-s1"}, Matches: replaying.Matches(), Concurrency: []int{16},
-				Assertions: []Assertion{Schema, Fidelity, Wire},
-			})
-			require.NoError(t, err)
-			runner := liveRunner()
-			runner.Engine, runner.Timeouts = replaying.Engine, patient()
-			wantAllPass(t, runner.Run(t.Context(), cases), nil)
-
-			runner.Engine = CommandEngine{Template: play}.Engine
-			report := runner.Run(t.Context(), livePlan(t, line.Name))
-			wantAllPass(t, report, nil)
-			if last := report.Results[len(report.Results)-1]; last.Note != "ended by SIGTERM: exit status 0" {
-				t.Errorf("%s: %q", last.Case.Name(), last.Note)
-			}
-		})
-	}
-}
 
 // TestMockReplays: so does an engine with a decoder, an encoder and sockets of others. The file of {trace} is gone after it.
 func TestMockReplays(t *testing.T) {

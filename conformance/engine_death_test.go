@@ -96,7 +96,6 @@ func TestLastWords(t *testing.T) {
 		{"in a stream", "replay-0", func(e *rawEngine) error {
 			return says(e, 5, protocol.Unfinished, nil)
 		}, []Code{check.CodeEngineEnded}, "1 open: request 0 (line 7) after 5 of 24 tokens", [2]int{0, 5}},
-		{"nothing", "replay-0", func(*rawEngine) error { return nil }, []Code{check.CodeEngineEnded}, "1 open: request 0 (line 7) after 0 of 24 tokens", [2]int{0, 0}},
 		{
 			"the end of a stream, wrong", "replay-0", func(e *rawEngine) error {
 				return says(e, 24, protocol.FinishLength, func(words []uint32) { words[7] = 7 })
@@ -109,12 +108,6 @@ func TestLastWords(t *testing.T) {
 			"garbage", "replay-0", func(e *rawEngine) error { return e.output.Send([]byte{0xc1}) },
 			[]Code{check.CodeUndecodable},
 			"the engine's message does not decode",
-			[2]int{0, 0},
-		},
-		{
-			"that it is dead", "replay-0", func(e *rawEngine) error { return e.output.Send([]byte(protocol.EngineDead)) },
-			[]Code{check.CodeEngineEnded},
-			"engine: killed; 1 open: request 0 (line 7) after 0 of 24 tokens",
 			[2]int{0, 0},
 		},
 		{

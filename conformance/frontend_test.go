@@ -293,7 +293,7 @@ func TestFrontendUnderTestCheck(t *testing.T) {
 		{"a port", FrontendUnderTest{Command: "front --port={handshake_port} {http_port}"}, two, ""},
 		{"its own URL", FrontendUnderTest{Command: "front {handshake}", URL: "http://127.0.0.1:8000"}, two, ""},
 		{"nothing", FrontendUnderTest{}, one, "want a command, or the URL and the handshake address"},
-		{"quotes", FrontendUnderTest{Command: "front '{handshake}"}, one, "single quote"},
+		{"quotes", FrontendUnderTest{Command: "front '{handshake}"}, one, "single-quoted"},
 		{"unknown placeholder", FrontendUnderTest{Command: sound + " {port}"}, one, "unknown placeholder {port}: want one of {handshake}"},
 		{"unknown placeholder in the URL", FrontendUnderTest{Command: sound, URL: "http://{host}"}, one, "unknown placeholder {host}"},
 		{"no handshake", FrontendUnderTest{Command: "front {http_port}"}, one, "neither {handshake} nor {handshake_port}"},

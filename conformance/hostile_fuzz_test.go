@@ -54,14 +54,14 @@ func FuzzWireMessage(f *testing.F) {
 // Whatever well-formed value an engine puts into the place of another, the live suite
 // reads it to its end.
 func FuzzLiveValues(f *testing.F) {
-	table := func(dtype string, shape []any, data []byte) []any {
-		return []any{dtype, shape, pack.AppendExt(nil, protocol.ExtRawView, data)}
+	table := func(dtype string, data []byte, shape ...uint32) []byte {
+		return pack.AppendArray(nil, pack.AppendString(nil, dtype), pack.AppendUint32s(nil, shape), pack.AppendExt(nil, protocol.ExtRawView, data))
 	}
-	ids, values := table("<i4", []any{1, 2}, make([]byte, 8)), table("<f4", []any{1, 2}, make([]byte, 8))
-	f.Add(msgpackOf([]any{ids, values, table("<i8", []any{1}, make([]byte, 8)), nil}), 1, 2)
-	f.Add(msgpackOf([]any{table("<i8", []any{1 << 31, 1 << 30}, nil), nil, nil}), 1, 2)
-	f.Add(msgpackOf([]any{table("<i4", []any{0, 0}, nil), nil, nil}), 0, 0)
-	f.Add(msgpackOf(map[string]any{"kv_cache_usage": 0.5, "num_running_reqs": 1}), 1, 1)
+	null := pack.AppendNil(nil)
+	ids, values := table("<i4", make([]byte, 8), 1, 2), table("<f4", make([]byte, 8), 1, 2)
+	f.Add(pack.AppendArray(nil, ids, values, table("<i8", make([]byte, 8), 1), null), 1, 2)
+	f.Add(pack.AppendArray(nil, table("<i8", nil, 1<<31, 1<<30), null, null), 1, 2)
+	f.Add(pack.AppendArray(nil, table("<i4", nil, 0, 0), null, null), 0, 0)
 	f.Fuzz(func(t *testing.T, raw []byte, rows, columns int) {
 		if pack.Validate(raw) != nil {
 			return // refused before anybody looks at it

@@ -3,8 +3,6 @@ package conformance
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,71 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/manifest"
-	"github.com/vllm-vcr/conformance/trace"
 )
-
-// recordedSession reads the messages of a golden of raw frames, and the codec of its
-// line.
-func recordedSession(t *testing.T, path string) (*protocol.Codec, []trace.Message) {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
-	meta, messages, err := check.ReadFrames(data, path)
-	require.NoError(t, err)
-	codec, err := protocol.CodecFor(*meta.VLLMVersion)
-	require.NoError(t, err)
-	return codec, messages
-}
-
-func recordedSessions(t *testing.T) []string {
-	t.Helper()
-	paths, err := filepath.Glob("../testdata/goldens/conformance/*/cpu/tiny/wire-*.jsonl.gz")
-	_, mf := repository(t)
-	want := 0
-	for _, g := range mf.Goldens {
-		if g.Role == manifest.Wire {
-			want++
-		}
-	}
-	if err != nil || len(paths) != want || want == 0 {
-		t.Fatalf("%d goldens of raw frames, want %d (%v)", len(paths), want, err)
-	}
-	return paths
-}
-
-// TestLayoutOfRealEngines: no message of a real engine of any line is found wrong.
-func TestLayoutOfRealEngines(t *testing.T) {
-	for _, path := range recordedSessions(t) {
-		codec, messages := recordedSession(t, path)
-		t.Run(codec.Line(), func(t *testing.T) {
-			outputs, framed, ready := 0, 0, 0
-			for _, m := range messages {
-				switch {
-				case m.Direction != trace.EngineToFrontend:
-				case m.Channel == "output":
-					outputs++
-					framed += min(len(m.Frames)-1, 1)
-					for _, wrong := range check.OutputsLayout(codec, m.Frames) {
-						t.Errorf("line %d: %v", m.Line, wrong)
-					}
-				case m.Channel == "input":
-					ready++
-					s := replay.Replaying{Session: new(check.Session), Layout: &replay.LayoutCheck{Codec: codec}}
-					s.Engine.RawReady = m.Frames[0]
-					var f check.Outcome
-					s.CheckRegistration(&f)
-					for _, wrong := range f.Failures {
-						t.Errorf("line %d: %s", m.Line, wrong.Message)
-					}
-				}
-			}
-			if outputs < 500 || framed == 0 || ready != 1 {
-				t.Errorf("%d outputs, %d with auxiliary frames, %d registrations: want a whole session", outputs, framed, ready)
-			}
-		})
-	}
-}
 
 // TestUnknownKeysAreNoted: what frontends skip is told, once, and fails nothing.
 func TestUnknownKeysAreNoted(t *testing.T) {

@@ -150,26 +150,6 @@ func (e *rawEngine) say(id string, finish protocol.FinishReason, tokens ...uint3
 	return e.output.Send(m...)
 }
 
-// TestTokenAfterAll: an engine that answers every request rightly, and says a token more of one that had ended long before.
-func TestTokenAfterAll(t *testing.T) {
-	const check = "fidelity-index-1"
-	for name, test := range map[string]struct {
-		atEnd func(*rawEngine) error
-		want  outcome
-	}{
-		"right": {nil, outcome{exit: ExitOK}},
-		"a token more": {
-			func(e *rawEngine) error { return e.say("replay-0", protocol.Unfinished, 5) },
-			failing(check, "request 0 (line 7): token 24 differs: ", "(24 expected, 25 received)"),
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := usualGolden(t)
-			test.want.check(t, g.judged(t, Runner{Timeouts: endless, Engine: raw(test.atEnd)}, oneByOne))
-		})
-	}
-}
-
 // TestIdleStartsAnew: every message of the subject gives it the idle time again.
 func TestIdleStartsAnew(t *testing.T) {
 	g := usualGolden(t)

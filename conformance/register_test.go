@@ -254,10 +254,6 @@ func TestRegisterRefusals(t *testing.T) {
 		},
 
 		{"truncated", captured(func(data []byte) []byte { return data[:len(data)-4] }), ExitFail, []string{"run.jsonl.gz: line ", "gzip stream ends without its trailer"}},
-		{"bytes behind it", captured(func(data []byte) []byte { return append(data, 0) }), ExitFail, []string{"bytes after the end of the gzip stream"}},
-		{"empty", captured(func([]byte) []byte { return nil }), ExitFail, []string{"gzip stream ends without its trailer"}},
-		{"not gzip", captured(func([]byte) []byte { return []byte("{\"meta\":{}}\n") }), ExitFail, []string{"not gzip data"}},
-		{"half a line", lined(func(lines []string) []string { lines[len(lines)-1] = lines[len(lines)-1][:50]; return lines }), ExitFail, []string{"run.jsonl: line "}},
 		{"no meta line", lined(func(lines []string) []string { return lines[1:] }), ExitFail, []string{"run.jsonl: line 1: no meta line", "vllm-vcr record"}},
 		{"no records", lined(func(lines []string) []string { return lines[:1] }), ExitFail, []string{"there is nothing to replay: record with --record-tokens"}},
 		{
@@ -285,7 +281,6 @@ func TestRegisterRefusals(t *testing.T) {
 		{"candidate", rewritten(func(tr *trace.Trace) { tr.Meta.VLLMVersion = new(*tr.Meta.VLLMVersion + "rc1") }), ExitFail, []string{" stands for line "}},
 		{"other tag", rewritten(func(tr *trace.Trace) { tr.Meta.VLLMTag = new("v0.1.0") }), ExitFail, []string{`meta.vllm_tag is "v0.1.0", but line `, "record with --vllm-version "}},
 		{"wrong hash", rewritten(func(tr *trace.Trace) { tr.Meta.ConfigHash = new("\n::error::") }), ExitFail, []string{`meta.config_hash is "\n::error::", but gpu, vllm_tag and engine_config of the same meta give `}},
-		{"no hash", rewritten(func(tr *trace.Trace) { tr.Meta.ConfigHash = nil }), ExitFail, []string{"meta.config_hash is missing"}},
 		{
 			"nothing about the engine", rewritten(func(tr *trace.Trace) {
 				tr.Meta.GPU, tr.Meta.Model, tr.Meta.VLLMTag, tr.Meta.EngineConfig = nil, nil, nil, nil
@@ -294,7 +289,6 @@ func TestRegisterRefusals(t *testing.T) {
 			[]string{"meta.gpu is missing: record with --gpu", "\n", "meta.model is", "meta.vllm_tag is", "meta.engine_config is missing: record with --engine-config"},
 		},
 		{"no registration", rewritten(func(tr *trace.Trace) { tr.Meta.ReadyResponseHex = new("") }), ExitFail, []string{"meta.ready_response_hex is missing"}},
-		{"registration not hex", rewritten(func(tr *trace.Trace) { tr.Meta.ReadyResponseHex = new("xyz") }), ExitFail, []string{"meta.ready_response_hex: encoding/hex"}},
 		{"registration not msgpack", rewritten(func(tr *trace.Trace) { tr.Meta.ReadyResponseHex = new("c1") }), ExitFail, []string{"meta.ready_response_hex is not a msgpack map"}},
 		{
 			"registration without what frontends require", rewritten(func(tr *trace.Trace) {
@@ -328,7 +322,6 @@ func TestRegisterRefusals(t *testing.T) {
 		}, ExitFail, []string{"its replay is not green"}},
 
 		{"no manifest", func(t *testing.T, d *manifestCopy) { d.Manifest += ".none" }, ExitUsage, []string{"manifest: open ", ".none", "create an empty file"}},
-		{"unbalanced manifest", inManifest("# END ", "# "), ExitUsage, []string{"manifest.toml:", "M014", "begins inside the block of"}},
 		{"manifest that is no TOML", inManifest("[[golden]]", "[[golden]"), ExitUsage, []string{"M002"}},
 		{"manifest with errors", inManifest("[[golden]]", "[[golden]]\nnope = 1"), ExitUsage, []string{`M003 error: unknown key "nope"`}},
 		{"place taken by a file", func(t *testing.T, d *manifestCopy) {
@@ -342,7 +335,6 @@ func TestRegisterRefusals(t *testing.T) {
 			writeTo(t, done.Location, []byte("other"))
 		}, ExitInfra, []string{"already exists with other bytes", "nothing is ever overwritten"}},
 		{"upload to the web", func(_ *testing.T, d *manifestCopy) { d.Upload = "https://host/dir" }, ExitUsage, []string{`upload to "https://host/dir": want s3://bucket`}},
-		{"upload to no bucket", func(_ *testing.T, d *manifestCopy) { d.Upload = "s3:///" }, ExitUsage, []string{`upload to "s3:///": want s3://bucket`}},
 		{"upload to a path", func(_ *testing.T, d *manifestCopy) { d.Upload = "dir" }, ExitUsage, []string{`upload to "dir": want `, "file:///dir"}},
 		{"manifest that cannot be written", func(_ *testing.T, d *manifestCopy) {
 			d.write = func(path string, _ []byte) error { return &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission} }

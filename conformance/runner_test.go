@@ -68,20 +68,6 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// TestStoreThatHangsForever ends with the run, whatever the deadline.
-func TestStoreThatHangsForever(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	store := storeFunc(func(ctx context.Context, g manifest.Golden) ([]byte, string, error) {
-		cancel()
-		<-ctx.Done()
-		return nil, g.BucketPath, ctx.Err()
-	})
-	g := usualGolden(t)
-	runner := Runner{Store: store, Timeouts: Timeouts{Golden: never}}
-	report := runner.Run(ctx, g.plan(t, Selection{}))
-	judgedOnce(ExitInfra, "integrity", Error, "context canceled").check(t, report)
-}
-
 // TestNewStore: the bytes that a store of ours verified itself fail integrity as
 // those that the runner verified do.
 func TestNewStore(t *testing.T) {
@@ -191,55 +177,6 @@ func TestInterruptedReplay(t *testing.T) {
 		exit: ExitInfra, verdict: map[string]Verdict{"fidelity-index-1": Error},
 		says: map[string][]string{"fidelity-index-1": {"interrupted by the user"}},
 	}.check(t, report)
-}
-
-func TestProgressAndOrder(t *testing.T) {
-	g := usualGolden(t)
-	var told []string
-	runner := Runner{Store: g, Progress: func(r Result) { told = append(told, r.Case.Name()) }}
-	cases := g.plan(t, Selection{})
-	report := runner.Run(t.Context(), cases)
-	var planned, reported []string
-	for i, c := range cases {
-		planned = append(planned, c.Name())
-		reported = append(reported, report.Results[i].Case.Name())
-	}
-	if !slices.Equal(told, planned) || !slices.Equal(reported, planned) {
-		t.Errorf("told %q\nreported %q\nplanned %q", told, reported, planned)
-	}
-}
-
-// TestFetchedOnce: a golden is fetched once, however many cases it has.
-func TestFetchedOnce(t *testing.T) {
-	g := usualGolden(t)
-	fetches := 0
-	runner := Runner{Store: storeFunc(func(ctx context.Context, m manifest.Golden) ([]byte, string, error) {
-		fetches++
-		return g.Fetch(ctx, m)
-	})}
-	runner.Run(t.Context(), g.plan(t, Selection{}))
-	if fetches != 1 {
-		t.Errorf("%d fetches, want 1", fetches)
-	}
-}
-
-func TestTimeoutDefaults(t *testing.T) {
-	tests := []struct {
-		name      string
-		set, want Timeouts
-	}{
-		{"none", Timeouts{}, DefaultTimeouts()},
-		{"one", Timeouts{Idle: 1}, Timeouts{Connect: DefaultTimeouts().Connect, Idle: 1, Golden: DefaultTimeouts().Golden}},
-		{"negative", Timeouts{Connect: -1, Idle: -1, Golden: -1}, DefaultTimeouts()},
-		{"all", Timeouts{Connect: 1, Idle: 2, Golden: 3}, Timeouts{Connect: 1, Idle: 2, Golden: 3}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			if r := (&Runner{Timeouts: test.set}).begin(t.Context()); r.Timeouts != test.want {
-				t.Errorf("got %v, want %v", r.Timeouts, test.want)
-			}
-		})
-	}
 }
 
 // TestSchemaGolden: a golden of role schema is judged without a single token.

@@ -6,41 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
-
-func TestShapeOf(t *testing.T) {
-	tests := []struct {
-		name, message string
-		want          map[string]pack.Kind
-		err           string
-	}{
-		{"flat", "\x82\xa1a\x01\xa1b\xc0", map[string]pack.Kind{"a": pack.Int, "b": pack.Nil}, ""},
-		{"nested", "\x81\xa1a\x81\xa1b\x81\xa1c\xa0", map[string]pack.Kind{"a": pack.Map, "a.b": pack.Map, "a.b.c": pack.String}, ""},
-		{"array is not looked into", "\x81\xa1a\x91\x81\xa1b\x01", map[string]pack.Kind{"a": pack.Array}, ""},
-		{"empty map", "\x80", map[string]pack.Kind{}, ""},
-		{"not a map", "\x91\x01", nil, "map"},
-		{"key that is no text", "\x81\x01\x01", nil, "key"},
-		{"nested key that is no text", "\x81\xa1a\x81\x01\x01", nil, `key of "a."`},
-		{"cut short", "\x82\xa1a\x01", nil, "byte 0: map of 2 pairs needs at least 4 bytes"},
-		{"something behind it", "\x80\x80", nil, "1"},
-		{"nothing", "", nil, "byte 0"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := check.ShapeOf([]byte(test.message))
-			require.NoDiff(t, cmp.Diff(test.want, got), "-want +got")
-			if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
-				t.Errorf("got error %v, want %q", err, test.err)
-			}
-		})
-	}
-}
 
 func FuzzShapeOf(f *testing.F) {
 	g := usualGolden(f)

@@ -11,7 +11,6 @@ import (
 	"reflect"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,11 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/golden"
-	"github.com/vllm-vcr/conformance/internal/golden/s3store"
-	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/manifest"
 )
 
 // webStore is a store whose goldens lie on a web server of ours, and the manifest that says so.
@@ -137,91 +132,6 @@ func TestPrefetchEndsWithTheRun(t *testing.T) {
 	if report.ExitCode != ExitInfra {
 		t.Errorf("exit code %d, want %d", report.ExitCode, ExitInfra)
 	}
-}
-
-// What could not be had for one run may be had for the next.
-func TestPrefetchForgets(t *testing.T) {
-	var repaired atomic.Bool
-	store, cases := webStore(t, func(w http.ResponseWriter, r *http.Request) {
-		if !repaired.Load() {
-			http.NotFound(w, r)
-			return
-		}
-		serveGoldens(w, r)
-	})
-	for _, want := range []int{ExitInfra, ExitOK} {
-		if report := (&Runner{Store: store}).Run(t.Context(), cases); report.ExitCode != want {
-			t.Errorf("exit code %d, want %d: %s", report.ExitCode, want, report.Reason)
-		}
-		repaired.Store(true)
-	}
-}
-
-// Without a cache everything is still judged.
-func TestPrefetchWithoutCache(t *testing.T) {
-	store, cases := webStore(t, serveGoldens)
-	file := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	store.Bytes.Cache = file
-	if report := (&Runner{Store: store}).Run(t.Context(), cases); report.ExitCode != ExitOK {
-		t.Errorf("exit code %d: %s", report.ExitCode, report.Reason)
-	}
-}
-
-// The goldens of a line come from a real bucket, from the cache without the network, from a mirror, and from a bundle.
-func TestStoreOptionsReachTheStore(t *testing.T) {
-	server := testenv.S3(t)
-	for name, value := range server.Env() {
-		t.Setenv(name, value)
-	}
-	t.Setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
-	require.NoError(t, os.CopyFS(filepath.Join(server.Dir, "goldens", "ci"), os.DirFS(repoGoldens)))
-	g := goldenOf(t, "0.33", "multiturn-s7")
-	mirrored := *g
-	mirrored.BucketPath, mirrored.Mirrors = "none.jsonl.gz", []string{"s3://goldens/ci/" + g.BucketPath}
-	bundle := filepath.Join(t.TempDir(), "b.tar")
-	writeGoldenBundle(t, bundle, g.Golden)
-	cache := t.TempDir()
-	s3 := s3store.Options{Endpoint: server.Endpoint}
-	tests := []struct {
-		name     string
-		golden   *subjectGolden
-		opt      StoreOptions
-		location string
-		exit     int
-	}{
-		{name: "bucket", golden: g, opt: StoreOptions{Bucket: "s3://goldens/ci", Cache: cache, S3: s3}, location: "s3://goldens/ci/" + g.BucketPath},
-		{name: "cache", golden: g, opt: StoreOptions{Bucket: "s3://goldens/ci", Cache: cache, Offline: true}, location: "s3://goldens/ci/" + g.BucketPath},
-		{name: "mirror", golden: &mirrored, opt: StoreOptions{Bucket: "s3://goldens/ci", Cache: t.TempDir(), S3: s3}, location: "s3://goldens/ci/none.jsonl.gz"},
-		{name: "offline", golden: g, opt: StoreOptions{Bucket: "s3://goldens/ci", Cache: t.TempDir(), Offline: true, S3: s3}, location: "s3://goldens/ci/" + g.BucketPath, exit: ExitInfra},
-		{name: "too large", golden: g, opt: StoreOptions{Dir: repoGoldens, MaxSize: 100}, location: filepath.Join(repoGoldens, g.BucketPath), exit: ExitInfra},
-		{name: "bundle", golden: g, opt: StoreOptions{Dir: "none", Bundle: bundle}, location: "bundle://" + bundle + "/" + g.BucketPath},
-		{name: "bundle as bucket", golden: g, opt: StoreOptions{Bucket: "bundle://" + bundle}, location: "bundle://" + bundle + "/" + g.BucketPath},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			report := (&Runner{Store: NewStore(test.opt)}).Run(t.Context(), test.golden.plan(t, Selection{Assertions: []Assertion{Integrity, Provenance}}))
-			if report.ExitCode != test.exit {
-				t.Errorf("exit code %d, want %d: %s %+v", report.ExitCode, test.exit, report.Reason, report.Results)
-			}
-			if got := report.Results[0].Location; got != test.location {
-				t.Errorf("location %s, want %s", got, test.location)
-			}
-		})
-	}
-}
-
-func writeGoldenBundle(t *testing.T, name string, g manifest.Golden) {
-	t.Helper()
-	store := &golden.Store{Dir: repoGoldens}
-	f, err := os.Create(name)
-	require.NoError(t, err)
-	defer f.Close()
-	err = golden.WriteBundle(f, golden.Bundle{
-		Goldens: []golden.Object{{Location: g.BucketPath, SHA256: g.SHA256, Size: g.Size}},
-		Open:    func(o golden.Object) (*golden.File, error) { return store.Open(t.Context(), o) },
-	})
-	require.NoError(t, err)
 }
 
 // A golden that inflates without end is the golden's fault, whatever it is a golden of.

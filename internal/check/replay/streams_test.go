@@ -13,57 +13,6 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-func TestAround(t *testing.T) {
-	ids := make([]int, 30)
-	for i := range ids {
-		ids[i] = i
-	}
-	tests := []struct {
-		name   string
-		values []int
-		at     int
-		want   string
-	}{
-		{"all", ids[:3], 1, "[0 1 2]"},
-		{"none", nil, 0, "[]"},
-		{"past the end", ids[:3], 3, "[0 1 2]"},
-		{"far past the end", ids[:3], 20, "[…]"},
-		{"beginning", ids, 0, "[0 1 2 3 4 5 6 7 8…]"},
-		{"middle", ids, 15, "[…7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23…]"},
-		{"last before the window moves", ids, check.Window, "[0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16…]"},
-		{"first after the window moved", ids, check.Window + 1, "[…1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17…]"},
-		{"end", ids, 29, "[…21 22 23 24 25 26 27 28 29]"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			if got := check.Around(test.values, test.at); got != test.want {
-				t.Errorf("got %s, want %s", got, test.want)
-			}
-		})
-	}
-}
-
-func TestFirstDifference(t *testing.T) {
-	tests := []struct {
-		name string
-		a, b []int
-		want int
-	}{
-		{"equal", []int{1, 2}, []int{1, 2}, 2},
-		{"first", []int{1, 2}, []int{2, 2}, 0},
-		{"shorter", []int{1, 2}, []int{1}, 1},
-		{"longer", []int{1}, []int{1, 2}, 1},
-		{"empty", nil, []int{1}, 0},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			if got := check.FirstDifference(test.a, test.b); got != test.want {
-				t.Errorf("got %d, want %d", got, test.want)
-			}
-		})
-	}
-}
-
 // TestRecordedStreams: streams are numbered in the order of arrival, and those
 // without tokens keep their number.
 func TestRecordedStreams(t *testing.T) {

@@ -3,6 +3,7 @@ package conformance
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,7 +15,7 @@ import (
 // Wildcards of a pattern.
 const (
 	anyText       = "*"  // within a component: any text, also none
-	AnyComponents = "**" // as a component: any number of components, also none
+	anyComponents = "**" // as a component: any number of components, also none
 )
 
 // requestPrefix begins the component that names a request of a case.
@@ -26,9 +27,9 @@ const requestPrefix = "replay-"
 // "replay-7" selects the request of that replay index in the fidelity cases that the
 // rest matches.
 type Pattern struct {
-	text       string
-	Components []string // of the cases
-	request    int      // -1 for whole cases
+	text    string
+	names   *regexp.Regexp // of the cases, each after a "/"
+	request int            // -1 for whole cases
 }
 
 // ParsePattern reads a pattern. Its errors name the component that is wrong.
@@ -37,26 +38,27 @@ func ParsePattern(text string) (Pattern, error) {
 	if text == "" {
 		return p, errors.New(`a pattern is empty: "**" matches every case`)
 	}
-	p.Components = strings.Split(text, "/")
-	for i, c := range p.Components {
+	components := strings.Split(text, "/")
+	for i, c := range components {
 		if wrong := wrongComponent(c); wrong != "" {
 			return p, fmt.Errorf("pattern %q: component %d %s", text, i+1, wrong)
 		}
 	}
-	last := len(p.Components) - 1
-	index, ok := strings.CutPrefix(p.Components[last], requestPrefix)
+	last := len(components) - 1
+	index, ok := strings.CutPrefix(components[last], requestPrefix)
 	if !ok {
+		p.names = expressionOf(components)
 		return p, nil
 	}
 	n, err := strconv.ParseUint(index, 10, 31)
 	switch {
 	case err != nil || index != strconv.FormatUint(n, 10):
 		return p, fmt.Errorf("pattern %q: component %d is %q: a request is %s and its index, such as %s7",
-			text, last+1, p.Components[last], requestPrefix, requestPrefix)
+			text, last+1, components[last], requestPrefix, requestPrefix)
 	case last == 0:
 		return p, fmt.Errorf("pattern %q: names a request, but no case of it: **/%s is that request of every case", text, text)
 	}
-	p.Components, p.request = p.Components[:last], int(n)
+	p.names, p.request = expressionOf(components[:last]), int(n)
 	return p, nil
 }
 
@@ -67,7 +69,7 @@ func wrongComponent(c string) string {
 		return "is empty"
 	case c != strings.TrimSpace(c):
 		return fmt.Sprintf("is %q: it begins or ends with a blank", c)
-	case c != AnyComponents && strings.Contains(c, AnyComponents):
+	case c != anyComponents && strings.Contains(c, anyComponents):
 		return fmt.Sprintf("is %q: ** is a component of its own", c)
 	}
 	return ""
@@ -82,38 +84,19 @@ func (p Pattern) Request() int { return p.request }
 
 // Match reports whether the pattern selects the case of that name or, when it is
 // about a request, one of its requests.
-func (p Pattern) Match(name string) bool {
-	return matchStars(p.Components, strings.Split(name, "/"),
-		func(component string) bool { return component == AnyComponents }, matchText)
-}
+func (p Pattern) Match(name string) bool { return p.names != nil && p.names.MatchString("/"+name) }
 
-// matchText matches a component. Any byte but the star stands for itself.
-func matchText(pattern, text string) bool {
-	return matchStars([]byte(pattern), []byte(text),
-		func(b byte) bool { return b == anyText[0] }, func(a, b byte) bool { return a == b })
-}
-
-// matchStars matches elements with a pattern in which a star stands for any number
-// of them. Giving the last star one element more is the only step back that is ever
-// needed, so the work is bounded by the product of the lengths.
-func matchStars[E any](pattern, elements []E, isStar func(E) bool, one func(pattern, element E) bool) bool {
-	p, star, resume := 0, -1, 0
-	for e := 0; e < len(elements); {
-		switch {
-		case p < len(pattern) && isStar(pattern[p]):
-			star, resume = p, e
-			p++
-		case p < len(pattern) && one(pattern[p], elements[e]):
-			p++
-			e++
-		case star >= 0:
-			resume++
-			p, e = star+1, resume
-		default:
-			return false
+// expressionOf is what "/" and a name must match. A regular expression of package regexp takes linear time.
+func expressionOf(components []string) *regexp.Regexp {
+	text := `\A`
+	for _, c := range components {
+		if c == anyComponents {
+			text += `(/[^/]*)*`
+		} else {
+			text += "/" + strings.ReplaceAll(regexp.QuoteMeta(c), `\*`, `[^/]*`)
 		}
 	}
-	return !slices.ContainsFunc(pattern[p:], func(e E) bool { return !isStar(e) })
+	return regexp.MustCompile(text + `\z`)
 }
 
 // MatchAny reports whether any of the patterns selects the case.

@@ -109,32 +109,27 @@ func ShapeOf(message []byte) (map[string]pack.Kind, error) {
 		return nil, err
 	}
 	shape := map[string]pack.Kind{}
-	cur := pack.NewCursor(message)
-	if err := addShape(shape, "", &cur); err != nil {
+	if err := addShape(shape, "", protocol.ViewOf(message)); err != nil {
 		return nil, err
 	}
 	return shape, nil
 }
 
-func addShape(shape map[string]pack.Kind, prefix string, cur *pack.Cursor) error {
-	n, err := cur.MapLen()
-	if err != nil {
-		return err
+func addShape(shape map[string]pack.Kind, prefix string, v protocol.Value) error {
+	if v.Kind() != pack.Map {
+		return fmt.Errorf("expected map, found %v", v.Kind())
 	}
-	for range n {
-		key, err := cur.StrString()
-		if err != nil {
-			return fmt.Errorf("key of %q: %w", prefix, err)
+	for part := range v.Parts() {
+		key := part.Key()
+		if key.Kind() != pack.String {
+			return fmt.Errorf("key of %q: expected str, found %v", prefix, key.Kind())
 		}
-		path := prefix + key
-		shape[path] = cur.Kind()
-		if cur.Kind() == pack.Map {
-			err = addShape(shape, path+".", cur)
-		} else {
-			err = cur.Skip()
-		}
-		if err != nil {
-			return err
+		path := prefix + key.Text()
+		shape[path] = part.Kind()
+		if part.Kind() == pack.Map {
+			if err := addShape(shape, path+".", part); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

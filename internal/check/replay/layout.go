@@ -8,7 +8,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
-	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -127,20 +126,5 @@ func outputOf(path string) int {
 
 // OutputID reads the request id of an output, empty if it has none that reads.
 func OutputID(payload []byte, at int) string {
-	cur := pack.NewCursor(payload)
-	if n, err := cur.ArrayLen(); err != nil || n < 2 || cur.Skip() != nil {
-		return ""
-	}
-	n, err := cur.ArrayLen()
-	for ; err == nil && at > 0 && at < n; at, n = at-1, n-1 {
-		err = cur.Skip()
-	}
-	if err != nil || n < 1 {
-		return ""
-	}
-	if _, err = cur.ArrayLen(); err != nil {
-		return ""
-	}
-	id, _ := cur.StrString() // empty on error
-	return id
+	return protocol.ViewOf(payload).At(1).At(at).At(0).Text()
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/check"
-	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
@@ -88,26 +87,9 @@ func (w *WireSession) connector(meta trace.Meta) *player.Transfer {
 		if err != nil {
 			return nil // a connector that the player does not have
 		}
-		cur := pack.NewCursor(w.offer)
-		n, err := cur.MapLen()
-		for ; err == nil && n > 0; n-- {
-			var key string
-			if key, err = cur.StrString(); err != nil {
-				break
-			}
-			switch key {
-			case "remote_engine_id":
-				t.EngineID, err = cur.StrString()
-			case "remote_host":
-				t.Host, err = cur.StrString()
-			case "remote_port":
-				var port int64
-				port, err = cur.Int()
-				t.Port = int(port)
-			default:
-				err = cur.Skip()
-			}
-		}
+		offer := protocol.ViewOf(w.offer)
+		t.EngineID, t.Host = offer.Field("remote_engine_id").Text(), offer.Field("remote_host").Text()
+		t.Port = int(offer.Field("remote_port").Count())
 		return t
 	}
 	return nil

@@ -193,15 +193,7 @@ func (o *ownTime) addressed(s *wireSend) ([][]byte, error) {
 		st := o.streams[s.request.index]
 		o.byID[st.ID()] = st
 		o.sent++
-		cur := pack.NewCursor(s.Frames[1])
-		n, err := cur.ArrayLen()
-		if err == nil {
-			err = cur.Skip() // request_id is the first field in every line
-		}
-		if err != nil {
-			return nil, err
-		}
-		frames[1] = append(pack.AppendString(pack.AppendArrayHeader(nil, n), st.ID()), cur.Rest()...)
+		frames[1] = protocol.ViewOf(s.Frames[1]).At(0).Set(pack.AppendString(nil, st.ID())) // request_id is the first field in every line
 	case s.Frames[0][0] == protocol.TypeAbort:
 		ids, err := protocol.DecodeAbort(s.Frames[1])
 		if err != nil {

@@ -249,32 +249,23 @@ type wireHeard struct {
 // with it is for the comparison to say.
 func (w *WireSession) Look(frames [][]byte) wireHeard {
 	m := wireHeard{frames: frames, Class: wireOther}
-	if len(frames) == 0 || pack.Validate(frames[0]) != nil {
+	if len(frames) == 0 {
 		return m
 	}
-	cur := pack.NewCursor(frames[0])
-	n, err := cur.ArrayLen()
-	for i := 0; i < n && err == nil; i++ {
-		m.see(i, w.utilityField, cur)
-		err = cur.Skip()
+	root := protocol.ViewOf(frames[0])
+	if root.Kind() != pack.Array {
+		return m
+	}
+	if outputs := root.At(1); outputs.Len() > 0 && outputs.Kind() == pack.Array {
+		m.Class = WireStep
+	} else if outputs.Kind() == pack.Array {
+		m.Class = wireIdle
+	}
+	if answer := root.At(w.utilityField); answer.Kind() == pack.Array {
+		m.Class = WireUtility
+		m.Call = uint64(answer.At(0).Count()) // another kind is no call of ours
 	}
 	return m
-}
-
-// see looks at field i of an EngineCoreOutputs.
-func (m *wireHeard) see(i, utility int, value pack.Cursor) {
-	switch {
-	case i == 1 && value.Kind() == pack.Array:
-		m.Class = wireIdle
-		if outputs, err := value.ArrayLen(); err == nil && outputs > 0 {
-			m.Class = WireStep
-		}
-	case i == utility && value.Kind() == pack.Array:
-		m.Class = WireUtility
-		if fields, err := value.ArrayLen(); err == nil && fields > 0 {
-			m.Call, _ = value.Uint() // another kind is no call of ours
-		}
-	}
 }
 
 // StepClock is the time of a replay that is driven step by step: it stands still

@@ -32,7 +32,7 @@ var importRules = map[string][]string{
 	"conformance": {
 		"player", "compat", "manifest", "trace", "internal/check", "internal/frontends", "internal/wire", "internal/golden",
 	},
-	"internal/check":          {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/golden"},
+	"internal/check":          {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/golden", "github.com/kballard/go-shellquote"},
 	"internal/check/httpdiff": {"internal/frontends/openai", toml},
 	"compat":                  {toml},
 	"manifest":                {toml},

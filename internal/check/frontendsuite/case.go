@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -135,13 +136,13 @@ func (k *frontendCase) lastWords() string {
 
 // post sends a request for a completion, and nil, with the failure recorded, is what it
 // returns for any but a sound answer.
-func (k *frontendCase) post(what string, body object) *reply {
+func (k *frontendCase) post(what string, body object) *openai.Reply {
 	r := k.attempt(what, completionsRoute, body)
 	if r == nil || k.lostAt != "" {
 		return nil
 	}
-	if r.status != http.StatusOK || r.failure != "" {
-		k.fail(check.Failed(CodeHTTP, "%s: POST %s: status %d: %s", what, completionsRoute, r.status, r.failure).Compared(http.StatusOK, r.status))
+	if r.Status != http.StatusOK || r.Failure != "" {
+		k.fail(check.Failed(CodeHTTP, "%s: POST %s: status %d: %s", what, completionsRoute, r.Status, r.Failure).Compared(http.StatusOK, r.Status))
 		return nil
 	}
 	k.framed(what, r)
@@ -149,21 +150,21 @@ func (k *frontendCase) post(what string, body object) *reply {
 }
 
 // framed reports what is wrong with the events of a stream.
-func (k *frontendCase) framed(what string, r *reply) {
-	for _, wrong := range r.wrong {
+func (k *frontendCase) framed(what string, r *openai.Reply) {
+	for _, wrong := range append(slices.Clone(r.Wrong), r.Framing...) {
 		k.fail(check.Failed(CodeEvents, "%s: %s", what, wrong))
 	}
 }
 
 // attempt is post for a request that may be refused.
-func (k *frontendCase) attempt(what, path string, body object) *reply {
+func (k *frontendCase) attempt(what, path string, body object) *openai.Reply {
 	a := k.ask(what, http.MethodPost, path, body)
 	if a == nil {
 		return nil
 	}
-	r := readReply(*a, body["stream"] == true)
-	if a.Status == http.StatusOK && r.failure != "" {
-		k.stillServes(what, r.failure)
+	r := openai.ReadReply(*a, body["stream"] == true)
+	if a.Status == http.StatusOK && r.Failure != "" {
+		k.stillServes(what, r.Failure)
 	}
 	return r
 }
@@ -267,15 +268,15 @@ func plainly(tokens []uint32) player.Script {
 var streamed = object{"stream": true, "stream_options": object{"include_usage": true}}
 
 // answered checks all of an answer: its tokens, its end and its usage.
-func (k *frontendCase) answered(what string, r *reply, prompt, tokens []uint32, finish string) {
+func (k *frontendCase) answered(what string, r *openai.Reply, prompt, tokens []uint32, finish string) {
 	k.sameTokens(what, r, tokens)
 	k.ended(what, r, finish)
 	k.counted(what, r, len(prompt), len(tokens))
 }
 
 // sameTokens compares the ids through HTTP with what the engine said.
-func (k *frontendCase) sameTokens(what string, r *reply, want []uint32) {
-	if !r.ids {
+func (k *frontendCase) sameTokens(what string, r *openai.Reply, want []uint32) {
+	if !r.HasIDs {
 		if note := "token ids are not in its answers (return_token_ids), so only texts and counts were compared"; !strings.Contains(k.Note, note) {
 			k.AddNote(note)
 		}
@@ -283,37 +284,40 @@ func (k *frontendCase) sameTokens(what string, r *reply, want []uint32) {
 	}
 	k.Tokens += len(want)
 	k.Asserted++
-	if !slices.Equal(r.tokens, want) {
-		at := check.FirstDifference(want, r.tokens)
+	if !slices.Equal(r.Tokens, want) {
+		at := check.FirstDifference(want, r.Tokens)
 		k.fail(check.Failed(CodeHTTPTokens, "%s: token %d differs: the engine sent %s, HTTP has %s (%d sent, %d received)",
-			what, at, check.Around(want, at), check.Around(r.tokens, at), len(want), len(r.tokens)).
-			At(at).Within(-1, "choices[0].token_ids").Compared(check.Around(want, at), check.Around(r.tokens, at)))
+			what, at, check.Around(want, at), check.Around(r.Tokens, at), len(want), len(r.Tokens)).
+			At(at).Within(-1, "choices[0].token_ids").Compared(check.Around(want, at), check.Around(r.Tokens, at)))
 	}
 }
 
 // ended checks that the answer ended once, and how.
-func (k *frontendCase) ended(what string, r *reply, want string) {
+func (k *frontendCase) ended(what string, r *openai.Reply, want string) {
 	k.Asserted++
 	switch {
-	case r.ends != 1:
-		k.fail(check.Failed(CodeHTTPFinish, "%s: expected one part with a finish_reason, got %d", what, r.ends).Within(-1, "choices[0].finish_reason").Compared(1, r.ends))
-	case r.late:
+	case r.Ends != 1:
+		k.fail(check.Failed(CodeHTTPFinish, "%s: expected one part with a finish_reason, got %d", what, r.Ends).Within(-1, "choices[0].finish_reason").Compared(1, r.Ends))
+	case r.Late:
 		k.fail(check.Failed(CodeEvents, "%s: text or tokens after the finish_reason", what).Within(-1, "choices[0]"))
-	case r.finish != want:
-		k.fail(check.Failed(CodeHTTPFinish, "%s: finish_reason is %q, but the engine sent %q", what, r.finish, want).
-			Within(-1, "choices[0].finish_reason").Compared(want, r.finish))
+	case r.Finish != want:
+		k.fail(check.Failed(CodeHTTPFinish, "%s: finish_reason is %q, but the engine sent %q", what, r.Finish, want).
+			Within(-1, "choices[0].finish_reason").Compared(want, r.Finish))
 	}
 }
 
-func (k *frontendCase) counted(what string, r *reply, prompt, completion int) {
+func (k *frontendCase) counted(what string, r *openai.Reply, prompt, completion int) {
 	k.Asserted++
-	if r.usage == nil {
+	if r.Usage == nil {
 		k.fail(check.Failed(CodeHTTPUsage, "%s: the answer has no usage", what).Within(-1, "usage").Compared("usage", "none"))
 		return
 	}
-	want, got := []int{prompt, completion, prompt + completion}, []int{r.usage.PromptTokens, r.usage.CompletionTokens, r.usage.TotalTokens}
+	want, got := []int{prompt, completion, prompt + completion}, []int{r.Usage.PromptTokens, r.Usage.CompletionTokens, r.Usage.TotalTokens}
 	if !slices.Equal(want, got) {
 		k.fail(check.Failed(CodeHTTPUsage, "%s: usage counts %v prompt, completion and total tokens, expected %v", what, got, want).
 			Within(-1, "usage").Compared(want, got))
 	}
 }
+
+// excerpt bounds what is quoted of an answer.
+func excerpt(text string) string { return safetext.Clip(strings.TrimSpace(text), 300) }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
 var chat = check.Check{Name: Chat, Run: judged((*frontendCase).chat)}
@@ -23,13 +24,13 @@ func (k *frontendCase) chat() {
 		if r == nil {
 			return
 		}
-		if r.status == 400 || r.status == 404 {
+		if r.Status == 400 || r.Status == 404 {
 			k.Asserted = 0
-			k.AddNote(fmt.Sprintf("no chat: status %d: %s", r.status, r.failure))
+			k.AddNote(fmt.Sprintf("no chat: status %d: %s", r.Status, r.Failure))
 			return
 		}
-		if r.failure != "" {
-			k.fail(check.Failed(CodeHTTP, "%s: status %d: %s", what, r.status, r.failure).Compared(200, r.status))
+		if r.Failure != "" {
+			k.fail(check.Failed(CodeHTTP, "%s: status %d: %s", what, r.Status, r.Failure).Compared(200, r.Status))
 			continue
 		}
 		h := k.single(what, "EngineCoreRequest", mark, isAdd)
@@ -37,7 +38,7 @@ func (k *frontendCase) chat() {
 			continue
 		}
 		k.chatted(what, r, h.request.PromptTokenIDs)
-		texts = append(texts, r.text)
+		texts = append(texts, r.Text)
 	}
 	if len(texts) == 2 && texts[0] != texts[1] {
 		k.fail(check.Failed(CodeStreamed, "chat: the text is %q whole and %q streamed", excerpt(texts[0]), excerpt(texts[1])).
@@ -46,15 +47,15 @@ func (k *frontendCase) chat() {
 }
 
 // chatted checks one answer that echoes its prompt.
-func (k *frontendCase) chatted(what string, r *reply, prompt []uint32) {
+func (k *frontendCase) chatted(what string, r *openai.Reply, prompt []uint32) {
 	k.framed(what, r)
 	k.answered(what, r, prompt, prompt, "length")
 	k.Asserted++
-	if r.role != "assistant" {
-		k.fail(check.Failed(CodeHTTP, "%s: the role is %q, expected \"assistant\"", what, r.role).Within(-1, "choices[0].message.role").Compared("assistant", r.role))
+	if r.Role != "assistant" {
+		k.fail(check.Failed(CodeHTTP, "%s: the role is %q, expected \"assistant\"", what, r.Role).Within(-1, "choices[0].message.role").Compared("assistant", r.Role))
 	}
-	if !strings.Contains(r.text, sampler) {
-		k.fail(check.Failed(CodeHTTPText, "%s: the engine sent the tokens of the prompt, but their text %q is not in %q", what, sampler, excerpt(r.text)).
-			Within(-1, "choices[0].message.content").Compared(sampler, excerpt(r.text)))
+	if !strings.Contains(r.Text, sampler) {
+		k.fail(check.Failed(CodeHTTPText, "%s: the engine sent the tokens of the prompt, but their text %q is not in %q", what, sampler, excerpt(r.Text)).
+			Within(-1, "choices[0].message.content").Compared(sampler, excerpt(r.Text)))
 	}
 }

@@ -78,8 +78,8 @@ func (k *frontendCase) echo() {
 		return
 	}
 	k.Asserted++
-	if strings.TrimSpace(r.text) != sampler {
-		k.fail(check.Failed(CodeHTTPText, "the engine sent the tokens of the prompt: the text is %q, expected %q", excerpt(r.text), sampler).
-			Within(-1, "choices[0].text").Compared(sampler, excerpt(r.text)))
+	if strings.TrimSpace(r.Text) != sampler {
+		k.fail(check.Failed(CodeHTTPText, "the engine sent the tokens of the prompt: the text is %q, expected %q", excerpt(r.Text), sampler).
+			Within(-1, "choices[0].text").Compared(sampler, excerpt(r.Text)))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
 var concurrency = check.Check{Name: Concurrency, Run: judged((*frontendCase).concurrency)}
@@ -29,11 +30,11 @@ func (k *frontendCase) concurrency() {
 	})
 	type talk struct {
 		prompt, tokens []uint32
-		answer         chan *reply
+		answer         chan *openai.Reply
 	}
 	var talks []talk
 	for i := range interleaved {
-		t := talk{prompt: k.prompt(), tokens: k.words(8 + i), answer: make(chan *reply, 1)}
+		t := talk{prompt: k.prompt(), tokens: k.words(8 + i), answer: make(chan *openai.Reply, 1)}
 		p := plan{script: plainly(t.tokens), ready: everybody}
 		p.script.Gaps = slices.Repeat([]time.Duration{time.Millisecond}, len(t.tokens))
 		k.speaker.plan(t.prompt, p)
@@ -48,17 +49,17 @@ func (k *frontendCase) concurrency() {
 			form = streamed
 		}
 		body := k.body(t.prompt, len(t.tokens)).with(form)
-		go func() { t.answer <- k.quietly(body) }()
+		go func() { t.answer <- k.patiently(body) }()
 	}
 	for i, t := range talks {
 		what := fmt.Sprintf("request %d of %d at a time", i, interleaved)
 		r := <-t.answer
-		if r.status != 200 || r.failure != "" {
+		if r.Status != 200 || r.Failure != "" {
 			k.Asserted++
-			if !k.stillServes(what, r.failure) {
+			if !k.stillServes(what, r.Failure) {
 				continue
 			}
-			k.fail(check.Failed(CodeHTTP, "%s: status %d: %s", what, r.status, r.failure).Of(i).Compared(200, r.status))
+			k.fail(check.Failed(CodeHTTP, "%s: status %d: %s", what, r.Status, r.Failure).Of(i).Compared(200, r.Status))
 			continue
 		}
 		k.answered(what, r, t.prompt, t.tokens, "length")
@@ -68,14 +69,19 @@ func (k *frontendCase) concurrency() {
 	}
 }
 
-// quietly is attempt for a goroutine of its own.
-func (k *frontendCase) quietly(body object) *reply {
+// patiently is quietly within the limit of the case.
+func (k *frontendCase) patiently(body object) *openai.Reply {
 	ctx, stop := k.patience()
 	defer stop()
+	return k.quietly(ctx, body)
+}
+
+// quietly is attempt for a goroutine of its own.
+func (k *frontendCase) quietly(ctx context.Context, body object) *openai.Reply {
 	a, err := k.client.Send(ctx, http.MethodPost, completionsRoute, body)
-	r := readReply(a, body["stream"] == true)
+	r := openai.ReadReply(a, body["stream"] == true)
 	if err != nil {
-		r.err, r.failure = err, excerpt(err.Error())
+		r.Err, r.Failure = err, excerpt(err.Error())
 	}
 	return r
 }

@@ -31,9 +31,9 @@ func (k *frontendCase) errors() {
 		k.speaker.plan(prompt, plan{refuse: errRefusedByPlan})
 		r := k.attempt(what, completionsRoute, k.body(prompt, 5).with(form))
 		k.Asserted++
-		if r != nil && !r.refused() {
-			k.fail(check.Failed(CodeAccepted, "%s: status %d, finish_reason %q, %d tokens", what, r.status, r.finish, len(r.tokens)).
-				Within(-1, "choices[0].finish_reason").Compared("an error", r.finish))
+		if r != nil && !r.Refused() {
+			k.fail(check.Failed(CodeAccepted, "%s: status %d, finish_reason %q, %d tokens", what, r.Status, r.Finish, len(r.Tokens)).
+				Within(-1, "choices[0].finish_reason").Compared("an error", r.Finish))
 		}
 	}
 	sound := k.body(k.prompt(), 5)

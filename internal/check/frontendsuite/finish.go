@@ -64,8 +64,8 @@ func (k *frontendCase) finish(name string, script player.Script, more object, wa
 		k.ended(what, r, want)
 		k.counted(what, r, len(prompt), len(script.Tokens))
 		k.Asserted++
-		if stop != anyStop && r.stop != stop && (stop != "" || r.stop != "null") {
-			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %q, expected %q", what, r.stop, stop).Within(-1, "choices[0].stop_reason").Compared(stop, r.stop))
+		if stop != anyStop && r.Stop != stop && (stop != "" || r.Stop != "null") {
+			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %q, expected %q", what, r.Stop, stop).Within(-1, "choices[0].stop_reason").Compared(stop, r.Stop))
 		}
 	}
 }
@@ -93,12 +93,12 @@ func (k *frontendCase) stopString() {
 		}
 		k.ended(what, r, "stop")
 		k.Asserted++
-		if r.stop != asJSON(word) {
-			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %s, expected %q", what, r.stop, word).Within(-1, "choices[0].stop_reason").Compared(asJSON(word), r.stop))
+		if r.Stop != asJSON(word) {
+			k.fail(check.Failed(CodeHTTPFinish, "%s: stop_reason is %s, expected %q", what, r.Stop, word).Within(-1, "choices[0].stop_reason").Compared(asJSON(word), r.Stop))
 		}
 		// Some tokenizers begin every word with its blank, the first one too.
-		if want := "one two "; strings.TrimPrefix(r.text, " ") != want {
-			k.fail(check.Failed(CodeHTTPText, "%s: the text is %q, expected %q", what, r.text, want).Within(-1, "choices[0].text").Compared(want, r.text))
+		if want := "one two "; strings.TrimPrefix(r.Text, " ") != want {
+			k.fail(check.Failed(CodeHTTPText, "%s: the text is %q, expected %q", what, r.Text, want).Within(-1, "choices[0].text").Compared(want, r.Text))
 		}
 		k.aborted(what, mark, request)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
 const CodeHealth check.Code = "H017" // what the frontend says of its health or its models is not so
@@ -30,18 +31,18 @@ func (k *frontendCase) health() {
 	_, body := k.says(stalling(k.words(2)))
 	ctx, stop := k.patience()
 	defer stop()
-	open := make(chan *reply, 1)
+	open := make(chan *openai.Reply, 1)
 	mark := k.ledger.mark()
-	go func() { open <- k.quietly(body.with(object{"max_tokens": 10})) }()
+	go func() { open <- k.patiently(body.with(object{"max_tokens": 10})) }()
 	k.ledger.await(ctx, mark, 1, isAdd)
 	k.takeEngine()
 	k.Asserted += 2
 	r := <-open
-	if errors.Is(r.err, errNoAnswer) {
+	if errors.Is(r.Err, errNoAnswer) {
 		k.fail(check.Failed(CodeHangs, "the engine sent ENGINE_CORE_DEAD, and an open request got no answer within %v", k.limit).Compared("an error", "nothing"))
-	} else if !r.refused() && r.finish != "abort" {
-		k.fail(check.Failed(CodeHealth, "the engine sent ENGINE_CORE_DEAD, and an open request ended with %q", r.finish).
-			Within(-1, "choices[0].finish_reason").Compared("an error or abort", r.finish))
+	} else if !r.Refused() && r.Finish != "abort" {
+		k.fail(check.Failed(CodeHealth, "the engine sent ENGINE_CORE_DEAD, and an open request ended with %q", r.Finish).
+			Within(-1, "choices[0].finish_reason").Compared("an error or abort", r.Finish))
 	}
 	k.unhealthy()
 }

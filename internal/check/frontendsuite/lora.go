@@ -35,12 +35,12 @@ func (k *frontendCase) lora() {
 	mark = k.ledger.mark()
 	prompt, body := k.says(plainly(k.words(3)))
 	r := k.attempt("a request with an adapter", completionsRoute, body.with(object{"model": name}))
-	if r != nil && r.status >= 400 && r.status < 500 {
-		k.AddNote(fmt.Sprintf("the adapter was loaded, but requests cannot name it: status %d: %s", r.status, r.failure))
+	if r != nil && r.Status >= 400 && r.Status < 500 {
+		k.AddNote(fmt.Sprintf("the adapter was loaded, but requests cannot name it: status %d: %s", r.Status, r.Failure))
 		return
 	}
-	if r != nil && r.refused() {
-		k.fail(check.Failed(CodeHTTP, "a request with an adapter: status %d: %s", r.status, r.failure).Compared(http.StatusOK, r.status))
+	if r != nil && r.Refused() {
+		k.fail(check.Failed(CodeHTTP, "a request with an adapter: status %d: %s", r.Status, r.Failure).Compared(http.StatusOK, r.Status))
 	}
 	if h := k.sent("a request with an adapter", mark, prompt); h != nil {
 		k.Asserted++

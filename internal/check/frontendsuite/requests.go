@@ -88,12 +88,12 @@ func (k *frontendCase) request(a asked) *heard {
 	if r == nil || k.lostAt != "" {
 		return nil
 	}
-	if a.extra && r.status >= 400 && r.status < 500 {
-		k.AddNote(fmt.Sprintf("%s: not taken (status %d)", a.name, r.status))
+	if a.extra && r.Status >= 400 && r.Status < 500 {
+		k.AddNote(fmt.Sprintf("%s: not taken (status %d)", a.name, r.Status))
 		return nil
 	}
-	if r.refused() {
-		k.fail(check.Failed(CodeHTTP, "%s: status %d: %s", what, r.status, cmp.Or(r.failure, "finish_reason "+r.finish)).Compared(http.StatusOK, r.status))
+	if r.Refused() {
+		k.fail(check.Failed(CodeHTTP, "%s: status %d: %s", what, r.Status, cmp.Or(r.Failure, "finish_reason "+r.Finish)).Compared(http.StatusOK, r.Status))
 	}
 	h := k.sent(what, mark, prompt)
 	if h == nil {
@@ -104,9 +104,9 @@ func (k *frontendCase) request(a asked) *heard {
 	for _, path := range slices.Sorted(maps.Keys(want)) {
 		k.carries(what, h, path, want[path])
 	}
-	if a.body["logprobs"] != nil && !r.refused() && r.logprobs != tokens {
-		k.fail(check.Failed(CodeHTTPTokens, "%s: %d entries of logprobs for %d tokens", what, r.logprobs, tokens).
-			Within(-1, "choices[0].logprobs").Compared(tokens, r.logprobs))
+	if a.body["logprobs"] != nil && !r.Refused() && r.Logprobs != tokens {
+		k.fail(check.Failed(CodeHTTPTokens, "%s: %d entries of logprobs for %d tokens", what, r.Logprobs, tokens).
+			Within(-1, "choices[0].logprobs").Compared(tokens, r.Logprobs))
 	}
 	return h
 }
@@ -158,15 +158,15 @@ func (k *frontendCase) several() {
 	if r == nil {
 		return
 	}
-	if r.status >= 400 && r.status < 500 {
-		k.AddNote(fmt.Sprintf("n=2: not taken (status %d)", r.status))
+	if r.Status >= 400 && r.Status < 500 {
+		k.AddNote(fmt.Sprintf("n=2: not taken (status %d)", r.Status))
 		return
 	}
 	found := k.ledger.since(mark, asks(prompt))
 	k.Asserted++
-	if r.choices != 2 || len(found) != 2 {
-		k.fail(check.Failed(CodeNoRequest, "two choices: expected 2 choices from 2 requests to the engine, got %d from %d", r.choices, len(found)).
-			Within(-1, "choices").Compared(2, r.choices))
+	if r.Choices != 2 || len(found) != 2 {
+		k.fail(check.Failed(CodeNoRequest, "two choices: expected 2 choices from 2 requests to the engine, got %d from %d", r.Choices, len(found)).
+			Within(-1, "choices").Compared(2, r.Choices))
 	}
 }
 

@@ -31,17 +31,17 @@ func (k *frontendCase) streaming() {
 		}
 		k.Asserted++
 		k.ended(what, parts, script.Finish.String())
-		if parts.text != whole.text {
-			k.fail(check.Failed(CodeStreamed, "stream %d: the text is %q whole and %q streamed", i, excerpt(whole.text), excerpt(parts.text)).
-				Within(-1, "choices[0].text").Compared(excerpt(whole.text), excerpt(parts.text)))
+		if parts.Text != whole.Text {
+			k.fail(check.Failed(CodeStreamed, "stream %d: the text is %q whole and %q streamed", i, excerpt(whole.Text), excerpt(parts.Text)).
+				Within(-1, "choices[0].text").Compared(excerpt(whole.Text), excerpt(parts.Text)))
 		}
-		if !slices.Equal(parts.tokens, whole.tokens) {
-			k.fail(check.Failed(CodeStreamed, "stream %d: %d token ids streamed, %d whole", i, len(parts.tokens), len(whole.tokens)).
-				Within(-1, "choices[0].token_ids").Compared(len(whole.tokens), len(parts.tokens)))
+		if !slices.Equal(parts.Tokens, whole.Tokens) {
+			k.fail(check.Failed(CodeStreamed, "stream %d: %d token ids streamed, %d whole", i, len(parts.Tokens), len(whole.Tokens)).
+				Within(-1, "choices[0].token_ids").Compared(len(whole.Tokens), len(parts.Tokens)))
 		}
-		if parts.stop != whole.stop && parts.stop+whole.stop != "null" {
-			k.fail(check.Failed(CodeStreamed, "stream %d: stop_reason is %s whole and %s streamed", i, whole.stop, parts.stop).
-				Within(-1, "choices[0].stop_reason").Compared(whole.stop, parts.stop))
+		if parts.Stop != whole.Stop && parts.Stop+whole.Stop != "null" {
+			k.fail(check.Failed(CodeStreamed, "stream %d: stop_reason is %s whole and %s streamed", i, whole.Stop, parts.Stop).
+				Within(-1, "choices[0].stop_reason").Compared(whole.Stop, parts.Stop))
 		}
 	}
 	k.arrivesAtOnce()

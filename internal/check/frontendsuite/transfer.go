@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -64,8 +65,8 @@ func (k *frontendCase) transfer(what, route string, body object, params map[stri
 		k.AddNote(fmt.Sprintf("%s: %s not taken (status %d)", what, transferKey, a.Status))
 		return nil, nil
 	}
-	if r := readReply(*a, false); r.refused() {
-		k.fail(check.Failed(CodeHTTP, "%s: status %d: %s", what, r.status, cmp.Or(r.failure, "finish_reason "+r.finish)).Compared(http.StatusOK, r.status))
+	if r := openai.ReadReply(*a, false); r.Refused() {
+		k.fail(check.Failed(CodeHTTP, "%s: status %d: %s", what, r.Status, cmp.Or(r.Failure, "finish_reason "+r.Finish)).Compared(http.StatusOK, r.Status))
 		return nil, nil
 	}
 	if h = k.single(what, "EngineCoreRequest.request_id", mark, isAdd); h == nil {

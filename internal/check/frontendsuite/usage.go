@@ -28,16 +28,16 @@ func (k *frontendCase) usage() {
 		}
 		if _, asked := form["stream_options"]; form["stream"] == true && (!asked || form["stream_options"].(object)["include_usage"] == false) {
 			k.Asserted++
-			if r.usage != nil {
+			if r.Usage != nil {
 				k.fail(check.Failed(CodeHTTPUsage, "%s: the answer has a usage that was not requested", what).Within(-1, "usage").Compared("none", "usage"))
 			}
 			continue
 		}
 		k.counted(what, r, len(prompt), len(script.Tokens))
-		if r.usage != nil && r.usage.PromptTokensDetails != nil && r.usage.PromptTokensDetails.CachedTokens != nil {
+		if r.Usage != nil && r.Usage.PromptTokensDetails != nil && r.Usage.PromptTokensDetails.CachedTokens != nil {
 			told = true
 			k.Asserted++
-			if got := *r.usage.PromptTokensDetails.CachedTokens; got != script.CachedTokens {
+			if got := *r.Usage.PromptTokensDetails.CachedTokens; got != script.CachedTokens {
 				k.fail(check.Failed(CodeHTTPUsage, "%s: %d cached tokens, but the engine sent %d", what, got, script.CachedTokens).
 					Within(-1, "usage.prompt_tokens_details.cached_tokens").Compared(script.CachedTokens, got))
 			}

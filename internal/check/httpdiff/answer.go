@@ -1,7 +1,6 @@
 package httpdiff
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -135,71 +134,26 @@ func (a *answer) read(body io.Reader, abort int) (err error) {
 		return err
 	}
 	limited := &io.LimitedReader{R: body, N: maxStream}
-	if err = a.readEvents(limited, abort); err == nil && limited.N == 0 {
-		err = fmt.Errorf("the stream is longer than %d bytes", maxStream)
+	events := openai.NewEvents(limited)
+	for abort == 0 || len(a.events) < abort {
+		data, err := events.Next()
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		a.events = append(a.events, event{events.Name(), string(data)})
 	}
-	return err
+	a.framing = events.Framing()
+	if limited.N == 0 {
+		return fmt.Errorf("the stream is longer than %d bytes", maxStream)
+	}
+	return nil
 }
 
 // maxStream bounds a stream in bytes. Each event is merged with those before it, which takes longer the more there are.
 const maxStream = 8 << 20
-
-// readEvents reads server-sent events, with what openai.Events leaves out: names, comments, line ends.
-func (a *answer) readEvents(body io.Reader, abort int) error {
-	lines := bufio.NewReader(body)
-	var e event
-	some := false
-	note := func(what string) {
-		if !slices.Contains(a.framing, what) {
-			a.framing = append(a.framing, what)
-		}
-	}
-	defer func() { slices.Sort(a.framing) }()
-	for {
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				if line != "" || some {
-					note("no empty line at the end")
-				}
-				return nil
-			}
-			return err
-		}
-		text := strings.TrimSuffix(line, "\n")
-		if strings.HasSuffix(text, "\r") {
-			note("CR LF")
-			text = strings.TrimSuffix(text, "\r")
-		}
-		if text == "" {
-			if some {
-				a.events = append(a.events, e)
-			}
-			if e, some = (event{}), false; abort > 0 && len(a.events) >= abort {
-				return nil
-			}
-			continue
-		}
-		field, value, _ := strings.Cut(text, ":")
-		if field == "" {
-			field = "a comment"
-		}
-		note(field)
-		if field == "data" && !strings.HasPrefix(value, " ") {
-			note("data without a space")
-		}
-		value = strings.TrimPrefix(value, " ")
-		switch field {
-		case "event":
-			e.name = value
-		case "data":
-			if some {
-				e.data += "\n"
-			}
-			e.data, some = e.data+value, true
-		}
-	}
-}
 
 // get reads a page that every server has.
 func (s *server) get(ctx context.Context, path string) (*answer, error) {

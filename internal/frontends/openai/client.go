@@ -171,7 +171,11 @@ func (c *Client) open(ctx context.Context, method, path string, body any) (io.Re
 	if err != nil && len(head) == 0 {
 		head = fmt.Appendf(nil, "(the body broke off: %v)", err)
 	}
-	return nil, &StatusError{Method: method, URL: c.url + path, Status: response.StatusCode, Body: string(bytes.TrimSpace(head))}
+	return nil, c.statusError(method, path, response.StatusCode, head)
+}
+
+func (c *Client) statusError(method, path string, status int, body []byte) *StatusError {
+	return &StatusError{Method: method, URL: c.url + path, Status: status, Body: string(bytes.TrimSpace(body[:min(len(body), MaxQuote)]))}
 }
 
 // roundTrip sends a request and returns at the head of its answer.

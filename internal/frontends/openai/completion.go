@@ -2,11 +2,10 @@ package openai
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
+	"strings"
 )
 
 // Request is a completion of a prompt given as token ids, at temperature 0.
@@ -45,7 +44,7 @@ const completions = "/v1/completions"
 func (c *Client) Complete(ctx context.Context, r Request) (Completion, error) {
 	completion, err := c.complete(ctx, r)
 	if err != nil {
-		return completion, fmt.Errorf("completion %q: %w", r.ID, withCause(ctx, err))
+		return completion, fmt.Errorf("completion %q: %w", r.ID, err)
 	}
 	return completion, nil
 }
@@ -71,110 +70,43 @@ func (c *Client) complete(ctx context.Context, r Request) (Completion, error) {
 		Model: c.model, Prompt: r.Prompt, RequestID: r.ID, MaxTokens: r.MaxTokens,
 		ReturnTokenIDs: true, IgnoreEOS: r.IgnoreEOS, Stream: r.Stream,
 	}
-	read := readAnswer
 	if r.Stream {
-		read, content.StreamOptions = readStream, &streamOptions{IncludeUsage: true}
+		content.StreamOptions = &streamOptions{IncludeUsage: true}
 	}
-	body, err := c.open(ctx, http.MethodPost, completions, content)
-	if err != nil {
-		return Completion{}, err
+	a, err := c.Send(ctx, http.MethodPost, completions, content)
+	if err == nil && a.Status != http.StatusOK {
+		return Completion{}, c.statusError(http.MethodPost, completions, a.Status, a.Body)
 	}
-	defer body.Close()
-	completion, err := read(body)
-	var status *StatusError
-	if errors.As(err, &status) {
-		status.Method, status.URL = http.MethodPost, c.url+completions
+	reply := ReadReply(a, r.Stream)
+	completion := Completion{Tokens: reply.Tokens, FinishReason: reply.Finish, Terminal: reply.Ends}
+	if r.Stream {
+		completion.Chunks = reply.Chunks
+	}
+	if reply.Usage != nil {
+		completion.PromptTokens, completion.CompletionTokens = reply.Usage.PromptTokens, reply.Usage.CompletionTokens
+	}
+	if err == nil {
+		err = reply.asCompletion(c.url + completions)
 	}
 	return completion, err
 }
 
-// readAnswer reads an answer that comes as one JSON object.
-func readAnswer(r io.Reader) (Completion, error) {
-	text, err := ReadAll(r)
-	if err != nil {
-		return Completion{}, fmt.Errorf("read the answer: %w", err)
-	}
-	var a assembly
-	err = a.add(text)
-	a.Chunks = nil // how the engine cut it does not show
-	if err == nil {
-		err = a.check()
-	}
-	return a.Completion, err
-}
-
-// readStream reads an answer that comes as server-sent events, up to [DONE].
-func readStream(r io.Reader) (Completion, error) {
-	var a assembly
-	for events := NewEvents(r); ; {
-		data, err := events.Next()
-		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return a.Completion, fmt.Errorf("the stream ended before [DONE], after %d events and %d tokens: %w",
-				a.parts, len(a.Tokens), io.ErrUnexpectedEOF)
-		case err != nil:
-			return a.Completion, fmt.Errorf("read the stream after %d events and %d tokens: %w", a.parts, len(a.Tokens), err)
-		case string(data) == Done:
-			events.Drain()
-			return a.Completion, a.check()
-		}
-		if err := a.add(data); err != nil {
-			return a.Completion, err
-		}
-	}
-}
-
-// assembly puts a completion together from its parts: one of a whole answer, many of a stream.
-type assembly struct {
-	Completion
-	parts int
-	usage bool // seen
-}
-
-// add takes the JSON text of one part.
-func (a *assembly) add(text []byte) error {
-	a.parts++
-	var r Response
-	err := json.Unmarshal(text, &r)
-	if err == nil && r.Failed() {
-		return &StatusError{Status: r.ErrorCode(), Body: Quote(r.Error), Streaming: true}
-	}
-	for i := 0; i < len(r.Choices) && err == nil; i++ {
-		err = a.choose(&r.Choices[i])
-	}
-	if err != nil {
-		return fmt.Errorf("part %d of the answer, after %d tokens: %w: %s", a.parts, len(a.Tokens), err, Quote(text))
-	}
-	if r.Usage != nil {
-		a.PromptTokens, a.CompletionTokens, a.usage = r.Usage.PromptTokens, r.Usage.CompletionTokens, true
-	}
-	return nil
-}
-
-func (a *assembly) choose(c *Choice) error {
+// asCompletion returns an error if something of a completion by token ids is missing.
+func (r *Reply) asCompletion(url string) error {
+	after := fmt.Sprintf("after %d parts and %d tokens", r.Parts, len(r.Tokens))
 	switch {
-	case c.Index != 0:
-		return fmt.Errorf("choice %d of a request for one", c.Index)
-	case c.Text != "" && c.TokenIDs == nil:
+	case r.Failed:
+		return &StatusError{Method: http.MethodPost, URL: url, Status: r.Code, Body: r.Failure, Streaming: true}
+	case len(r.Wrong) > 0:
+		return fmt.Errorf("%s: %s", after, strings.Join(r.Wrong, "; "))
+	case r.Failure != "":
+		return fmt.Errorf("the answer has no choices: %s", r.Failure)
+	case r.Text != "" && !r.HasIDs:
 		return errors.New("text without token_ids: this frontend does not know return_token_ids")
-	case a.Terminal > 0 && len(c.TokenIDs) > 0:
-		return errors.New("token_ids after the finish_reason")
-	}
-	if len(c.TokenIDs) > 0 {
-		a.Tokens = append(a.Tokens, c.TokenIDs...)
-		a.Chunks = append(a.Chunks, len(c.TokenIDs))
-	}
-	if c.FinishReason != nil {
-		a.Terminal++
-		a.FinishReason = *c.FinishReason
-	}
-	return nil
-}
-
-// check returns an error if something is missing at the end.
-func (a *assembly) check() error {
-	if !a.usage {
-		return fmt.Errorf("no usage in an answer of %d tokens", len(a.Tokens))
+	case r.Late:
+		return errors.New("text or token_ids after the finish_reason")
+	case r.Usage == nil:
+		return fmt.Errorf("no usage %s", after)
 	}
 	return nil
 }

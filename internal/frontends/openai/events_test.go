@@ -49,28 +49,6 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// counted is a body that tells its end in a read of its own, as chunked ones may.
-type counted struct {
-	r    io.Reader
-	ends int
-}
-
-func (c *counted) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	if errors.Is(err, io.EOF) {
-		c.ends++
-	}
-	return n, err
-}
-
-// A connection whose answer was not read to the end does not serve another request.
-func TestStreamIsReadToItsEnd(t *testing.T) {
-	body := &counted{r: strings.NewReader(stream033)}
-	if _, err := readStream(body); err != nil || body.ends == 0 {
-		t.Errorf("error %v, end read %d times, want once", err, body.ends)
-	}
-}
-
 func TestLongLinesAreNoError(t *testing.T) {
 	const n = 1 << 20
 	ids := strings.TrimSuffix(strings.Repeat("12345,", n), ",")
@@ -80,6 +58,8 @@ func TestLongLinesAreNoError(t *testing.T) {
 		t.Errorf("got %d tokens, %v; want %d in one line of %d bytes", len(got.Tokens), err, n, len(body))
 	}
 }
+
+func next(r io.Reader) ([]byte, error) { return NewEvents(r).Next() }
 
 // endless is a body that goes on for ever without a line end.
 type endless struct{ start string }
@@ -96,12 +76,12 @@ func (e *endless) Read(p []byte) (int, error) {
 func TestEndlessBodiesEnd(t *testing.T) {
 	tests := []struct {
 		name string
-		read func(io.Reader) (Completion, error)
+		read func(io.Reader) ([]byte, error)
 		body io.Reader
 	}{
-		{name: "answer", read: readAnswer, body: &endless{}},
-		{name: "line", read: readStream, body: &endless{start: "data: "}},
-		{name: "event", read: readStream, body: &lines{}},
+		{name: "answer", read: ReadAll, body: &endless{}},
+		{name: "line", read: next, body: &endless{start: "data: "}},
+		{name: "event", read: next, body: &lines{}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -122,28 +102,6 @@ func (lines) Read(p []byte) (int, error) {
 		n += copy(p[n:], line)
 	}
 	return n, nil
-}
-
-func FuzzReadStream(f *testing.F) {
-	for _, seed := range []string{stream027, stream033, failure033, usageEvent + done, done, "data\n\n", ":\n\n", "data:\r\n\r\n", answer027} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		got, err := readStream(strings.NewReader(string(body)))
-		sum := 0
-		for _, n := range got.Chunks {
-			sum += n
-		}
-		if sum != len(got.Tokens) {
-			t.Errorf("chunks of %d tokens, %d tokens", sum, len(got.Tokens))
-		}
-		if err == nil && !strings.Contains(string(body), "[DONE]") {
-			t.Error("a stream without [DONE] was taken for whole")
-		}
-		if len(got.Tokens) > len(body) {
-			t.Errorf("%d tokens out of %d bytes", len(got.Tokens), len(body))
-		}
-	})
 }
 
 // stubConn takes and answers anything.

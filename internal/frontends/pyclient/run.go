@@ -1,19 +1,20 @@
 package pyclient
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
@@ -119,8 +120,9 @@ func (r *run) drive(ctx context.Context, home string) error {
 	cmd := exec.Command(r.opt.Python, "-B", script)
 	cmd.Dir, cmd.Env = home, environment(os.Environ(), r.opt.Sources, home)
 	cmd.Stdin = strings.NewReader(string(text) + "\n")
-	lines := newLines()
-	cmd.Stdout = lines
+	reader, writer := io.Pipe()
+	defer reader.Close()
+	cmd.Stdout = writer
 	p, err := process.Start(cmd, process.Options{Name: "driver"})
 	if err != nil {
 		return err
@@ -128,25 +130,32 @@ func (r *run) drive(ctx context.Context, home string) error {
 	stopping := context.WithoutCancel(ctx)
 	ctx, cancel := p.Patience(ctx, r.opt.Deadline, fmt.Errorf("no end within %v", r.opt.Deadline))
 	defer cancel()
-	// A process that survives SIGKILL has nothing more to tell.
-	defer func() { _ = p.Stop(stopping) }()
-	defer lines.drop()
+	defer func() { _ = p.Stop(stopping) }() // of a process that survives SIGKILL there is nothing more to learn
+	defer reader.Close()
 	defer func() { r.stopEngine() }()
+	lines := make(chan []byte)
+	go readLines(ctx, reader, lines)
+	go func() {
+		<-p.Done()
+		writer.Close()
+	}()
 	return r.follow(ctx, p, lines)
 }
 
 // follow minds the driver, the engine and the clock, whichever is first.
-func (r *run) follow(ctx context.Context, p *process.Process, lines *lines) error {
+func (r *run) follow(ctx context.Context, p *process.Process, lines <-chan []byte) error {
 	for {
 		select {
-		case line := <-lines.whole:
+		case line, more := <-lines:
+			if !more {
+				<-p.Done()
+				return fmt.Errorf("%s%w", r.at(), p.Exit())
+			}
 			if err := r.take(ctx, line); err != nil || r.over {
 				return err
 			}
 		case err := <-r.engineEnded:
 			r.engineEnded, r.lost = nil, endOf(err)
-		case <-p.Done():
-			return fmt.Errorf("%s%w", r.at(), p.Exit())
 		case <-ctx.Done():
 			return fmt.Errorf("%s%w%s", r.at(), context.Cause(ctx), tailOf(p))
 		}
@@ -216,55 +225,33 @@ func whole(home, python string) bool {
 	return unfinished == nil && err == nil && info.Mode().IsRegular()
 }
 
-// maxLine limits a line of the driver's, in bytes. A longer one is passed on in pieces, of which none is a message.
+// maxLine limits a line of the driver's, in bytes.
 const maxLine = 4 << 20
 
-// lines passes on what a process writes, line by line. The process waits until a line is taken, or until no more are.
-type lines struct {
-	whole   chan []byte
-	dropped chan struct{}
-	once    sync.Once
-	begun   []byte
-}
-
-func newLines() *lines {
-	return &lines{whole: make(chan []byte), dropped: make(chan struct{})}
-}
-
-// Write never fails: an error would end the reading of a process that goes on writing.
-func (l *lines) Write(p []byte) (int, error) {
-	size := len(p)
-	for len(p) > 0 {
-		end := bytes.IndexByte(p, '\n')
-		if end < 0 {
-			if l.begun = append(l.begun, p...); len(l.begun) > maxLine {
-				l.pass()
-			}
-			break
+// readLines passes on what a process writes, line by line, until its output or ctx ends. A line that is too long is the last one.
+func readLines(ctx context.Context, r io.Reader, lines chan<- []byte) {
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(nil, maxLine)
+	for scanner.Scan() {
+		select {
+		case lines <- bytes.Clone(scanner.Bytes()):
+		case <-ctx.Done():
+			return
 		}
-		l.begun = append(l.begun, p[:end]...)
-		p = p[end+1:]
-		l.pass()
 	}
-	return size, nil
-}
-
-func (l *lines) pass() {
-	line := l.begun
-	l.begun = nil
-	select {
-	case l.whole <- line:
-	case <-l.dropped:
+	if errors.Is(scanner.Err(), bufio.ErrTooLong) {
+		select {
+		case lines <- []byte(scanner.Err().Error()):
+		case <-ctx.Done():
+		}
+		return
 	}
+	close(lines)
 }
-
-// drop takes no more lines.
-func (l *lines) drop() { l.once.Do(func() { close(l.dropped) }) }
 
 func newRun(opt Options) *run {
 	r := &run{opt: opt, plan: newPlan(opt), stopEngine: func() {}}
 	r.sessions = r.plan.Sessions
-	r.left = r.sessions[0].Cases
 	return r
 }
 
@@ -281,7 +268,9 @@ func (r *run) take(ctx context.Context, line []byte) error {
 	case "unusable":
 		return fmt.Errorf("%s%s", r.at(), oneLine(m.Message))
 	case "case":
-		return r.begin(m.Case)
+		r.last = m.Case
+		r.opt.Log.Debug("python client", "case", m.Case)
+		return nil
 	case "engine":
 		return r.startEngine(ctx, m.Address)
 	case "kill":
@@ -290,12 +279,10 @@ func (r *run) take(ctx context.Context, line []byte) error {
 	case "result":
 		return r.judge(m)
 	case "end":
-		return r.endSession(m.Client)
+		r.endSession()
+		return nil
 	case "done":
 		r.over = true
-		if len(r.sessions) > 0 {
-			return fmt.Errorf("the driver is done before %s", r.sessions[0].Client)
-		}
 		return nil
 	}
 	return fmt.Errorf("%sthe driver wrote an unknown event %q", r.at(), cut(m.Event))
@@ -306,7 +293,6 @@ type message struct {
 	Event   string `json:"event"`
 	Version string `json:"version"`
 	Address string `json:"address"`
-	Client  string `json:"client"`
 	Case    string `json:"case"`
 	OK      bool   `json:"ok"`
 	Unable  bool   `json:"unable"` // it could not be tried
@@ -324,9 +310,7 @@ type run struct {
 	over    bool
 
 	sessions []*session // that are not over
-	left     []*aCase   // of the first session
-	tried    *aCase     // at the moment
-	last     string     // that was begun
+	last     string     // the case that was begun last
 
 	engineEnded chan error // by itself
 	lost        string     // how the engine of this session ended by itself
@@ -342,23 +326,17 @@ func (r *run) at() string {
 	return "at " + r.last + ": "
 }
 
-// begin notes that a case is tried: the next one, as the plan has them.
-func (r *run) begin(name string) error {
-	if r.tried != nil || len(r.left) == 0 || r.left[0].Name != name {
-		return fmt.Errorf("%sthe driver tries %q, whose turn it is not", r.at(), cut(name))
-	}
-	r.tried, r.left, r.last = r.left[0], r.left[1:], name
-	r.opt.Log.Debug("python client", "case", name)
-	return nil
-}
-
 // judge ends the case that is tried.
 func (r *run) judge(m message) error {
-	c := r.tried
-	if c == nil || c.Name != m.Case {
+	var left []*aCase
+	if len(r.sessions) > 0 {
+		left = r.sessions[0].Cases
+	}
+	if len(left) == 0 || left[0].Name != m.Case {
 		return fmt.Errorf("%sthe driver has a result of %q, which is not tried", r.at(), cut(m.Case))
 	}
-	r.tried = nil
+	c := left[0]
+	r.sessions[0].Cases = left[1:]
 	result := Result{Case: c.Name, Verdict: Passed, Message: oneLine(m.Message), Where: oneLine(m.Where)}
 	switch {
 	case !m.OK && m.Unable && c.optional:
@@ -394,28 +372,16 @@ func (c *aCase) compare(result Result, f facts) Result {
 }
 
 // endSession ends a client. Cases that it did not come to were not tried.
-func (r *run) endSession(client string) error {
-	if len(r.sessions) == 0 || r.sessions[0].Client != client || r.tried != nil {
-		return fmt.Errorf("%sthe driver ends %q, which is not at work", r.at(), cut(client))
-	}
+func (r *run) endSession() {
 	r.stopEngine()
 	if r.lost != "" && !r.failed { // where a client gave up, its engine ends as well
 		r.results = append(r.results, Result{Case: r.last, Verdict: Failed, Message: "meanwhile " + r.lost})
 	}
 	r.lost, r.failed = "", false
-	r.skipRest()
-	return nil
-}
-
-// skipRest takes note of what is left of the session, and goes on to the next.
-func (r *run) skipRest() {
-	for _, c := range r.left {
+	for _, c := range r.sessions[0].Cases {
 		r.results = append(r.results, Result{Case: c.Name, Verdict: Unjudged, Message: "not tried after " + r.last})
 	}
-	r.left = nil
-	if r.sessions = r.sessions[1:]; len(r.sessions) > 0 {
-		r.left = r.sessions[0].Cases
-	}
+	r.sessions = r.sessions[1:]
 }
 
 // startEngine has an engine dial the driver.

@@ -393,16 +393,10 @@ func TestDriverOutOfOrder(t *testing.T) {
 		results int
 	}{
 		{"garbage", `before the first case: the driver wrote an unknown message: "::error::I am garbage \x1b[31m"`, 0},
-		{"other JSON", `the driver wrote an unknown message: "[1, 2]"`, 0},
-		{"unknown event", `the driver wrote an unknown event "party"`, 0},
-		{"endless line", `the driver wrote an unknown message: "xxxxx`, 0},
+		{"endless line", `the driver wrote an unknown message: "bufio.Scanner: token too long"`, 0},
 		{"dies", "at async/handshake: driver (" + fake, 0},
 		{"hangs", "at async/handshake: no end within 3s; the last of its output:\n| I wait", 0},
-		{"another case", `the driver tries "async/party", whose turn it is not`, 0},
-		{"result of nothing", `the driver has a result of "async/handshake", which is not tried`, 0},
-		{"done at once", "the driver is done before AsyncMPClient", 0},
-		{"ends before a result", `at async/handshake: the driver ends "AsyncMPClient", which is not at work`, 0},
-		{"ends another client", `the driver ends "Party", which is not at work`, 0},
+		{"result of nothing", `the driver has a result of "async/party", which is not tried`, 0},
 		{"no values", "at async/handshake: I am ::error::tired", 1},
 	}
 	for _, test := range tests {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -91,7 +90,6 @@ func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptio
 	if err != nil {
 		return exitError{conformance.ExitInfra, fmt.Errorf("model directory: %w", err)}
 	}
-	slices.SortFunc(releases, acceptance.CompareVersions) // the table of a release has what differs from the one before it
 	var changed []string
 	for _, release := range releases {
 		table, err := measureAcceptance(ctx, env, opts, release, model)

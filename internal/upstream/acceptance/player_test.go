@@ -17,7 +17,7 @@ import (
 // reason.
 func TestPlayerAgreesWithEngines(t *testing.T) {
 	reasons := readReasons(t, "reasons_player.toml")
-	tables, err := ReadTables(os.DirFS("tables"))
+	tables, err := readTables(os.DirFS("tables"))
 	require.NoError(t, err)
 	for _, table := range tables {
 		if table.Frontend != EngineCore {

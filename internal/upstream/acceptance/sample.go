@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -483,6 +482,3 @@ func (t *tamper) sample(b []byte, n *node, f facts) []byte {
 	}
 	return append(pack.AppendMapHeader(b, count), body...)
 }
-
-// sortedKeys are those of a map, in their order.
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

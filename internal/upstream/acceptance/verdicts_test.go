@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -101,7 +102,7 @@ func readReasons(t *testing.T, name string) []*reason {
 // What the checks say of each message agrees with what the released frontends do with it, or there is a reason.
 func TestVerdictsAgreeWithFrontends(t *testing.T) {
 	reasons := readReasons(t, "reasons.toml")
-	tables, err := ReadTables(os.DirFS("tables"))
+	tables, err := readTables(os.DirFS("tables"))
 	if err != nil || len(tables) == 0 {
 		t.Fatalf("%d tables: %v", len(tables), err)
 	}
@@ -112,7 +113,7 @@ func TestVerdictsAgreeWithFrontends(t *testing.T) {
 		}
 	}
 	shown := map[string]int{}
-	for _, line := range sortedKeys(byLine) {
+	for _, line := range slices.Sorted(maps.Keys(byLine)) {
 		m, err := New(line)
 		require.NoError(t, err)
 		for _, p := range m.Probes {

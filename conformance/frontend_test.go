@@ -12,7 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
+	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -312,5 +314,40 @@ func TestFrontendUnderTestCheck(t *testing.T) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+// startedFrontend is the vllm-rs of the newest line, which runs already.
+func startedFrontend(t *testing.T) (*FrontendUnderTest, compat.Line) {
+	t.Helper()
+	matrix, _ := repository(t)
+	line, _ := matrix.ByName(protocol.Newest())
+	server, err := vllmrs.Start(t.Context(), vllmrs.Options{Binary: testenv.Frontend(t, line.Tag[1:]), ModelDir: testenv.ModelDir(t)})
+	require.NoError(t, err)
+	t.Cleanup(func() { server.Close() })
+	return &FrontendUnderTest{Handshake: server.Handshake(), URL: server.URL()}, line
+}
+
+// A frontend that somebody else started has one engine: what comes after its end is
+// not judged, and says why.
+func TestNothingIsJudgedWithoutTheEngine(t *testing.T) {
+	front, line := startedFrontend(t)
+	cases := frontendsuite.Cases(line, &manifest.Manifest{}, []Assertion{frontendsuite.Chat, frontendsuite.Health}, true)
+	slices.Reverse(cases)
+	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: front}
+	results := runner.Run(t.Context(), cases).Results
+	if results[0].Verdict != Pass || results[1].Verdict != Skip || !strings.HasSuffix(results[1].Note, "see health") {
+		t.Errorf("%s (%+v), then %s (%s)", results[0].Verdict, results[0].Failures, results[1].Verdict, results[1].Note)
+	}
+}
+
+// A case that takes too long could not be judged: its frontend is not blamed for what did not come any more.
+func TestFrontendCasesThatAreCutShort(t *testing.T) {
+	front, line := startedFrontend(t)
+	cases := frontendsuite.Cases(line, &manifest.Manifest{}, []Assertion{frontendsuite.Completions}, true)
+	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: front, Timeouts: Timeouts{Idle: time.Minute, Golden: time.Millisecond}}
+	r := runner.Run(t.Context(), cases).Results[0]
+	if r.Verdict != Error || len(r.Failures) != 1 || r.Failures[0].Code != check.CodeDeadline {
+		t.Errorf("%s, want an error for the deadline alone: %+v", r.Verdict, r.Failures)
 	}
 }

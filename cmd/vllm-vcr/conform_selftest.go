@@ -122,11 +122,15 @@ func selfTestFrontend(env *environment) func(context.Context, string) (*selftest
 		if err != nil {
 			return nil, err
 		}
+		flags, err := builtin.ParseFlags([]string{"--enable-prompt-tokens-details"})
+		if err != nil {
+			return nil, err
+		}
 		handshake := make(chan string, 1)
 		log := slog.New(slog.DiscardHandler)
 		server, err := serve.New(serve.Config{
 			Model: model, Frontend: serve.FrontendOptions{Wanted: serve.Builtin, Log: log}, Listeners: []net.Listener{listener},
-			Builtin: builtin.Options{Tokenizer: words},
+			Builtin: builtin.Options{Tokenizer: words, Flags: flags},
 			Env:     []string{"VLLM_SERVER_DEV_MODE=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"}, Output: io.Discard, Log: log, Ready: func(serve.Started) {},
 			Engines: func(ctx context.Context, _ string, _ int) (*serve.Engines, error) {
 				address, err := unusedAddress()

@@ -17,7 +17,8 @@ type edit struct {
 	// UTILITY of a frontend, or the route of an HTTP answer, "POST /v1/completions".
 	of string
 	// field leads to the value: "outputs.finish_reason". Lists are passed through, a number selects one of their elements.
-	// In an HTTP answer it is the path in the JSON, "status" for the status, or "[DONE]" for the last event of a stream.
+	// In an HTTP answer it is the path in the JSON, "status" for the status, "type" for the Content-Type, or "[DONE]" for the last
+	// event of a stream.
 	field string
 	// value is put there, or one of the values below. Text, numbers, lists, true, false and nil are as in JSON.
 	value any
@@ -33,6 +34,13 @@ const (
 	omitted  special = iota + 1 // the key is taken out
 	lost                        // the message is not sent
 	counting                    // another number each time
+	// Of an HTTP route: from the first request for it on, the frontend accepts no connection, answers nothing, or answers 503.
+	gone
+	silent
+	refusing
+	// An answer is not sent, or only when it is complete.
+	unsent
+	late
 )
 
 // zeros is the value of so many bytes of zeros that a list of numbers has on the wire.

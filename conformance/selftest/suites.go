@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
@@ -165,11 +166,13 @@ func (cfg *Config) faultyFrontend(ctx context.Context, e edit, tampered tamper, 
 	if err != nil {
 		return nil, nil, err
 	}
-	proxy := httptest.NewServer(&httputil.ReverseProxy{
+	proxy := httptest.NewUnstartedServer(nil)
+	proxy.Config.Handler = e.before(proxy, &httputil.ReverseProxy{
 		FlushInterval:  -1,
 		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		ModifyResponse: e.modify,
 	})
+	proxy.Start()
 	running, cancel := context.WithCancel(ctx)
 	relay := &tamperer{
 		opt: player.Options{Handshake: behind.Handshake}, tamper: tampered, identity: protocol.Identity(0), listening: make(chan struct{}),
@@ -193,19 +196,57 @@ func (cfg *Config) faultyFrontend(ctx context.Context, e edit, tampered tamper, 
 	return &conformance.FrontendUnderTest{Handshake: relay.endpoint, URL: proxy.URL}, stop, nil
 }
 
+// before does to requests what an edit of the whole route wants.
+func (e edit) before(server *httptest.Server, serve http.Handler) http.Handler {
+	var requested atomic.Bool
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		is := e.of == r.Method+" "+r.URL.Path
+		if is {
+			requested.Store(true)
+		}
+		hang := func() {
+			_, _ = io.Copy(io.Discard, r.Body) // else the end of the connection is not noticed
+			<-r.Context().Done()
+		}
+		switch {
+		case e.value == unsent && is:
+			hang()
+		case e.value == silent && requested.Load():
+			hang()
+		case e.value == gone && requested.Load():
+			server.Listener.Close()
+			server.Config.SetKeepAlivesEnabled(false)
+			panic(http.ErrAbortHandler)
+		case e.value == refusing && requested.Load():
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			serve.ServeHTTP(w, r)
+		}
+	})
+}
+
 // modify makes the edit in an HTTP answer.
 func (e edit) modify(r *http.Response) error {
 	if e.of != r.Request.Method+" "+r.Request.URL.Path {
 		return nil
 	}
 	r.StatusCode = e.status(r.StatusCode)
-	if e.field == "status" {
+	switch {
+	case e.field == "status":
+		return nil
+	case e.field == "type":
+		r.Header.Set("Content-Type", e.value.(string))
 		return nil
 	}
 	body := r.Body
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "text/event-stream") {
 		if e.whole {
 			return nil
+		}
+		if e.value == late {
+			text, err := io.ReadAll(body)
+			r.Body = io.NopCloser(bytes.NewReader(text))
+			return err
 		}
 		read, write := io.Pipe()
 		r.Body = read

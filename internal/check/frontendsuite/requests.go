@@ -57,7 +57,7 @@ func (k *frontendCase) askedRequests() []asked {
 			"sampling_params.top_k": 5, "sampling_params.min_p": 0.1, "sampling_params.repetition_penalty": 1.1,
 		}},
 		{name: "stop_token_ids and min_tokens", extra: true, body: object{"stop_token_ids": stop, "min_tokens": 2, "ignore_eos": true}, want: map[string]any{
-			"sampling_params.stop_token_ids": ListOf(stop), "sampling_params.min_tokens": 2,
+			"sampling_params.stop_token_ids": listOf(stop), "sampling_params.min_tokens": 2,
 		}},
 		{name: "prompt_logprobs", extra: true, body: object{"prompt_logprobs": 1}, want: map[string]any{"sampling_params.prompt_logprobs": 1}},
 		{name: "priority", extra: true, body: object{"priority": 3}, want: map[string]any{"priority": 3}},
@@ -99,7 +99,7 @@ func (k *frontendCase) request(a asked) *heard {
 	if h == nil {
 		return nil
 	}
-	want := map[string]any{"prompt_token_ids": ListOf(prompt), "sampling_params.max_tokens": tokens, "abort_immediately": false}
+	want := map[string]any{"prompt_token_ids": listOf(prompt), "sampling_params.max_tokens": tokens, "abort_immediately": false}
 	maps.Copy(want, a.want)
 	for _, path := range slices.Sorted(maps.Keys(want)) {
 		k.carries(what, h, path, want[path])
@@ -222,7 +222,7 @@ func plainValue(cur *pack.Cursor) (any, error) {
 	case pack.Array:
 		return plainList(cur)
 	case pack.Map:
-		return PlainMap(cur)
+		return plainMap(cur)
 	}
 	raw, err := cur.Raw()
 	return pack.Format(raw), err
@@ -241,7 +241,7 @@ func plainList(cur *pack.Cursor) (any, error) {
 	return list, err
 }
 
-func PlainMap(cur *pack.Cursor) (any, error) {
+func plainMap(cur *pack.Cursor) (any, error) {
 	n, err := cur.MapLen()
 	m := map[string]any{}
 	for range n {
@@ -284,8 +284,8 @@ func number(v any) (float64, bool) {
 	return 0, false
 }
 
-// ListOf makes a list of values.
-func ListOf(ids []uint32) []any {
+// listOf makes a list of values.
+func listOf(ids []uint32) []any {
 	list := make([]any, len(ids))
 	for i, id := range ids {
 		list[i] = float64(id)

@@ -85,15 +85,13 @@ bench: ## run the benchmarks matching BENCH (.) BENCHCOUNT (6) times and summari
 peers: ## install the real peers that the tests of a CI run need
 	for kind in frontend s3 act lint image; do .ci/peers $$kind; done
 
-# In packages whose real tests want other peers too, the names of those that want a cluster say so.
 .PHONY: kube-test
-kube-test: ## install a real Kubernetes with Kueue (13 minutes of CPU at first) and run the tests that talk to it
-	.ci/peers kube-full
+kube-test: ## install a real Kubernetes API server (6 minutes of CPU at first) and run the tests that talk to it
+	.ci/peers kube
 	export VLLM_VCR_REQUIRE_KUBE=1; \
-	$(GOTESTSUM) -count=1 -run '^TestReal(Kube|Cluster)' ./internal/testenv; \
+	$(GOTESTSUM) -count=1 -run '^TestRealKube' ./internal/testenv ./cmd/vllm-vcr; \
 	$(GOTESTSUM) -count=1 -run '^TestReal' ./internal/capture/cluster; \
-	$(GOTESTSUM) -count=1 -run '^TestReal(Cluster|Server)' ./internal/capture/deploy; \
-	$(GOTESTSUM) -count=1 -run '^TestReal.*(Kube|Cluster)' ./internal/capture/cluster ./cmd/vllm-vcr
+	$(GOTESTSUM) -count=1 -run '^TestRealServer' ./internal/capture/deploy
 
 .PHONY: real-frontends
 real-frontends: ## install the frontends of all supported lines and test against each

@@ -8,11 +8,14 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -279,4 +282,101 @@ func awaitTrust(t *testing.T, k *testenv.Kube, i *issuer) {
 	t.Helper()
 	token := i.token(t, audience)
 	eventuallyTrue(t, "the server trusts the issuer", func() bool { return strings.HasPrefix(whoIs(t, k, token), "github:") })
+}
+
+const clusterTargets = `[lines."0.33"]
+engine_image = "docker.io/vllm/vllm-openai:v0.33.0@sha256:5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"
+tap_image = "ghcr.io/vllm-vcr/vllm-vcr:1.0.0@sha256:5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a"
+
+[models.qwen]
+source = "Qwen/Qwen3-0.6B"
+unprefixed = true
+gpu = "cpu"
+cpu = "1"
+memory = "4Gi"
+
+[[target]]
+lines = ["0.33"]
+models = ["qwen"]
+scenarios = ["baseline"]
+workloads = ["edge"]
+seeds = [1, 2]
+`
+
+// A clusterUser is somebody who captures in a namespace of a cluster, with a manifest of their own.
+type clusterUser struct {
+	kube           *testenv.Kube
+	dir, namespace string
+	kubeconfig, mf string
+}
+
+func newClusterUser(t *testing.T, kube *testenv.Kube, namespace string) *clusterUser {
+	t.Helper()
+	d := &clusterUser{kube: kube, dir: t.TempDir(), namespace: namespace, kubeconfig: kube.Kubeconfig}
+	d.mf = filepath.Join(d.dir, "manifest.toml")
+	if err := os.WriteFile(filepath.Join(d.dir, "targets.toml"), []byte(clusterTargets), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// args are those of a command that is about the cluster.
+func (d *clusterUser) args(command, run string, more ...string) []string {
+	args := []string{"capture", command, "--targets", filepath.Join(d.dir, "targets.toml"), "--run-id", run, "--namespace", d.namespace}
+	if d.kubeconfig != "" {
+		args = append(args, "--kubeconfig", d.kubeconfig)
+	}
+	if command == "run" {
+		args = append(args, "--manifest", d.mf, "--work", filepath.Join(d.dir, "work"))
+	}
+	return append(args, more...)
+}
+
+// jobs are the names of all that are in the namespace.
+func (d *clusterUser) jobs(t *testing.T) (names []string) {
+	t.Helper()
+	var list struct {
+		Items []struct{ Metadata struct{ Name string } }
+	}
+	d.kube.Get(t, "/apis/batch/v1/namespaces/"+d.namespace+"/jobs", &list)
+	for _, job := range list.Items {
+		names = append(names, job.Metadata.Name)
+	}
+	return names
+}
+
+// refused demands that a command ended with a code and one message, and left nothing but jobs of others.
+func (d *clusterUser) refused(t *testing.T, s *spied, code, want int, message string, others ...string) {
+	t.Helper()
+	if code != want {
+		t.Errorf("exit code %d, want %d", code, want)
+	}
+	all := s.stdout.text() + s.stderr.text()
+	says(t, all, message)
+	if n := len(regexp.MustCompile("(?m)^vllm-vcr: error: ").FindAllString(s.stderr.text(), -1)); n != 1 {
+		t.Errorf("%d errors, want one, in:\n%s", n, all)
+	}
+	for _, secret := range []string{d.kube.Token, d.kube.RestrictedToken, "another-token"} {
+		if strings.Contains(all, secret) {
+			t.Errorf("it tells a secret:\n%s", all)
+		}
+	}
+	if left := d.jobs(t); strings.Join(left, " ") != strings.Join(others, " ") {
+		t.Errorf("jobs %q are left, want %q", left, others)
+	}
+	if _, err := os.Stat(d.mf); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("something was registered: %v", err)
+	}
+}
+
+func eventuallyTrue(t *testing.T, what string, isSo func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for !isSo() {
+		select {
+		case <-deadline:
+			t.Fatalf("it never came to it that %s", what)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }

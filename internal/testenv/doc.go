@@ -1,6 +1,6 @@
 // Package testenv finds and starts the real peers that tests talk to: a Python with libzmq, the Rust frontends of
-// released vLLM versions, an S3 server, a runner of GitHub workflows, what builds and serves images, and a Kubernetes
-// cluster.
+// released vLLM versions, an S3 server, a runner of GitHub workflows, what builds and serves images, and the API
+// server of Kubernetes.
 //
 // Peers are installed by the script .ci/peers into one folder, $VLLM_VCR_PEERS, by default
 // ${XDG_CACHE_HOME:-$HOME/.cache}/vllm-vcr/peers:
@@ -10,8 +10,8 @@
 //	bin/versitygw                an S3 server
 //	bin/act                      a runner of GitHub workflows
 //	bin/docker-registry          a registry of images; buildah, skopeo and jq are those of the machine
-//	bin/kube-apiserver, bin/etcd and others, kube/
-//	                             a Kubernetes with Kueue, whose nodes are played by bin/kwok
+//	bin/kube-apiserver, bin/etcd, kube/
+//	                             the API server of Kubernetes, and the resource types of Kueue
 //
 // A peer is either whole or absent, as the script places it by one rename. One policy holds for an absent one, whatever
 // the peer: the test is skipped, and says what is missing and which command installs it. Where peers are required, that

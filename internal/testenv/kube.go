@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -46,7 +45,7 @@ var kubeAPI shared[*Kube]
 // and sets VLLM_VCR_REQUIRE_KUBE, which makes its absence a failure.
 func KubeAPI(t testing.TB) *Kube {
 	t.Helper()
-	bin := kubePrograms(t, "kube", "etcd", "kube-apiserver")
+	bin := kubePrograms(t)
 	k := kubeAPI.get(func() *Kube {
 		k := startKube(t, bin)
 		k.installTypes(t)
@@ -73,34 +72,24 @@ func (s *shared[T]) get(start func() T) T {
 	return s.value
 }
 
-// kubePrograms returns the folder of the programs, which are all there.
-func kubePrograms(t testing.TB, kind string, names ...string) (bin string) {
+// kubePrograms returns the folder of etcd and kube-apiserver, which are both there.
+func kubePrograms(t testing.TB) (bin string) {
 	t.Helper()
 	dir := PeersDir(t)
-	for _, name := range names {
-		_, err := findInstalled(dir, name, kind)
-		settleUnless(t, err, kubeRequired(kind))
+	for _, name := range []string{"etcd", "kube-apiserver"} {
+		_, err := findInstalled(dir, name, "kube")
+		settleUnless(t, err, anySet(envKube))
 	}
 	return filepath.Join(dir, "bin")
-}
-
-// kubeRequired reports whether a test must fail for want of a kind of peer. The value "kube" requires that kind alone.
-func kubeRequired(kind string) bool {
-	return anySet(envKube) && (kind == "kube" || os.Getenv(envKube) != "kube")
 }
 
 // Namespace creates a namespace of the test's own and deletes it when the test ends.
 func (k *Kube) Namespace(t testing.TB) string {
 	t.Helper()
 	name := fmt.Sprintf("test-%d", k.namespaces.Add(1))
-	k.createNamespace(t, name)
-	return name
-}
-
-func (k *Kube) createNamespace(t testing.TB, name string) {
-	t.Helper()
 	k.Create(t, "/api/v1/namespaces", "{apiVersion: v1, kind: Namespace, metadata: {name: "+name+"}}")
 	t.Cleanup(func() { k.Do(t, http.MethodDelete, "/api/v1/namespaces/"+name, "", "") })
+	return name
 }
 
 // Create creates an object, as JSON or YAML, in the collection at path, such as /apis/batch/v1/namespaces/N/jobs.

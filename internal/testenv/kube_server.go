@@ -139,9 +139,6 @@ func (k *Kube) Authenticate(t testing.TB, configuration string) {
 	k.Up(t, "--authentication-config="+file)
 }
 
-// APIServerPid is the process of the API server, for a test that freezes it.
-func (k *Kube) APIServerPid() int { return k.apiserver.Pid() }
-
 func (k *Kube) start(t testing.TB, cmd *exec.Cmd) *process.Process {
 	t.Helper()
 	cmd.Dir = k.dir

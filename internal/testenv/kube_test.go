@@ -1,7 +1,6 @@
 package testenv
 
 import (
-	"encoding/json"
 	"io"
 	"net/http"
 	"path/filepath"
@@ -16,15 +15,11 @@ func TestAbsentKubernetes(t *testing.T) {
 		name, required string
 		installed      []string
 		fatal, skipped string // what the message of each kind of end must contain
-		cluster        bool
 	}{
 		{name: "skipped in CI", skipped: ".ci/peers kube"},
 		{name: "required", required: "1", fatal: ".ci/peers kube"},
 		{name: "not required by a false value", required: "false", skipped: ".ci/peers kube"},
-		{name: "half installed", required: "kube", installed: []string{"etcd"}, fatal: "no kube-apiserver"},
-		{name: "cluster", cluster: true, skipped: ".ci/peers kube-full"},
-		{name: "cluster required", cluster: true, required: "1", fatal: ".ci/peers kube-full"},
-		{name: "cluster where only the server is", cluster: true, required: "kube", skipped: ".ci/peers kube-full"},
+		{name: "half installed", required: "1", installed: []string{"etcd"}, fatal: "no kube-apiserver"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -36,13 +31,7 @@ func TestAbsentKubernetes(t *testing.T) {
 			t.Setenv(envCI, "true")
 			t.Setenv(envKube, test.required)
 			fake := newFakeTB(t)
-			fake.run(func(tb testing.TB) {
-				if test.cluster {
-					KubeCluster(tb)
-				} else {
-					KubeAPI(tb)
-				}
-			})
+			fake.run(func(tb testing.TB) { KubeAPI(tb) })
 			if (fake.fatal == "") != (test.fatal == "") || (fake.skipped == "") != (test.skipped == "") ||
 				!strings.Contains(fake.fatal, test.fatal) || !strings.Contains(fake.skipped, test.skipped) {
 				t.Errorf("got fatal %q, skipped %q, want %q, %q", fake.fatal, fake.skipped, test.fatal, test.skipped)
@@ -60,9 +49,9 @@ func TestRealKubeValidates(t *testing.T) {
 	if status != http.StatusUnprocessableEntity || !strings.Contains(string(reply), "restartPolicy") {
 		t.Errorf("a Job without a policy of restarts: status %d: %s", status, reply)
 	}
-	k.Create(t, kueuePath+"/namespaces/"+ns+"/localqueues",
+	k.Create(t, "/apis/kueue.x-k8s.io/v1beta2"+"/namespaces/"+ns+"/localqueues",
 		"{apiVersion: kueue.x-k8s.io/v1beta2, kind: LocalQueue, metadata: {name: gpu}, spec: {clusterQueue: gpu}}")
-	status, reply = k.Do(t, http.MethodPost, kueuePath+"/namespaces/"+ns+"/localqueues", "application/yaml",
+	status, reply = k.Do(t, http.MethodPost, "/apis/kueue.x-k8s.io/v1beta2"+"/namespaces/"+ns+"/localqueues", "application/yaml",
 		"{apiVersion: kueue.x-k8s.io/v1beta2, kind: LocalQueue, metadata: {name: wrong}, spec: {clusterQueue: 1}}")
 	if status != http.StatusUnprocessableEntity || !strings.Contains(string(reply), "spec.clusterQueue") {
 		t.Errorf("a queue of the wrong type: status %d: %s", status, reply)
@@ -99,34 +88,4 @@ func TestRealKubeUsers(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-func TestRealKubeRestartsUnderAWatch(t *testing.T) {
-	k := KubeAPI(t)
-	ns := k.Namespace(t)
-	maps := "/api/v1/namespaces/" + ns + "/configmaps"
-	create := func(name string) {
-		k.Create(t, maps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`+name+`"}}`)
-	}
-	create("before")
-	events := k.watch(t, maps)
-	before := until(t, events, func(e kubeEvent) bool { return e.Object.Metadata.Name == "before" })
-	k.Down(t)
-	for err := error(nil); err == nil; {
-		err = events.Decode(&json.RawMessage{})
-	}
-	if _, _, err := k.request(http.MethodGet, "/readyz", "", ""); err == nil {
-		t.Error("the server answers while it is down")
-	}
-	k.Up(t)
-	create("after")
-	events = k.watch(t, maps)
-	seen := map[string]string{}
-	until(t, events, func(e kubeEvent) bool {
-		seen[e.Object.Metadata.Name] = e.Object.Metadata.UID
-		return seen["before"] != "" && seen["after"] != ""
-	})
-	if seen["before"] != before.Metadata.UID {
-		t.Errorf("the object is another one than before: %s and %s", before.Metadata.UID, seen["before"])
-	}
 }

@@ -101,10 +101,7 @@ type builtProgram struct {
 	cleaner *janitor
 }
 
-var (
-	builtVCR    shared[builtProgram]
-	builtHelper shared[string]
-)
+var builtVCR shared[builtProgram]
 
 // VCR returns the path of vllm-vcr, as a program of its own that pods can run. It is built for the first test that needs it,
 // and removed once the test binary has ended.
@@ -112,26 +109,13 @@ func VCR(t testing.TB) string {
 	t.Helper()
 	return builtVCR.get(func() builtProgram {
 		dir, cleaner := processDir(t)
-		return builtProgram{build(t, dir, "vllm-vcr"), cleaner}
+		path := filepath.Join(dir, "vllm-vcr")
+		out, err := exec.Command("go", "build", "-o", path, "github.com/vllm-vcr/conformance/cmd/vllm-vcr").CombinedOutput()
+		if err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+		return builtProgram{path, cleaner}
 	}).path
-}
-
-func build(t testing.TB, dir, name string) (path string) {
-	t.Helper()
-	path = filepath.Join(dir, name)
-	out, err := exec.Command("go", "build", "-o", path, "github.com/vllm-vcr/conformance/cmd/"+name).CombinedOutput()
-	if err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return path
-}
-
-// VCRAndHelper is VCR with vllm-vcr-cluster beside the program, which finds it there.
-func VCRAndHelper(t testing.TB) string {
-	t.Helper()
-	vcr := VCR(t)
-	builtHelper.get(func() string { return build(t, filepath.Dir(vcr), "vllm-vcr-cluster") })
-	return vcr
 }
 
 // Resident is the resident memory of a process in MB, from /proc.

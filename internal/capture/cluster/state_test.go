@@ -39,7 +39,7 @@ func waits(name, reason string) string {
 type stateTest struct {
 	name                         string
 	job, pod, workload, deletion string // statuses, a condition, and the kind of what is being deleted
-	unbound, suspended           bool
+	unbound, suspended, inactive bool
 	phase                        Phase
 	reason, message              string // the message, or a part of it
 	container                    string
@@ -56,6 +56,9 @@ func (test stateTest) objects(t *testing.T) objects {
 	if test.workload != "" {
 		var w workload
 		parse(t, "{conditions: ["+test.workload+"]}", &w.Status)
+		if test.inactive {
+			w.Spec.Active = new(bool)
+		}
 		o.workloads = append(o.workloads, w)
 	}
 	if test.pod == "" {
@@ -79,6 +82,7 @@ func TestStateOf(t *testing.T) {
 		{name: "no quota", suspended: true, workload: noQuota, phase: Queued, reason: "Pending", message: "nvidia.com/gpu"},
 		{name: "never any quota", suspended: true, workload: tooMuch, phase: Failed, reason: "NeverAdmitted", message: "maximum"},
 		{name: "queue stopped", suspended: true, workload: wrongQueue, phase: Failed, reason: "Inadmissible", message: "stopped"},
+		{name: "deactivated", suspended: true, inactive: true, workload: noQuota, phase: Failed, reason: "Deactivated", message: "in Kueue"},
 		{name: "no pod", phase: Admitted, message: "no pod yet"},
 		{
 			name: "no node", unbound: true, phase: Admitted, reason: "Unschedulable", message: "0/4 nodes",

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -228,6 +229,17 @@ func runJob(t *testing.T, m *machine) {
 		case <-p.Done():
 			t.Errorf("ended before the pod: %v", p.Err())
 		default:
+		}
+	}
+}
+
+// eventually asks until it is so.
+func eventually(t *testing.T, what string, isSo func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for tick := time.Tick(100 * time.Millisecond); !isSo(); <-tick {
+		if time.Now().After(deadline) {
+			t.Fatalf("after a minute it is still not so that %s", what)
 		}
 	}
 }

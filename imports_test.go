@@ -74,7 +74,7 @@ var importRules = map[string][]string{
 	"internal/serve/simulator": {"internal/engine", "internal/serve", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"},
 
 	"internal/golden":          {},
-	"internal/golden/s3store":  {"internal/golden", "internal/forge/oidc", "github.com/aws"},
+	"internal/golden/s3store":  {"internal/golden", "internal/forge/action", "github.com/aws"},
 	"internal/report":          {"conformance", "compat", "internal/check", "github.com/sethvargo/go-githubactions", "github.com/jstemmer/go-junit-report/v2"},
 	"internal/report/page":     {},
 	"internal/report/sarif":    {},
@@ -106,7 +106,7 @@ var importRules = map[string][]string{
 		"conformance", "compat", "internal/capture", "internal/capture/deploy", "internal/capture/target", "internal/wire/protocol", k8s,
 	},
 	"internal/capture/deploy": {
-		"internal/capture/load", "internal/capture/target", "internal/forge/oidc", "internal/golden/s3store", "go.yaml.in/yaml/v2",
+		"internal/capture/load", "internal/capture/target", "internal/forge/action", "internal/golden/s3store", "go.yaml.in/yaml/v2",
 		"k8s.io/apimachinery/pkg/api/resource", "k8s.io/apimachinery/pkg/util/validation",
 	},
 	"internal/capture/capturetest": {
@@ -116,11 +116,10 @@ var importRules = map[string][]string{
 	"internal/capture/target": {"compat", "trace", "internal/capture/load", "internal/wire/protocol", toml},
 	"internal/capture/load":   {"compat", "trace", "internal/frontends/openai", toml},
 
-	"internal/forge/action":            {"go.yaml.in/yaml/v3"}, // for docgen
+	"internal/forge/action":            {"github.com/sethvargo/go-githubactions"},
 	"internal/forge/dist":              {},
 	"internal/forge/github":            {"github.com/google/go-github/v62"},
 	"internal/forge/github/githubtest": {"internal/forge/github", "github.com/google/go-github/v62", "github.com/getkin/kin-openapi"},
-	"internal/forge/oidc":              {},
 
 	"internal/base":          {},
 	"internal/base/tomlfile": {toml, "github.com/pelletier/go-toml/v2", "github.com/google/go-cmp"}, // go-cmp for rulestest

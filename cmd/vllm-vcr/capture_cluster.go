@@ -18,7 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
-	"github.com/vllm-vcr/conformance/internal/forge/oidc"
+	"github.com/vllm-vcr/conformance/internal/forge/action"
 )
 
 // Commands about a cluster are read here and carried out by vllm-vcr-cluster.
@@ -256,7 +256,7 @@ func newCaptureCredentialCommand(env *environment) *cobra.Command {
 			"      --exec-arg --audience=my-cluster",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			job := oidc.Job{
+			job := action.TokenService{
 				URL: env.getenv("ACTIONS_ID_TOKEN_REQUEST_URL"), Token: env.getenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN"), Log: env.log,
 			}
 			if audience == "" {

@@ -75,7 +75,7 @@ func TestGoldensPage(t *testing.T) {
 func TestGoldensPageMessages(t *testing.T) {
 	page, err := os.ReadFile("../../docs/goldens.md")
 	require.NoError(t, err)
-	files := []string{"../../internal/forge/oidc/oidc.go"}
+	files := []string{"../../internal/forge/action/identity.go"}
 	for _, folder := range []string{"golden", "golden/s3store"} {
 		found, err := filepath.Glob("../../internal/" + folder + "/*.go")
 		require.NoError(t, err)

@@ -1,14 +1,19 @@
 package golden
 
 import (
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
 	"unicode"
+
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
 func TestScrub(t *testing.T) {
@@ -112,5 +117,27 @@ func TestMismatchTellsWhatIsThere(t *testing.T) {
 	const want = `(what is there was stored 2026-01-01T00:00:00Z, is version v 1, has ETag "0f")`
 	if got := e.Error(); !strings.HasSuffix(got, want) {
 		t.Errorf("got %q, want it to end in %q", got, want)
+	}
+}
+
+func TestNetworkAdvice(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"proxy", &net.OpError{Op: "proxyconnect", Err: errors.New("connection refused")}, causeProxy},
+		{"proxy wants credentials", errors.New("Proxy Authentication Required"), causeProxy},
+		{"authority", x509.UnknownAuthorityError{}, causeAuthority},
+		{"another host", x509.HostnameError{Certificate: &x509.Certificate{}, Host: "localhost"}, causeCertificate},
+		{"expired", x509.CertificateInvalidError{Reason: x509.Expired}, causeCertificate},
+		{"name", &net.DNSError{Name: "bucket.invalid", IsNotFound: true}, causeNoHost},
+		{"stalled", retry.ErrStalled, causeNetwork},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := networkAdvice(&url.Error{Op: "Get", URL: "https://h/", Err: test.err}); got.Cause != test.want || got.Hint == "" {
+				t.Errorf("got %+v, want the cause %s", got, test.want)
+			}
+		})
 	}
 }

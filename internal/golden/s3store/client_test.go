@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/golden/goldentest"
@@ -457,48 +456,6 @@ func TestRealS3RegionThatIsWrong(t *testing.T) {
 	s.S3 = Options{Region: "eu-west-1", Anonymous: On}
 	_, err := fetchContent(t, s, "s3://"+bucket+"/key")
 	wantFetchError(t, err, "403", "[no-credentials]")
-}
-
-// A client that speaks to S3 itself says where the bucket is by HEAD: the shape of what the tests above make up.
-func TestRealS3TellsTheRegionToAnybody(t *testing.T) {
-	_, client := startS3(t)
-	if _, err := client.HeadBucket(t.Context(), &s3.HeadBucketInput{Bucket: ptr(bucket)}); err != nil {
-		t.Fatal(err)
-	}
-	s := newStore(t)
-	c, err := s.s3(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := c.regionOf(t.Context(), bucket); got != testenv.S3Region {
-		t.Errorf("the bucket is in %q, want %s", got, testenv.S3Region)
-	}
-}
-
-func TestNamesRegion(t *testing.T) {
-	profile := filepath.Join(t.TempDir(), "config")
-	write(t, profile, []byte("[profile ci]\nregion = eu-west-1\n[profile other]\n"))
-	tests := []struct {
-		name   string
-		env    map[string]string
-		region string
-		want   bool
-	}{
-		{name: "nobody", region: defaultRegion},
-		{name: "environment", env: map[string]string{"AWS_REGION": "eu-west-2"}, region: "eu-west-2", want: true},
-		{name: "profile", env: map[string]string{"AWS_CONFIG_FILE": profile, "AWS_PROFILE": "ci"}, region: "eu-west-1", want: true},
-		{name: "profile without", env: map[string]string{"AWS_CONFIG_FILE": profile, "AWS_PROFILE": "other"}, region: defaultRegion},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			withoutAWS(t)
-			setenv(t, test.env)
-			c, err := newStore(t).s3(t.Context())
-			if err != nil || c.regions.first != test.region || c.regions.named != test.want {
-				t.Errorf("%+v, %v", c, err)
-			}
-		})
-	}
 }
 
 // Many requests at once find the region, and say so once.

@@ -26,7 +26,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
-	"github.com/vllm-vcr/conformance/internal/forge/oidc"
+	"github.com/vllm-vcr/conformance/internal/forge/action"
 	"github.com/vllm-vcr/conformance/internal/golden"
 )
 
@@ -202,7 +202,7 @@ func (r gitHubRole) Retrieve(ctx context.Context) (own aws.Credentials, err erro
 
 // identityToken requests the identity of this job from GitHub.
 func (s *store) identityToken(ctx context.Context) (string, error) {
-	job := oidc.ThisJob()
+	job := action.OwnTokens()
 	job.HTTP, job.Backoff, job.Log = notRedirected(cmp.Or(s.HTTP, golden.DefaultHTTP())), s.Backoff, s.Log
 	token, err := job.Identity(ctx, identityAudience)
 	if err == nil || ctx.Err() != nil {
@@ -212,7 +212,7 @@ func (s *store) identityToken(ctx context.Context) (string, error) {
 }
 
 // subjectOf returns the subject of a token, which the trust policy of a role must name.
-func subjectOf(token string) string { return shown(oidc.Read(token).Subject) }
+func subjectOf(token string) string { return shown(action.ReadClaims(token).Subject) }
 
 // fromFork reports whether this job is about a pull request from another repository. GitHub gives it neither secrets nor
 // an identity.

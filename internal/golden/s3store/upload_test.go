@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -294,40 +293,6 @@ func TestContentType(t *testing.T) {
 	}
 }
 
-func TestRealS3ContentType(t *testing.T) {
-	_, client := startS3(t)
-	wantPublished(t, newStore(t), "s3://"+bucket+"/a.jsonl.gz", contentFile(t), false)
-	head, err := client.HeadObject(t.Context(), &s3.HeadObjectInput{Bucket: ptr(bucket), Key: ptr("a.jsonl.gz")})
-	if err != nil || *head.ContentType != "application/gzip" || head.ContentEncoding != nil && *head.ContentEncoding != "" {
-		t.Errorf("stored as %+v, %v", head, err)
-	}
-}
-
-// More than one request may carry, in little memory. It writes six gigabytes, so it wants to be asked for.
-func TestRealS3PublishHuge(t *testing.T) {
-	if os.Getenv("VLLM_VCR_HUGE") == "" {
-		t.Skip("VLLM_VCR_HUGE is not set: it takes 6 GB of disk and a minute or two")
-	}
-	startS3(t)
-	name := filepath.Join(t.TempDir(), "huge")
-	const size = maxPut + 100<<20
-	write(t, name, nil)
-	if err := os.Truncate(name, size); err != nil {
-		t.Fatal(err)
-	}
-	s := newStore(t)
-	p, err := s.Publish(t.Context(), "s3://"+bucket+"/huge", name)
-	if err != nil || p.Size != size || p.Existed {
-		t.Fatalf("%+v, %v", p, err)
-	}
-	var memory runtime.MemStats
-	runtime.ReadMemStats(&memory)
-	t.Logf("%d MB of the system", memory.Sys>>20)
-	if memory.Sys > 128<<20 {
-		t.Errorf("took %d MB", memory.Sys>>20)
-	}
-}
-
 // stored answers as a server does that has an object, with or without its checksum.
 func stored(body []byte, checksum string) step {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -506,15 +471,4 @@ func TestRealS3PublishAtOnce(t *testing.T) {
 	}
 	group.Wait()
 	wantContent(t, s, "s3://goldens/key")
-}
-
-func TestRealS3PublishLarge(t *testing.T) {
-	startS3(t)
-	large := make([]byte, 80<<20)
-	name := filepath.Join(t.TempDir(), "large")
-	write(t, name, large)
-	p, err := newStore(t).Publish(t.Context(), "s3://goldens/large", name)
-	if err != nil || p.SHA256 != digest(large) || p.Size != int64(len(large)) {
-		t.Errorf("%+v, %v", p, err)
-	}
 }

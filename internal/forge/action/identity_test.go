@@ -1,4 +1,4 @@
-package oidc
+package action
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 func noWait(int) time.Duration { return 0 }
 
 // gitHub answers with one status after the other, the last ever after.
-func gitHub(t *testing.T, body string, statuses ...int) (Job, *int) {
+func gitHub(t *testing.T, body string, statuses ...int) (TokenService, *int) {
 	t.Helper()
 	calls := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -31,7 +31,7 @@ func gitHub(t *testing.T, body string, statuses ...int) (Job, *int) {
 		fmt.Fprint(w, body)
 	}))
 	t.Cleanup(server.Close)
-	return Job{URL: server.URL + "/token?api=1", Token: "request-secret", Backoff: noWait}, &calls
+	return TokenService{URL: server.URL + "/token?api=1", Token: "request-secret", Backoff: noWait}, &calls
 }
 
 func TestIdentity(t *testing.T) {
@@ -50,7 +50,7 @@ func TestIdentity(t *testing.T) {
 		{name: "redirected", body: bad, statuses: []int{302}, calls: 1, want: "HTTP status 302"},
 		{name: "no JSON", body: bad, statuses: []int{200}, calls: 4, want: "the answer holds no token"},
 		{name: "no token", body: `{"value":""}`, statuses: []int{200}, calls: 4, want: "the answer holds no token"},
-		{name: "without end", body: `{"value":"` + strings.Repeat("a", maxAnswer), statuses: []int{200}, calls: 4, want: "no token"},
+		{name: "without end", body: `{"value":"` + strings.Repeat("a", 64<<10), statuses: []int{200}, calls: 4, want: "no token"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -73,14 +73,14 @@ func TestIdentity(t *testing.T) {
 func TestIdentityWithoutGitHub(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		job  Job
+		job  TokenService
 		want string
 	}{
-		{"no job", Job{}, ErrNone.Error()},
-		{"no secret", Job{URL: "http://127.0.0.1:1"}, ErrNone.Error()},
-		{"no URL", Job{URL: "secret", Token: "secret"}, "is not a URL"},
-		{"bad URL", Job{URL: "http://secret:x/%", Token: "secret"}, "is not a URL"},
-		{"nobody there", Job{URL: "http://127.0.0.1:1/?sig=secret", Token: "secret", Backoff: noWait}, "connection refused"},
+		{"no job", TokenService{}, ErrNoIdentity.Error()},
+		{"no secret", TokenService{URL: "http://127.0.0.1:1"}, ErrNoIdentity.Error()},
+		{"no URL", TokenService{URL: "secret", Token: "secret"}, "is not a URL"},
+		{"bad URL", TokenService{URL: "http://secret:x/%", Token: "secret"}, "is not a URL"},
+		{"nobody there", TokenService{URL: "http://127.0.0.1:1/?sig=secret", Token: "secret", Backoff: noWait}, "connection refused"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := test.job.Identity(t.Context(), "a")
@@ -105,7 +105,7 @@ func TestIdentityCancelled(t *testing.T) {
 	}
 }
 
-func TestRead(t *testing.T) {
+func TestReadClaims(t *testing.T) {
 	token := func(claims string) string {
 		return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
 	}
@@ -124,7 +124,7 @@ func TestRead(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, Read(test.token)); diff != "" {
+			if diff := cmp.Diff(test.want, ReadClaims(test.token)); diff != "" {
 				t.Error(diff)
 			}
 		})

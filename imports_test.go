@@ -106,7 +106,7 @@ var importRules = map[string][]string{
 		"conformance", "compat", "internal/capture", "internal/capture/deploy", "internal/capture/target", "internal/wire/protocol", k8s,
 	},
 	"internal/capture/deploy": {
-		"internal/capture/load", "internal/capture/target", "internal/forge/action", "internal/golden/s3store", "go.yaml.in/yaml/v2",
+		"internal/capture/load", "internal/capture/target", "internal/forge/action", "internal/golden/s3store", "sigs.k8s.io/yaml",
 		"k8s.io/apimachinery/pkg/api/resource", "k8s.io/apimachinery/pkg/util/validation",
 	},
 	"internal/capture/capturetest": {
@@ -122,14 +122,14 @@ var importRules = map[string][]string{
 	"internal/forge/github/githubtest": {"internal/forge/github", "github.com/google/go-github/v62", "github.com/getkin/kin-openapi"},
 
 	"internal/base":          {},
-	"internal/base/tomlfile": {toml, "github.com/pelletier/go-toml/v2", "github.com/google/go-cmp"}, // go-cmp for rulestest
+	"internal/base/tomlfile": {toml, "github.com/pelletier/go-toml/v2"},
 
-	"internal/testenv": {},
+	"internal/testenv": {"github.com/google/go-cmp"},
 }
 
 // forTests are the packages that only tests, and each other, may import.
 var forTests = []string{
-	"internal/testenv", "internal/base/tomlfile/rulestest", "internal/capture/capturetest", "internal/forge/github/githubtest", "internal/golden/goldentest",
+	"internal/testenv", "internal/capture/capturetest", "internal/forge/github/githubtest",
 }
 
 // A goPackage is what `go list -json` says of one package.

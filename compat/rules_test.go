@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,10 +10,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile/rulestest"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 )
+
+var update = flag.Bool("update", false, "rewrite the .diagnostics files in testdata")
 
 // testFacts are the facts under which the files in testdata are checked. The lines
 // of 0.3x are those of the shipped matrix; 0.20 is unknown to the protocol.
@@ -39,7 +42,7 @@ func TestRules(t *testing.T) {
 		tomlfile.Sort(diagnostics)
 		return diagnostics
 	}
-	rulestest.Run(t, Rules(), check, codeUnreadable)
+	testenv.CheckRules(t, *update, Rules(), check, codeUnreadable)
 }
 
 func TestPolicy(t *testing.T) {

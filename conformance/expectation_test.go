@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"flag"
 	"strings"
 	"testing"
 	"time"
@@ -8,14 +9,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile/rulestest"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
+var update = flag.Bool("update", false, "rewrite the .diagnostics files in testdata")
+
 func TestExpectationRules(t *testing.T) {
-	rulestest.Run(t, ExpectationRules(), func(path string) []tomlfile.Diagnostic {
+	testenv.CheckRules(t, *update, ExpectationRules(), func(path string) []tomlfile.Diagnostic {
 		_, findings := LoadExpectations(path)
 		return findings
 	}, "X101")

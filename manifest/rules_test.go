@@ -3,14 +3,17 @@ package manifest
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile/rulestest"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
+
+var update = flag.Bool("update", false, "rewrite the .diagnostics files in testdata")
 
 // testFacts are the facts under which the files in testdata are checked.
 func testFacts() Facts {
@@ -51,7 +54,7 @@ func TestRules(t *testing.T) {
 		tomlfile.Sort(diagnostics)
 		return diagnostics
 	}
-	rulestest.Run(t, Rules(), check, codeUnreadable)
+	testenv.CheckRules(t, *update, Rules(), check, codeUnreadable)
 }
 
 func TestStrict(t *testing.T) {

@@ -8,20 +8,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/golden/goldentest"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // What these tests share with those of package s3store.
 var (
-	content, patience, newScript          = goldentest.Content, goldentest.Patience, goldentest.NewScript
-	serve, status, cut, drop, hang, reset = goldentest.Serve, goldentest.Status, goldentest.Cut, goldentest.Drop, goldentest.Hang, goldentest.Reset
-	withoutAWS, setenv                    = goldentest.WithoutAWS, goldentest.Setenv
-	write, contentFile, noise             = goldentest.Write, goldentest.ContentFile, goldentest.Noise
-	wantMismatch                          = goldentest.Want[*MismatchError]
-	wantFetchError, wantPublishError      = goldentest.Want[*FetchError], goldentest.Want[*PublishError]
+	content, patience, newScript          = testenv.Content, testenv.Patience, testenv.NewScript
+	serve, status, cut, drop, hang, reset = testenv.Serve, testenv.Status, testenv.Cut, testenv.Drop, testenv.Hang, testenv.Reset
+	withoutAWS, setenv                    = testenv.WithoutAWS, testenv.Setenv
+	write, contentFile, noise             = testenv.WriteFile, testenv.ContentFile, testenv.Noise
+	wantMismatch                          = testenv.WantError[*MismatchError]
+	wantFetchError, wantPublishError      = testenv.WantError[*FetchError], testenv.WantError[*PublishError]
 )
 
-type step = goldentest.Step
+type step = testenv.Step
 
 // newStore returns a store with a cache of its own that retries at once.
 func newStore(t *testing.T) *Store {
@@ -53,7 +53,7 @@ func wantContent(t *testing.T, s *Store, location string) {
 
 // logTo makes the store log into the returned buffer, which is to be read once the store is idle.
 func logTo(s *Store) *bytes.Buffer {
-	log, out := goldentest.Log()
+	log, out := testenv.Log()
 	s.Log = log
 	return out
 }

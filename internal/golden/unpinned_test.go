@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/golden/goldentest"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
@@ -44,7 +44,7 @@ func TestRead(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := newStore(t)
 			s.MaxSize = test.max
-			var asked *goldentest.Script
+			var asked *testenv.Script
 			if test.location == "" {
 				asked = newScript(t, false, test.steps...)
 				test.location = asked.URL + "/a.jsonl"

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
 )
 
 // A Quota is the most that a cluster queue can ever give to one pod, of each resource. A pod has all of a resource of one
@@ -42,7 +43,7 @@ type clusterQueue struct {
 // ReadQuota reads a ClusterQueue of Kueue, as YAML or JSON. The file is named in errors.
 func ReadQuota(file string, text []byte) (Quota, error) {
 	var q clusterQueue
-	if err := readYAML(text, &q); err != nil {
+	if err := yaml.Unmarshal(text, &q); err != nil {
 		return Quota{}, fmt.Errorf("%s: read a ClusterQueue: %w", file, err)
 	}
 	if q.Kind != clusterQueueKind || q.Metadata.Name == "" {

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+
+	"sigs.k8s.io/yaml"
 )
 
 // Setup reads what a cluster needs before the first capture: the objects in the files that the kustomization of a folder
@@ -18,7 +20,7 @@ func Setup(fsys fs.FS, folder string) ([]any, error) {
 		return nil, err
 	}
 	var kustomization struct{ Resources []string }
-	if err := readYAML(text, &kustomization); err != nil {
+	if err := yaml.Unmarshal(text, &kustomization); err != nil {
 		return nil, fmt.Errorf("%s: %w", list, err)
 	}
 	var all []any
@@ -45,7 +47,7 @@ func documents(file string, text []byte) ([]any, error) {
 	var all []any
 	for _, part := range bytes.Split(text, []byte("\n---\n")) {
 		var object map[string]any
-		if err := readYAML(part, &object); err != nil {
+		if err := yaml.Unmarshal(part, &object); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		if object["kind"] == nil {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"go.yaml.in/yaml/v2"
+	"sigs.k8s.io/yaml"
 
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 )
@@ -93,36 +93,6 @@ func tidy(value any) any {
 	case float64:
 		if whole := int64(v); float64(whole) == v {
 			return whole
-		}
-	}
-	return value
-}
-
-// readYAML reads a YAML document as the JSON that says the same.
-func readYAML(text []byte, into any) error {
-	var document any
-	if err := yaml.Unmarshal(text, &document); err != nil {
-		return err
-	}
-	same, err := json.Marshal(withStringKeys(document))
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(same, into)
-}
-
-// withStringKeys makes the maps of a YAML document those of JSON.
-func withStringKeys(value any) any {
-	switch v := value.(type) {
-	case map[any]any:
-		object := make(map[string]any, len(v))
-		for key, inner := range v {
-			object[fmt.Sprint(key)] = withStringKeys(inner)
-		}
-		return object
-	case []any:
-		for i, inner := range v {
-			v[i] = withStringKeys(inner)
 		}
 	}
 	return value

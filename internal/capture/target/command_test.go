@@ -1,7 +1,6 @@
 package target
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -63,7 +62,7 @@ func TestCommands(t *testing.T) {
 		got.WriteString("\n")
 	}
 	const path = "testdata/commands.golden"
-	if f := flag.Lookup("update"); f.Value.String() == "true" {
+	if *update {
 		if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -1,13 +1,16 @@
 package target
 
 import (
+	"flag"
 	"strings"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile/rulestest"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
+
+var update = flag.Bool("update", false, "rewrite the .diagnostics files in testdata")
 
 // testMatrix is the matrix that the files in testdata are checked against.
 func testMatrix() *compat.Matrix {
@@ -26,7 +29,7 @@ func TestRules(t *testing.T) {
 		_, findings := Load(path, testMatrix())
 		return findings
 	}
-	rulestest.Run(t, Rules(), check, codeUnreadable)
+	testenv.CheckRules(t, *update, Rules(), check, codeUnreadable)
 }
 
 func FuzzParse(f *testing.F) {

@@ -1,8 +1,10 @@
 package action_test
 
 import (
+	"errors"
+	"flag"
+	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -194,32 +196,88 @@ func TestStepsAreSafe(t *testing.T) {
 	}
 }
 
+var update = flag.Bool("update", false, "rewrite the tables of docs/action.md")
+
 // TestDocumentationIsCurrent: docs/action.md has the tables that action.yml gives.
 func TestDocumentationIsCurrent(t *testing.T) {
-	before, err := os.ReadFile(filepath.Join(root, "docs", "action.md"))
+	var file struct{ Inputs, Outputs yaml.Node }
+	if err := yaml.Unmarshal(readFile(t, filepath.Join(root, "action.yml")), &file); err != nil {
+		t.Fatal(err)
+	}
+	inputs, err := inputTable(file.Inputs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := filepath.Join(t.TempDir(), "action.md")
-	if err := os.WriteFile(page, before, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("go", "run", "./docgen", "../../../action.yml", page).CombinedOutput(); err != nil {
-		t.Fatalf("docgen: %v\n%s", err, out)
-	}
-	after, err := os.ReadFile(page)
+	outputs, err := outputTable(file.Outputs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(before), string(after)); diff != "" {
+	page := filepath.Join(root, "docs", "action.md")
+	before := string(readFile(t, page))
+	after, err := replace(before, "inputs", inputs)
+	if err == nil {
+		after, err = replace(after, "outputs", outputs)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", page, err)
+	}
+	if *update {
+		if err := os.WriteFile(page, []byte(after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("docs/action.md is not what go generate ./internal/forge/action writes:\n%s", diff)
 	}
-	file, _ := readAction(t)
-	for _, name := range file.Inputs {
-		if !strings.Contains(string(before), "\n| `"+name+"` |") {
-			t.Errorf("docs/action.md has no row for the input %s", name)
-		}
+}
+
+// replace puts a table between the marks of its name.
+func replace(page, name, table string) (string, error) {
+	begin, end := "<!-- "+name+": written by go generate ./internal/forge/action from action.yml -->\n", "<!-- end of "+name+" -->"
+	before, rest, found := strings.Cut(page, begin)
+	_, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		return "", errors.New("it lacks the lines " + strings.TrimSpace(begin) + " and " + end)
 	}
+	return before + begin + table + end + after, nil
+}
+
+func inputTable(inputs yaml.Node) (string, error) {
+	var b strings.Builder
+	b.WriteString("| input | default | |\n|---|---|---|\n")
+	err := each(inputs, func(name string, fields map[string]string) {
+		value := ""
+		if fields["default"] != "" {
+			value = "`" + fields["default"] + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, value, cell(fields["description"]))
+	})
+	return b.String(), err
+}
+
+func outputTable(outputs yaml.Node) (string, error) {
+	var b strings.Builder
+	b.WriteString("| output | |\n|---|---|\n")
+	err := each(outputs, func(name string, fields map[string]string) {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", name, cell(fields["description"]))
+	})
+	return b.String(), err
+}
+
+// each calls f for each entry of a mapping, in its order.
+func each(mapping yaml.Node, f func(name string, fields map[string]string)) error {
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		name, fields := mapping.Content[i].Value, map[string]string{}
+		if err := mapping.Content[i+1].Decode(&fields); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		f(name, fields)
+	}
+	return nil
+}
+
+// cell is a text for a cell of a table.
+func cell(text string) string {
+	return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", `\|`)
 }
 
 // A workflow is a file of .github/workflows, as far as the tests look at it.

@@ -16,14 +16,12 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/vllm-vcr/conformance/internal/golden"
-	"github.com/vllm-vcr/conformance/internal/golden/goldentest"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // A fake is needed for what a real server cannot be made to do: be overloaded, break off, be elsewhere.
-func newFakeS3(t *testing.T, steps ...step) (*goldentest.Script, *goldenStore) {
+func newFakeS3(t *testing.T, steps ...step) (*testenv.Script, *goldenStore) {
 	t.Helper()
 	withoutAWS(t)
 	setenv(t, map[string]string{"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "topsecret", "AWS_SESSION_TOKEN": "toptoken"})

@@ -14,20 +14,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/golden"
-	"github.com/vllm-vcr/conformance/internal/golden/goldentest"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // What these tests share with those of package golden.
 var (
-	content, patience, newScript          = goldentest.Content, goldentest.Patience, goldentest.NewScript
-	serve, status, cut, drop, hang, reset = goldentest.Serve, goldentest.Status, goldentest.Cut, goldentest.Drop, goldentest.Hang, goldentest.Reset
-	withoutAWS, setenv                    = goldentest.WithoutAWS, goldentest.Setenv
-	write, contentFile, noise             = goldentest.Write, goldentest.ContentFile, goldentest.Noise
-	wantMismatch                          = goldentest.Want[*golden.MismatchError]
-	wantFetchError, wantPublishError      = goldentest.Want[*golden.FetchError], goldentest.Want[*golden.PublishError]
+	content, patience, newScript          = testenv.Content, testenv.Patience, testenv.NewScript
+	serve, status, cut, drop, hang, reset = testenv.Serve, testenv.Status, testenv.Cut, testenv.Drop, testenv.Hang, testenv.Reset
+	withoutAWS, setenv                    = testenv.WithoutAWS, testenv.Setenv
+	write, contentFile, noise             = testenv.WriteFile, testenv.ContentFile, testenv.Noise
+	wantMismatch                          = testenv.WantError[*golden.MismatchError]
+	wantFetchError, wantPublishError      = testenv.WantError[*golden.FetchError], testenv.WantError[*golden.PublishError]
 )
 
-type step = goldentest.Step
+type step = testenv.Step
 
 // A goldenStore is a store of goldens whose S3 is as its options say when it is first used.
 type goldenStore struct {
@@ -86,7 +86,7 @@ func wantContent(t *testing.T, s *goldenStore, location string) {
 
 // logTo makes the store log into the returned buffer, which is to be read once the store is idle.
 func logTo(s *goldenStore) *bytes.Buffer {
-	log, out := goldentest.Log()
+	log, out := testenv.Log()
 	s.Log = log
 	return out
 }

@@ -1,10 +1,6 @@
-// Package rulestest checks the rules of a file format against files that break
-// them: testdata/x.toml is checked, and its diagnostics are compared with
-// testdata/x.diagnostics, one diagnostic a line.
-package rulestest
+package testenv
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,11 +11,12 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
-var update = flag.Bool("update", false, "rewrite the .diagnostics files in testdata")
-
-// Run checks every file in testdata. It fails when a rule is broken by no file, and when a diagnostic has a code that no rule
-// has. The rule unreadable is broken by a file that is not there.
-func Run(t *testing.T, rules []tomlfile.Rule, check func(path string) []tomlfile.Diagnostic, unreadable string) {
+// CheckRules checks the rules of a file format against the files in testdata that break them: testdata/x.toml is checked, and its
+// diagnostics are compared with testdata/x.diagnostics, one a line, which update rewrites. It fails when a rule is broken by no
+// file, and when a diagnostic has a code that no rule has. The rule unreadable is broken by a file that is not there.
+func CheckRules(
+	t *testing.T, update bool, rules []tomlfile.Rule, check func(path string) []tomlfile.Diagnostic, unreadable string,
+) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.toml")
 	if err != nil || len(files) == 0 {
@@ -38,7 +35,7 @@ func Run(t *testing.T, rules []tomlfile.Rule, check func(path string) []tomlfile
 				got.WriteString(f.String() + "\n")
 				seen[f.Code] = true
 			}
-			compare(t, strings.TrimSuffix(file, ".toml")+".diagnostics", got.String())
+			compareText(t, update, strings.TrimSuffix(file, ".toml")+".diagnostics", got.String())
 		})
 	}
 	for _, r := range rules {
@@ -52,9 +49,9 @@ func Run(t *testing.T, rules []tomlfile.Rule, check func(path string) []tomlfile
 	}
 }
 
-func compare(t *testing.T, path, got string) {
+func compareText(t *testing.T, update bool, path, got string) {
 	t.Helper()
-	if *update {
+	if update {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}

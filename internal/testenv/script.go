@@ -1,5 +1,4 @@
-// Package goldentest has a golden, and servers that send it well or badly, for the tests of package golden and of its stores.
-package goldentest
+package testenv
 
 import (
 	"bytes"
@@ -19,14 +18,14 @@ import (
 	"time"
 )
 
-// Content is a golden of these tests; its bytes are as good as any.
+// Content is what the steps of a [Script] send.
 var Content = []byte(strings.Repeat(`{"meta":{"vllm_version":"0.33.0"}}`+"\n", 100))
 
-// Patience is long enough for a busy machine to answer, and short enough to wait for where nobody does.
+// Patience is a time in which a busy machine answers, and which a test can wait where nothing answers.
 const Patience = time.Second
 
-// Want returns err as an error of a type. Its text must have all of parts.
-func Want[T error](t *testing.T, err error, parts ...string) T {
+// WantError returns err as an error of a type. Its text must have all of parts.
+func WantError[T error](t *testing.T, err error, parts ...string) T {
 	t.Helper()
 	var failed T
 	if !errors.As(err, &failed) {
@@ -40,15 +39,15 @@ func Want[T error](t *testing.T, err error, parts ...string) T {
 	return failed
 }
 
-// ContentFile is Content as a file that can be published.
+// ContentFile is [Content] as a file.
 func ContentFile(t *testing.T) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "run.jsonl")
-	Write(t, name, Content)
+	WriteFile(t, name, Content)
 	return name
 }
 
-// Noise is a golden that no two parts of are alike.
+// Noise returns bytes of which no two parts are alike.
 func Noise(size int) []byte {
 	data := make([]byte, size)
 	source := rand.NewChaCha8([32]byte{1})
@@ -135,7 +134,7 @@ func Reset(w http.ResponseWriter, _ *http.Request) {
 	conn.Close()
 }
 
-// Log returns a log and the buffer that it writes to, which is to be read once the store is idle.
+// Log returns a log and the buffer that it writes to, which may be read once nothing logs any more.
 func Log() (*slog.Logger, *bytes.Buffer) {
 	var out bytes.Buffer
 	return slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})), &out
@@ -163,8 +162,8 @@ func Setenv(t testing.TB, env map[string]string) {
 	}
 }
 
-// Write writes a file, and makes its folder.
-func Write(t testing.TB, name string, data []byte) {
+// WriteFile writes a file, and makes its folder.
+func WriteFile(t testing.TB, name string, data []byte) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		t.Fatal(err)

@@ -206,11 +206,7 @@ func read(wheel *pypi.Wheel) (map[string][]byte, error) {
 	if len(names) > maxFiles {
 		return nil, fmt.Errorf("it has %d Python files, the limit is %d", len(names), maxFiles)
 	}
-	files, absent, err := wheel.ReadFiles(names, maxFile)
-	if err == nil && len(absent) > 0 {
-		err = fmt.Errorf("%s is listed and absent", absent[0])
-	}
-	return files, err
+	return wheel.ReadFiles(names, maxFile)
 }
 
 // Digest is that of the Python files in a wheel, with which a [Tree] of them must agree.

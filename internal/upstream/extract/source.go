@@ -38,8 +38,7 @@ type source interface {
 type wheel struct{ *pypi.Wheel }
 
 func (w wheel) read(_ context.Context, paths []string) (map[string][]byte, error) {
-	files, _, err := w.ReadFiles(paths, maxFile)
-	return files, err
+	return w.ReadFiles(paths, maxFile)
 }
 
 // version is that of METADATA, which must be that of the name.

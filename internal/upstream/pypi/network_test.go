@@ -74,10 +74,10 @@ func TestRealWheel(t *testing.T) {
 	wheel, err := x.OpenWheel(t.Context(), pypi.File{URL: file.URL})
 	require.NoError(t, err)
 	names := slices.DeleteFunc(wheel.Names(), func(name string) bool { return !strings.HasSuffix(name, ".py") })
-	got, absent, err := wheel.ReadFiles(append(names, "vllm/none.py"), 8<<20)
+	got, err := wheel.ReadFiles(append(names, "vllm/none.py"), 8<<20)
 	sources := wheel.Downloaded()
-	if err != nil || len(got) != len(names) || len(got) < 1000 || !slices.Equal(absent, []string{"vllm/none.py"}) || sources > 20<<20 {
-		t.Errorf("%d of %d files by %d bytes, absent %q: %v", len(got), len(names), sources, absent, err)
+	if err != nil || len(got) != len(names) || len(got) < 1000 || sources > 20<<20 {
+		t.Errorf("%d of %d files by %d bytes: %v", len(got), len(names), sources, err)
 	}
 	if frontend, err := wheel.ReadFile("vllm/vllm-rs", 1<<30); err != nil || len(frontend) < 30<<20 {
 		t.Errorf("the frontend has %d bytes: %v", len(frontend), err)

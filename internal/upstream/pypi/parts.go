@@ -18,12 +18,14 @@ import (
 // What is downloaded at a time, in bytes.
 const (
 	tailSize  = 1 << 20   // the end of a wheel, which holds the directory of 5,000 members
-	smallPart = 256 << 10 // where it is not known how much is needed
-	largePart = 8 << 20   // within a member
-	afterData = 24        // what may follow the data of a member, and is read with it
+	firstPart = 256 << 10 // where it is not known how much is needed; twice as much of what follows it
+	largePart = 4 << 20
+	nextGap   = 256 << 10 // what may lie between two parts that follow each other
+	maxKept   = 32 << 20  // parts that are kept
 )
 
-// parts reads a file by range requests, as an [io.ReaderAt].
+// parts reads a file by range requests, as an [io.ReaderAt]. It is read from its beginning to its end mostly, so the part
+// that follows the last one has twice its size.
 type parts struct {
 	index *Index
 	ctx   context.Context
@@ -32,13 +34,9 @@ type parts struct {
 	size int64 // 0 until it is known, which is before anything but the end is read
 	tail piece // the end; as the size
 
-	mu          sync.Mutex
-	last        piece
-	held        []*piece // by those who read many members at once
-	from, until int64    // where the member lies that is being read
-
-	answers    sync.Mutex // guards what is known from answers; taken last
-	etag       string     // strong, "" if the server has none
+	mu         sync.Mutex
+	kept       []piece // the last one fetched is the last
+	etag       string  // strong, "" if the server has none
 	downloaded int64
 }
 
@@ -91,10 +89,10 @@ func (p *parts) open(f File) error {
 
 func (p *parts) openTail() (err error) {
 	if p.size > 0 {
-		p.tail, err = p.fetch(p.ctx, max(p.size-tailSize, 0), p.size)
+		p.tail, err = p.fetch(max(p.size-tailSize, 0), p.size)
 		return err
 	}
-	got, err := p.get(p.ctx, fmt.Sprintf("bytes=-%d", tailSize))
+	got, err := p.get(fmt.Sprintf("bytes=-%d", tailSize))
 	if err != nil {
 		return err
 	}
@@ -104,13 +102,6 @@ func (p *parts) openTail() (err error) {
 	}
 	p.size, p.tail = total, piece{start, got.body}
 	return nil
-}
-
-// expect announces that a member is read next: its compressed bytes lie from start on.
-func (p *parts) expect(start int64, length uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.from, p.until = start, start+int64(min(length, uint64(max(p.size-start, 0))))+afterData
 }
 
 // ReadAt implements [io.ReaderAt].
@@ -125,18 +116,11 @@ func (p *parts) ReadAt(to []byte, off int64) (n int, err error) {
 			return n, io.EOF
 		}
 		data := p.tail.from(off)
-		for i := 0; i < len(p.held) && data == nil; i++ {
-			data = p.held[i].from(off)
+		for i := 0; i < len(p.kept) && data == nil; i++ {
+			data = p.kept[i].from(off)
 		}
 		if data == nil {
-			data = p.last.from(off)
-		}
-		if data == nil {
-			end := off + smallPart
-			if p.from <= off && off < p.until {
-				end = min(max(p.until, end), off+largePart)
-			}
-			if p.last, err = p.fetch(p.ctx, off, min(end, p.size)); err != nil {
+			if err := p.fetchNext(off); err != nil {
 				return n, &partError{err}
 			}
 			continue
@@ -147,21 +131,30 @@ func (p *parts) ReadAt(to []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// hold keeps a piece of the file until it is released.
-func (p *parts) hold(w piece) (release func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.held = append(p.held, &w)
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.held = slices.DeleteFunc(p.held, func(h *piece) bool { return h == &w })
+// fetchNext fetches the part that begins at an offset before the tail.
+func (p *parts) fetchNext(off int64) error {
+	size, kept := int64(firstPart), int64(0)
+	for i, part := range p.kept {
+		kept += int64(len(part.data))
+		if gap := off - part.at - int64(len(part.data)); i == len(p.kept)-1 && 0 <= gap && gap <= nextGap {
+			size = min(2*int64(len(part.data)), largePart)
+		}
 	}
+	fetched, err := p.fetch(off, min(off+size, p.tail.at))
+	if err != nil {
+		return err
+	}
+	for len(p.kept) > 0 && kept+size > maxKept {
+		kept -= int64(len(p.kept[0].data))
+		p.kept = slices.Delete(p.kept, 0, 1)
+	}
+	p.kept = append(p.kept, fetched)
+	return nil
 }
 
 // fetch downloads the bytes from start to before end, of the same file as those before.
-func (p *parts) fetch(ctx context.Context, start, end int64) (piece, error) {
-	got, err := p.get(ctx, fmt.Sprintf("bytes=%d-%d", start, end-1))
+func (p *parts) fetch(start, end int64) (piece, error) {
+	got, err := p.get(fmt.Sprintf("bytes=%d-%d", start, end-1))
 	if err != nil {
 		return piece{}, err
 	}
@@ -177,14 +170,12 @@ func (p *parts) fetch(ctx context.Context, start, end int64) (piece, error) {
 }
 
 // get asks for a range, of the same file as those before.
-func (p *parts) get(ctx context.Context, span string) (*answer, error) {
+func (p *parts) get(span string) (*answer, error) {
 	header := http.Header{"Range": {span}, "Accept-Encoding": {"identity"}}
-	p.answers.Lock()
 	if p.etag != "" {
 		header.Set("If-Match", p.etag)
 	}
-	p.answers.Unlock()
-	got, err := p.index.get(ctx, request{url: p.url, header: header, want: http.StatusPartialContent, limit: largePart})
+	got, err := p.index.get(p.ctx, request{url: p.url, header: header, want: http.StatusPartialContent, limit: largePart})
 	if err != nil {
 		return nil, err
 	}
@@ -192,8 +183,6 @@ func (p *parts) get(ctx context.Context, span string) (*answer, error) {
 	if strings.HasPrefix(etag, "W/") {
 		etag = ""
 	}
-	p.answers.Lock()
-	defer p.answers.Unlock()
 	if p.etag != "" && etag != p.etag {
 		return nil, fmt.Errorf("package index %s: %w", shown(p.url), errReplaced)
 	}

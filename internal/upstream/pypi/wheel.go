@@ -4,23 +4,19 @@ import (
 	"archive/zip"
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"net/url"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
@@ -31,10 +27,10 @@ type Wheel struct {
 	File File
 
 	where   string               // as errors name it
+	all     []*zip.File          // in the order of the directory
 	members map[string]*zip.File // by name; nil for one that is there twice
 	parts   *parts               // nil for a file on disk
 	disk    *os.File             // nil for a URL
-	begins  func() (map[string]int64, error)
 }
 
 // OpenWheel reads the directory of a wheel by range requests; members are read when they are asked for, until ctx
@@ -96,7 +92,7 @@ func (w *Wheel) readDirectory(r io.ReaderAt, size int64) error {
 	if err != nil {
 		return w.unreadable(err)
 	}
-	w.members = make(map[string]*zip.File, len(archive.File))
+	w.all, w.members = archive.File, make(map[string]*zip.File, len(archive.File))
 	for _, f := range archive.File {
 		if !fs.ValidPath(strings.TrimSuffix(f.Name, "/")) {
 			return w.unreadable(fmt.Errorf("its directory names %q, which is not a path in a wheel", f.Name))
@@ -107,7 +103,6 @@ func (w *Wheel) readDirectory(r io.ReaderAt, size int64) error {
 		}
 		w.members[f.Name] = f
 	}
-	w.begins = sync.OnceValues(func() (map[string]int64, error) { return findBegins(r, size) })
 	return nil
 }
 
@@ -142,13 +137,6 @@ func (w *Wheel) Open(name string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.parts != nil {
-		start, err := f.DataOffset()
-		if err != nil {
-			return nil, w.unreadable(err)
-		}
-		w.parts.expect(start, f.CompressedSize64)
-	}
 	r, err := f.Open()
 	if err != nil {
 		return nil, w.unreadable(err)
@@ -181,7 +169,6 @@ func (w *Wheel) Save(dst io.Writer) error {
 	if w.parts == nil || w.File.SHA256 == "" {
 		return fmt.Errorf("%s cannot be verified: no index lists a sha256 of it", w.where)
 	}
-	w.parts.expect(0, uint64(w.parts.size))
 	sum := sha256.New()
 	if _, err := io.Copy(io.MultiWriter(dst, sum), io.NewSectionReader(w.parts, 0, w.parts.size)); err != nil {
 		return w.unreadable(err)
@@ -210,8 +197,8 @@ func (w *Wheel) Downloaded() int64 {
 	if w.parts == nil {
 		return 0
 	}
-	w.parts.answers.Lock()
-	defer w.parts.answers.Unlock()
+	w.parts.mu.Lock()
+	defer w.parts.mu.Unlock()
 	return w.parts.downloaded
 }
 
@@ -239,178 +226,33 @@ func (m *member) Read(p []byte) (int, error) {
 	return n, err
 }
 
-const (
-	maxGap    = 256 << 10 // bytes that are downloaded for nothing rather than asking twice
-	maxBatch  = 4 << 20   // bytes of a request for several members
-	atOnce    = 6         // requests
-	beyond    = 1 << 10   // bytes that a member may have in addition to its data and name
-	headerLen = 30        // bytes of a member before its name
-	headerTag = 0x04034b50
-)
-
-// ReadFiles returns several members of at most limit bytes each, by name, and the names of those that are not there, in
-// the order in which they were asked for. Members that lie close to each other are downloaded by one request, and
-// several requests are under way at a time, so that all sources of a release are a matter of seconds.
-func (w *Wheel) ReadFiles(names []string, limit int64) (files map[string][]byte, absent []string, err error) {
-	wanted := map[string]*zip.File{}
+// ReadFiles returns those of several members of at most limit bytes each that are there, by name. They are read in the
+// order in which they lie in the wheel, so that few requests fetch many.
+func (w *Wheel) ReadFiles(names []string, limit int64) (map[string][]byte, error) {
+	wanted := map[string]bool{}
 	for _, name := range names {
 		f, err := w.find(name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			if !slices.Contains(absent, name) {
-				absent = append(absent, name)
-			}
 		case err != nil:
-			return nil, nil, err
-		case f.UncompressedSize64 > uint64(max(limit, 0)):
-			return nil, nil, w.tooLarge(name, limit)
-		default:
-			wanted[name] = f
-		}
-	}
-	batches, rest, err := w.batches(wanted)
-	if err != nil {
-		return nil, nil, err
-	}
-	files = make(map[string][]byte, len(wanted))
-	if len(batches) > 0 {
-		err = w.readBatches(batches, limit, files)
-	}
-	for _, name := range rest {
-		if err == nil {
-			files[name], err = w.ReadFile(name, limit)
-		}
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	return files, absent, nil
-}
-
-// A batch is what one request fetches, from start to before end, and the members that are in it.
-type batch struct {
-	start, end int64
-	names      []string
-}
-
-// batches groups members by where they lie. Those that need no request, or more than one, are the rest.
-func (w *Wheel) batches(wanted map[string]*zip.File) (batches []batch, rest []string, err error) {
-	names := slices.Sorted(maps.Keys(wanted))
-	if w.parts == nil || len(names) < 2 {
-		return nil, names, nil
-	}
-	begins, err := w.begins()
-	if err != nil {
-		return nil, nil, w.unreadable(err)
-	}
-	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(begins[a], begins[b]) })
-	for _, name := range names {
-		start := begins[name]
-		length := headerLen + uint64(len(name)) + beyond + wanted[name].CompressedSize64
-		if length > maxBatch || w.parts.tail.from(start) != nil { // the tail was fetched at first
-			rest = append(rest, name)
-			continue
-		}
-		end := min(start+int64(length), w.parts.size)
-		if n := len(batches); n > 0 {
-			if last := &batches[n-1]; start <= last.end+maxGap && end-last.start <= maxBatch {
-				last.end = max(last.end, end)
-				last.names = append(last.names, name)
-				continue
-			}
-		}
-		batches = append(batches, batch{start, end, []string{name}})
-	}
-	return batches, rest, nil
-}
-
-// readBatches reads the members of all batches, several batches at a time. The first error ends it.
-func (w *Wheel) readBatches(batches []batch, limit int64, files map[string][]byte) error {
-	ctx, cancel := context.WithCancel(w.parts.ctx)
-	defer cancel()
-	var (
-		mu    sync.Mutex // guards files and first
-		first error
-		wg    sync.WaitGroup
-	)
-	queue := make(chan batch, len(batches))
-	for _, b := range batches {
-		queue <- b
-	}
-	close(queue)
-	for range min(atOnce, len(batches)) {
-		wg.Go(func() {
-			for b := range queue {
-				got, err := w.readBatch(ctx, b, limit)
-				mu.Lock()
-				maps.Copy(files, got)
-				if first == nil {
-					first = err
-				}
-				mu.Unlock()
-				if err != nil {
-					cancel()
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return first
-}
-
-func (w *Wheel) readBatch(ctx context.Context, b batch, limit int64) (map[string][]byte, error) {
-	fetched, err := w.parts.fetch(ctx, b.start, b.end)
-	if err != nil {
-		return nil, err
-	}
-	defer w.parts.hold(fetched)()
-	files := map[string][]byte{}
-	for _, name := range b.names {
-		if files[name], err = w.ReadFile(name, limit); err != nil {
 			return nil, err
+		case f.UncompressedSize64 > uint64(max(limit, 0)):
+			return nil, w.tooLarge(name, limit)
+		default:
+			wanted[name] = true
+		}
+	}
+	files := make(map[string][]byte, len(wanted))
+	for _, f := range w.all {
+		if wanted[f.Name] {
+			data, err := w.ReadFile(f.Name, limit)
+			if err != nil {
+				return nil, err
+			}
+			files[f.Name] = data
 		}
 	}
 	return files, nil
-}
-
-// findBegins returns the offset of each member.
-func findBegins(r io.ReaderAt, size int64) (map[string]int64, error) {
-	headers := &blankHeaders{ReaderAt: r}
-	archive, err := zip.NewReader(headers, size)
-	if err != nil {
-		return nil, err
-	}
-	headers.blank = true
-	begins := make(map[string]int64, len(archive.File))
-	for _, f := range archive.File {
-		start, err := f.DataOffset()
-		if err != nil {
-			return nil, err
-		}
-		begins[f.Name] = start - headerLen
-	}
-	return begins, nil
-}
-
-// blankHeaders lets every member seem to have a header of which nothing but the fixed part is there. archive/zip gives
-// no offset of a member, but that of its data, for which it reads the header: a request for each member, if it were the
-// real one.
-type blankHeaders struct {
-	io.ReaderAt
-	blank bool
-}
-
-func (h *blankHeaders) ReadAt(p []byte, off int64) (int, error) {
-	if !h.blank {
-		return h.ReaderAt.ReadAt(p, off)
-	}
-	if off < 0 {
-		return 0, zip.ErrFormat
-	}
-	clear(p)
-	binary.LittleEndian.PutUint32(p, headerTag)
-	return len(p), nil
 }
 
 const maxMetadata = 4 << 20 // bytes

@@ -76,16 +76,14 @@ var importRules = map[string][]string{
 	"internal/golden":          {},
 	"internal/golden/s3store":  {"internal/golden", "internal/forge/action", "github.com/aws"},
 	"internal/report":          {"conformance", "compat", "internal/check", "github.com/sethvargo/go-githubactions", "github.com/jstemmer/go-junit-report/v2"},
-	"internal/report/page":     {},
-	"internal/report/sarif":    {},
-	"internal/inspect":         {"trace", "internal/engine", "internal/report/page", "github.com/DataDog/sketches-go"},
+	"internal/inspect":         {"trace", "internal/engine", "internal/report", "github.com/DataDog/sketches-go"},
 	"internal/inspect/convert": {"trace", "internal/inspect"},
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
 
 	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},
 	"internal/upstream/pinned":   {"internal/frontends/pyclient", "internal/upstream/pypi", toml},
 	"internal/upstream/extract":  {"compat", "internal/wire", "internal/upstream/pypi"},
-	"internal/upstream/wirediff": {"compat", "internal/report/page", "internal/report/sarif", "internal/wire"},
+	"internal/upstream/wirediff": {"compat", "internal/report", "internal/wire"},
 	"internal/upstream/drift": {
 		"player", "compat", "manifest", "conformance", "internal/check", "internal/frontends", "internal/wire/protocol", "internal/capture", "internal/forge/github",
 		"internal/report", "internal/upstream",

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
-	"github.com/vllm-vcr/conformance/internal/report/page"
+	"github.com/vllm-vcr/conformance/internal/report"
 )
 
 // expanded is how many quantiles a picture shows of a distribution.
@@ -165,7 +165,7 @@ func (c *Comparison) sizesPlot(names []string) []Plot {
 	return []Plot{{"tokens-of-outputs", f}}
 }
 
-var comparePage = page.NewTemplate(pages, template.FuncMap{"short": short}, "page/compare.html", "page/figure.svg")
+var comparePage = report.NewPageTemplate(pages, template.FuncMap{"short": short}, "page/compare.html", "page/figure.svg")
 
 // compareData is what compare.html shows.
 type compareData struct {

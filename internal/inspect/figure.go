@@ -10,13 +10,13 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
-	"github.com/vllm-vcr/conformance/internal/report/page"
+	"github.com/vllm-vcr/conformance/internal/report"
 )
 
 //go:embed page
 var pages embed.FS
 
-var images = page.NewTemplate(pages, template.FuncMap{"short": short}, "page/figure.svg", "page/timeline.svg")
+var images = report.NewPageTemplate(pages, template.FuncMap{"short": short}, "page/figure.svg", "page/timeline.svg")
 
 // Colors of what is drawn: classes of colors.css, which have one color on a light page and another on a dark one.
 const (

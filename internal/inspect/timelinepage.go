@@ -9,11 +9,11 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
-	"github.com/vllm-vcr/conformance/internal/report/page"
+	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-var timelinePage = page.NewTemplate(pages, nil, "page/timeline.html")
+var timelinePage = report.NewPageTemplate(pages, nil, "page/timeline.html")
 
 // HTML writes the timeline as a page that needs nothing else: bars on a canvas that can be zoomed and filtered.
 func (t *Timeline) HTML(w io.Writer) error {

@@ -11,7 +11,6 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
-	"github.com/vllm-vcr/conformance/internal/report/page"
 )
 
 const (
@@ -23,7 +22,7 @@ const (
 //go:embed assets
 var assets embed.FS
 
-var htmlPage = page.NewTemplate(assets, template.FuncMap{
+var htmlPage = NewPageTemplate(assets, template.FuncMap{
 	"anchor": func(line string) string { return "line-" + line },
 	"cards":  cards, "cell": cellOf, "chips": chips, "class": classOf, "command": commandLine, "count": safetext.Count,
 	"coverageRows": coverageRows, "expectedCases": expectedCases, "grouped": grouped, "lines": linesOf, "orNone": orNone,

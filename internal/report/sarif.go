@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/report/sarif"
-
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 
 	"github.com/vllm-vcr/conformance/conformance"
@@ -27,7 +25,7 @@ type caseProperties struct {
 // is the name of the case and the code, so that equal failures of two runs are
 // known as one.
 func SARIF(w io.Writer, d *Document) error {
-	run := sarif.Run{ID: "vllm-vcr/conform/", Below: true, Rules: d.rules()}
+	run := SARIFRun{ID: "vllm-vcr/conform/", Below: true, Rules: d.rules()}
 	if len(d.Runs) > 0 {
 		run.Version = d.Runs[0].Tool.Version
 	}
@@ -37,7 +35,7 @@ func SARIF(w io.Writer, d *Document) error {
 	for i := range d.Cases {
 		run.Results = append(run.Results, d.Cases[i].sarif()...)
 	}
-	return sarif.Write(w, run)
+	return WriteSARIF(w, run)
 }
 
 // codeXPass is the rule of cases that pass against an expectation, which have no
@@ -57,7 +55,7 @@ func (c *Case) redCodes() []conformance.Code {
 }
 
 // rules are the codes of all results, by name.
-func (d *Document) rules() []sarif.Rule {
+func (d *Document) rules() []SARIFRule {
 	var codes []conformance.Code
 	for _, p := range d.Problems {
 		codes = append(codes, ruleOf(p.Code))
@@ -68,12 +66,12 @@ func (d *Document) rules() []sarif.Rule {
 		}
 	}
 	slices.Sort(codes)
-	rules := []sarif.Rule{}
+	rules := []SARIFRule{}
 	for _, code := range slices.Compact(codes) {
 		title := cmp.Or(d.Findings[code], family(code))
-		rules = append(rules, sarif.Rule{
-			ID: string(code), Name: string(code), Short: sarif.Text{Text: title}, HelpURI: HelpURL(code, d.Findings[code]),
-			Help: &sarif.Text{Text: "vllm-vcr conform --explain " + string(code)}, Defaults: &sarif.Defaults{Level: "error"},
+		rules = append(rules, SARIFRule{
+			ID: string(code), Name: string(code), Short: SARIFText{Text: title}, HelpURI: HelpURL(code, d.Findings[code]),
+			Help: &SARIFText{Text: "vllm-vcr conform --explain " + string(code)}, Defaults: &SARIFDefaults{Level: "error"},
 		})
 	}
 	return rules
@@ -94,7 +92,7 @@ func HelpURL(code conformance.Code, title string) string {
 		}
 		return -1
 	}, heading)
-	return sarif.Project + "/blob/main/docs/findings.md#" + slug
+	return Project + "/blob/main/docs/findings.md#" + slug
 }
 
 // family says what a code is about by its letter, for codes without a title.
@@ -114,13 +112,13 @@ func family(code conformance.Code) string {
 }
 
 // sarif is a result for each code of the case, in the order of its failures.
-func (c *Case) sarif() []sarif.Result {
+func (c *Case) sarif() []SARIFResult {
 	if !c.Verdict.Red() {
 		return nil
 	}
-	var results []sarif.Result
+	var results []SARIFResult
 	for _, code := range c.redCodes() {
-		r := sarif.Result{RuleID: string(code), Level: "warning", Locations: []sarif.Location{c.sarifPlace()}}
+		r := SARIFResult{RuleID: string(code), Level: "warning", Locations: []SARIFLocation{c.sarifPlace()}}
 		if c.Gating {
 			r.Level = "error"
 		}
@@ -141,26 +139,26 @@ func (c *Case) sarif() []sarif.Result {
 	return results
 }
 
-func problemResult(f conformance.Failure) sarif.Result {
-	return sarif.Result{
-		RuleID: string(ruleOf(f.Code)), Level: "error", Message: sarif.Text{Text: safetext.Line(f.Message)},
-		Locations: []sarif.Location{problemPlace(f.Message)}, Properties: caseProperties{Count: 1},
+func problemResult(f conformance.Failure) SARIFResult {
+	return SARIFResult{
+		RuleID: string(ruleOf(f.Code)), Level: "error", Message: SARIFText{Text: safetext.Line(f.Message)},
+		Locations: []SARIFLocation{problemPlace(f.Message)}, Properties: caseProperties{Count: 1},
 		Fingerprints: fingerprint(f.Message, f.Code),
 	}
 }
 
 // problemPlace is the place that a message begins with, as findings about files do.
-func problemPlace(message string) sarif.Location {
+func problemPlace(message string) SARIFLocation {
 	first, _, _ := strings.Cut(message, ": ")
 	if file, line := splitPlace(first); line > 0 && filepath.IsLocal(file) {
-		return sarif.At(filepath.ToSlash(file), line)
+		return SARIFAt(filepath.ToSlash(file), line)
 	}
-	return sarif.At("conformance/expectations.toml", 1)
+	return SARIFAt("conformance/expectations.toml", 1)
 }
 
 // fingerprint depends on nothing that differs between two runs of the same case.
 func fingerprint(name string, code conformance.Code) map[string]string {
-	return sarif.Fingerprint("vllmVcrCase/v1", name, string(code))
+	return SARIFFingerprint("vllmVcrCase/v1", name, string(code))
 }
 
 // upstream is where the files of the binary can be read.
@@ -168,16 +166,16 @@ const upstream = "https://github.com/vllm-vcr/conformance/blob/main/"
 
 // sarifPlace is where a case is written down. Readers of SARIF refuse a result
 // without a place. A file of the binary is none of the repository that is checked, so it is named where it is published.
-func (c *Case) sarifPlace() sarif.Location {
+func (c *Case) sarifPlace() SARIFLocation {
 	if c.File != "" {
-		return sarif.At(c.File, c.FileLine)
+		return SARIFAt(c.File, c.FileLine)
 	}
 	file, line := splitPlace(strings.TrimPrefix(c.Entry, Embedded))
 	if file == "" || strings.HasPrefix(file, "/") {
-		return sarif.At("compat.toml", 1)
+		return SARIFAt("compat.toml", 1)
 	}
 	if strings.HasPrefix(c.Entry, Embedded) {
-		return sarif.Location{Physical: &sarif.Physical{Artifact: sarif.Artifact{URI: upstream + sarif.PathURI(file)}, Region: &sarif.Region{StartLine: max(line, 1)}}}
+		return SARIFLocation{Physical: &SARIFPhysical{Artifact: SARIFArtifact{URI: upstream + PathURI(file)}, Region: &SARIFRegion{StartLine: max(line, 1)}}}
 	}
-	return sarif.At(file, line)
+	return SARIFAt(file, line)
 }

@@ -9,10 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/check/replay"
-	"github.com/vllm-vcr/conformance/internal/report/sarif"
-
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
@@ -115,7 +113,7 @@ func TestSARIFFollowsSchema(t *testing.T) {
 
 // sarifResult is a result as readers see it.
 type sarifResult struct {
-	sarif.Result
+	SARIFResult
 	Properties caseProperties `json:"properties"`
 }
 
@@ -124,7 +122,7 @@ func readSARIF(t *testing.T, d *Document) map[string]sarifResult {
 	t.Helper()
 	var log struct {
 		Runs []struct {
-			Tool    struct{ Driver struct{ Rules []sarif.Rule } }
+			Tool    struct{ Driver struct{ Rules []SARIFRule } }
 			Results []sarifResult
 		}
 	}

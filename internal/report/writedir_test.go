@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -84,14 +83,6 @@ func TestWriteDirBlocked(t *testing.T) {
 	}
 	if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, ".new") }) {
 		t.Errorf("a temporary file is left: %v", names)
-	}
-}
-
-func TestWriteDirIsAFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(path, nil, 0o600))
-	if err := writeDir(path, runs()["passed"], []Format{FormatJSON}); !errors.Is(err, syscall.ENOTDIR) {
-		t.Errorf("%v", err)
 	}
 }
 

@@ -9,14 +9,13 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/report"
-	"github.com/vllm-vcr/conformance/internal/report/page"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 )
 
 //go:embed page
 var pages embed.FS
 
-var driftPage = page.NewTemplate(pages, nil, "page/*.html")
+var driftPage = report.NewPageTemplate(pages, nil, "page/*.html")
 
 // prefaceData is what the template "preface" shows.
 type prefaceData struct {

@@ -13,14 +13,14 @@ import (
 	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
-	"github.com/vllm-vcr/conformance/internal/report/page"
+	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 //go:embed page
 var pages embed.FS
 
-var historyPage = page.NewTemplate(pages, template.FuncMap{
+var historyPage = report.NewPageTemplate(pages, template.FuncMap{
 	"add":      func(a, b int) int { return a + b },
 	"count":    safetext.Count,
 	"parties":  func() []Party { return Parties },

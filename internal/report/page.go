@@ -1,6 +1,4 @@
-// Package page has what all HTML pages have in common: their frame, base.html, and their look, base.css. A page is a folder
-// with templates of html/template, a style sheet and a script. It loads nothing.
-package page
+package report
 
 import (
 	"bufio"
@@ -13,27 +11,28 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
-//go:embed base.html base.css
+//go:embed page
 var base embed.FS
 
-// Template is a page in the look of all pages.
-type Template struct {
+// PageTemplate is a page in the look of all HTML pages: their frame is base.html and their style base.css. A page is a folder
+// with templates of html/template, a style sheet and a script. It loads nothing.
+type PageTemplate struct {
 	parse func() *template.Template
 }
 
-// NewTemplate returns the page whose templates are embedded files, such as "page/*.html". They define "title" and "main", and
+// NewPageTemplate returns the page whose templates are embedded files, such as "page/*.html". They define "title" and "main", and
 // may define "style" and "script". Besides functions, they can call css and js, which insert a file of the same folder, and
 // line, which makes one line of a text of others. The files are parsed when the page is first written; a mistake in one panics.
-func NewTemplate(files embed.FS, functions template.FuncMap, patterns ...string) *Template {
+func NewPageTemplate(files embed.FS, functions template.FuncMap, patterns ...string) *PageTemplate {
 	folder := path.Dir(patterns[0])
-	return &Template{sync.OnceValue(func() *template.Template {
+	return &PageTemplate{sync.OnceValue(func() *template.Template {
 		t := template.New("base.html").Funcs(functions).Funcs(template.FuncMap{
-			"base": func() template.CSS { return template.CSS(read(base, "base.css")) },
+			"base": func() template.CSS { return template.CSS(read(base, "page/base.css")) },
 			"css":  func(name string) template.CSS { return template.CSS(read(files, path.Join(folder, name))) },
 			"js":   func(name string) template.JS { return template.JS(read(files, path.Join(folder, name))) },
 			"line": safetext.Line,
 		})
-		return template.Must(template.Must(t.ParseFS(base, "base.html")).ParseFS(files, patterns...))
+		return template.Must(template.Must(t.ParseFS(base, "page/base.html")).ParseFS(files, patterns...))
 	})}
 }
 
@@ -46,10 +45,10 @@ func read(files embed.FS, name string) string {
 }
 
 // Write writes the page.
-func (t *Template) Write(w io.Writer, data any) error { return t.WritePart(w, "base.html", data) }
+func (t *PageTemplate) Write(w io.Writer, data any) error { return t.WritePart(w, "base.html", data) }
 
 // WritePart writes one of the templates alone.
-func (t *Template) WritePart(w io.Writer, name string, data any) error {
+func (t *PageTemplate) WritePart(w io.Writer, name string, data any) error {
 	b := bufio.NewWriter(w)
 	if err := t.parse().ExecuteTemplate(b, name, data); err != nil {
 		return err

@@ -77,7 +77,6 @@ var importRules = map[string][]string{
 	"internal/golden/s3store":  {"internal/golden", "internal/forge/action", "github.com/aws"},
 	"internal/report":          {"conformance", "compat", "internal/check", "github.com/sethvargo/go-githubactions", "github.com/jstemmer/go-junit-report/v2"},
 	"internal/inspect":         {"trace", "internal/engine", "internal/report", "github.com/DataDog/sketches-go"},
-	"internal/inspect/convert": {"trace", "internal/inspect"},
 	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
 
 	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},

@@ -14,7 +14,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
-	"github.com/vllm-vcr/conformance/internal/inspect/convert"
+	"github.com/vllm-vcr/conformance/internal/inspect"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -72,7 +72,7 @@ func newInspectConvertCommand(env *environment) *cobra.Command {
 
 // recordsOf is what is converted: the records of a trace, or of an input of another format.
 type recordsOf struct {
-	format  convert.Format
+	format  inspect.Format
 	meta    trace.Meta
 	each    func(yield func(*trace.Record) error) error
 	skipped func() []string
@@ -90,7 +90,7 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 	if err != nil {
 		return err
 	}
-	from, err := chooseOne("--from", convert.Format(opts.from), append([]convert.Format{fromAuto}, convert.Formats()...)...)
+	from, err := chooseOne("--from", inspect.Format(opts.from), append([]inspect.Format{fromAuto}, inspect.Formats()...)...)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 		return err
 	}
 	defer closeInput()
-	if in.format == convert.Trace && to == toTrace {
+	if in.format == inspect.FormatTrace && to == toTrace {
 		return fmt.Errorf("%s is a trace already: want --to %s or --to %s", opts.in, toPlan, toOTLP)
 	}
 	for _, given := range []struct {
@@ -165,7 +165,7 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 }
 
 // openInput opens what is to be converted.
-func openInput(env *environment, name string, format convert.Format) (in *recordsOf, closeInput func(), err error) {
+func openInput(env *environment, name string, format inspect.Format) (in *recordsOf, closeInput func(), err error) {
 	from, err := inputAt(env, name)
 	if err != nil {
 		return nil, nil, err
@@ -177,19 +177,19 @@ func openInput(env *environment, name string, format convert.Format) (in *record
 	if format == fromAuto {
 		format = ""
 	}
-	known, err := convert.Open(safetext.Line(name), r, format)
+	known, err := inspect.OpenInput(safetext.Line(name), r, format)
 	if err == nil {
 		return &recordsOf{known.Format, known.Meta, known.Each, known.Skipped, func() []string { return known.Lacks }}, closeInput, nil
 	}
 	closeInput()
-	if known == nil || known.Format != convert.Trace {
+	if known == nil || known.Format != inspect.FormatTrace {
 		return nil, nil, err
 	}
 	t, err := from.trace(trace.Options{})
 	if err != nil {
 		return nil, nil, err
 	}
-	return &recordsOf{convert.Trace, t.Meta(), recordsIn(t), t.Warnings, func() []string { return nil }}, func() { t.Close() }, nil
+	return &recordsOf{inspect.FormatTrace, t.Meta(), recordsIn(t), t.Warnings, func() []string { return nil }}, func() { t.Close() }, nil
 }
 
 // recordsIn calls yield for the records of a trace.
@@ -253,7 +253,7 @@ func converter(w io.Writer, packed bool, to string, meta trace.Meta, start time.
 			z = gzip.NewWriter(w)
 			w = z
 		}
-		spans := convert.NewSpanWriter(w, convert.SpanOptions{Start: start, Meta: meta})
+		spans := inspect.NewSpanWriter(w, inspect.SpanOptions{Start: start, Meta: meta})
 		return spans.Write, func() error {
 			if err := spans.Close(); err != nil || z == nil {
 				return err
@@ -262,7 +262,7 @@ func converter(w io.Writer, packed bool, to string, meta trace.Meta, start time.
 		}, nil
 	}
 	if to == toPlan {
-		meta = convert.PlanMeta(meta)
+		meta = inspect.LoadPlanMeta(meta)
 	}
 	tw, err := trace.NewWriter(w, packed, meta)
 	if err != nil {
@@ -271,7 +271,7 @@ func converter(w io.Writer, packed bool, to string, meta trace.Meta, start time.
 	write = tw.Gather
 	if to == toPlan {
 		write = func(r *trace.Record) error {
-			planned, err := convert.Plan(r)
+			planned, err := inspect.LoadPlan(r)
 			if err != nil {
 				return err
 			}

@@ -30,31 +30,6 @@ func steady(name string, n int, ms float64) *trace.Trace {
 	return t
 }
 
-// A faster machine than the one that was learned from is told from it, by each criterion.
-func TestVerdict(t *testing.T) {
-	fit := steady("fit.jsonl", 40, 10)
-	tests := []struct {
-		name    string
-		predict *trace.Trace
-		failed  []string
-	}{
-		{"the same machine", steady("p.jsonl", 30, 10.3), nil},
-		{"a faster one", steady("p.jsonl", 30, 8), []string{"median TTFT", "median ITL"}},
-		{"a slower one", steady("p.jsonl", 30, 12), []string{"median TTFT", "median ITL"}},
-		{"stalls that nothing explains", stalled(steady("p.jsonl", 30, 10.3)), []string{"band mass"}},
-		{"a slow start", started(steady("p.jsonl", 30, 10.3)), []string{"median TTFT"}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := Calibrate(Options{Fit: []*trace.Trace{fit}, Predict: []*trace.Trace{test.predict}})
-			require.NoError(t, err)
-			if diff := cmp.Diff(test.failed, failed(got.Criteria)); diff != "" || got.Pass != (len(test.failed) == 0) {
-				t.Errorf("pass is %v; failed (-want +got):\n%s", got.Pass, diff)
-			}
-		})
-	}
-}
-
 // Recordings are judged together: one from a faster machine and one from a slower may make up for each other, and how
 // far each is off is told beside it, as if it were the only one.
 func TestTogether(t *testing.T) {
@@ -182,13 +157,6 @@ func stalled(t *trace.Trace) *trace.Trace {
 	return t
 }
 
-func started(t *trace.Trace) *trace.Trace {
-	for i := range t.Records {
-		t.Records[i].TTFTMs *= 1.3
-	}
-	return t
-}
-
 func TestNeverLearnFromWhatIsPredicted(t *testing.T) {
 	p := steady("p.jsonl", 30, 10)
 	other := func(change func(*trace.Trace)) []*trace.Trace {
@@ -304,31 +272,6 @@ func TestKnobs(t *testing.T) {
 	}
 	if got.ttft[0] != 50 || got.ttft[999] != 50 {
 		t.Errorf("times that are all 50 became %v to %v", got.ttft[0], got.ttft[999])
-	}
-}
-
-func TestTimes(t *testing.T) {
-	ten := sortedTimes([]float64{10, 9, 8, 7, 6, 5, 4, 3, 2, 1})
-	tests := []struct {
-		name      string
-		got, want float64
-	}{
-		{"median", ten.quantile(0.5), 5},
-		{"p90", ten.quantile(0.9), 9},
-		{"p99", ten.quantile(0.99), 10},
-		{"least", ten.quantile(0), 1},
-		{"of none", times(nil).quantile(0.5), 0},
-		{"mean", ten.mean(), 5.5},
-		{"mean of none", times(nil).mean(), 0},
-		{"above one of them", ten.above(8), 0.2},
-		{"above all", ten.above(10), 0},
-		{"above none", ten.above(0), 1},
-		{"deviation", math.Round(1e4 * ten.deviation()), 30277},
-	}
-	for _, test := range tests {
-		if test.got != test.want {
-			t.Errorf("%s: got %v, want %v", test.name, test.got, test.want)
-		}
 	}
 }
 

@@ -58,12 +58,3 @@ func TestClients(t *testing.T) {
 		})
 	}
 }
-
-// Turns are those that go on from an answer, not a client's next conversation.
-func TestTurnsAmongClients(t *testing.T) {
-	w := mustWorkload(t, recorded(
-		hashed(record(0, 4, 20, 10), 1), hashed(record(31, 8, 20, 10), 1, 2), hashed(record(62, 4, 20, 10), 3)))
-	if w.Turns() != 1 || w.clients != 1 {
-		t.Errorf("%d turns of %d clients, want 1 of 1", w.Turns(), w.clients)
-	}
-}

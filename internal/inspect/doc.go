@@ -9,4 +9,7 @@
 // the scheduler and the KV cache of an [Engine] on a virtual clock: a minute of an
 // engine takes some hundredths of a second. [Calibrate] learns a model from some
 // recordings, predicts another that the model has not seen, and compares the two.
+//
+// [OpenInput] reads the results of load generators and public traces as traces. [SpanWriter] writes a trace as
+// OpenTelemetry spans, and [LoadPlan] as a plan for a load generator.
 package inspect

@@ -5,7 +5,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -44,26 +43,6 @@ func TestEngineOf(t *testing.T) {
 			if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
-		})
-	}
-}
-
-func TestOverride(t *testing.T) {
-	no := false
-	tests := []struct {
-		name     string
-		override Override
-		want     Engine
-	}{
-		{"nothing", Override{}, Engine{1, 2, 3, 4, 5, true}},
-		{"sizes of steps", Override{MaxNumSeqs: 6, MaxNumBatchedTokens: 7}, Engine{6, 7, 3, 4, 5, true}},
-		{"the cache", Override{BlockSize: 8, Blocks: 9, Caching: &no}, Engine{1, 2, 3, 8, 9, false}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got := Engine{1, 2, 3, 4, 5, true}
-			test.override.apply(&got)
-			require.NoDiff(t, cmp.Diff(test.want, got), "(-want +got)")
 		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -65,7 +64,10 @@ func (t *Timeline) infer() {
 			s.begins[step] = min(s.begins[step], float64(o.before)/stepUnit)
 		}
 	})
-	budget := budgetOf(t.meta)
+	budget := int32(defaultTokens)
+	if engine, err := EngineOf(&trace.Trace{Meta: t.meta}, Override{}); err == nil {
+		budget = int32(min(engine.MaxNumBatchedTokens, math.MaxInt32))
+	}
 	for _, i := range t.order {
 		if r := &t.all[i]; r.output > 0 {
 			s.place(r, budget)
@@ -137,16 +139,4 @@ func (s *inferred) place(r *row, budget int32) {
 	slices.Reverse(s.chunks[r.chunks:])
 	r.chunkCount = int32(len(s.chunks)) - r.chunks
 	r.prefill, r.isInferred = min(begin, max(r.first, r.arrival)), true
-}
-
-// budgetOf is how many tokens a step of the engine computes at most.
-func budgetOf(meta trace.Meta) int32 {
-	for pair := range strings.SplitSeq(trace.Or(meta.EngineConfig, ""), ";") {
-		if value, ok := strings.CutPrefix(pair, "max_num_batched_tokens="); ok {
-			if n, err := strconv.ParseInt(value, 10, 32); err == nil && n > 0 {
-				return int32(n)
-			}
-		}
-	}
-	return defaultTokens
 }

@@ -80,27 +80,3 @@ func TestSurvival(t *testing.T) {
 	}
 	require.NoDiff(t, cmp.Diff(want, got), "(-want +got)")
 }
-
-func TestTextEscapes(t *testing.T) {
-	var b bytes.Buffer
-	f := figure{title: `a<b>&"`, x: axis{0, 1, false}, y: axis{0, 1, false}}
-	require.NoError(t, f.write(&b))
-	wellFormed(t, "figure", b.Bytes())
-	if !strings.Contains(b.String(), "a&lt;b&gt;&amp;") {
-		t.Errorf("the title is not quoted: %s", b.String())
-	}
-}
-
-// A plot that cannot be written says so.
-func TestPlotErrors(t *testing.T) {
-	f := figure{x: axis{0, 1, false}, y: axis{0, 1, false}}
-	if err := f.write(full{}); !errors.Is(err, errFull) {
-		t.Errorf("got %v, want %v", err, errFull)
-	}
-}
-
-var errFull = errors.New("full")
-
-type full struct{}
-
-func (full) Write([]byte) (int, error) { return 0, errFull }

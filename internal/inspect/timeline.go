@@ -3,7 +3,6 @@ package inspect
 import (
 	"bufio"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -165,37 +164,25 @@ func (t *Timeline) finish(skip, most int) error {
 
 // JSON writes the timeline, with times in milliseconds on the clock of the trace.
 func (t *Timeline) JSON(w io.Writer, schema string) error {
-	out := bufio.NewWriter(w)
-	head, err := jsonout.Line(struct {
-		Schema string `json:"schema"`
-		Trace  string `json:"trace"`
-	}{schema, t.Name})
-	if err != nil {
-		return err
+	type request struct {
+		Index        int32   `json:"index"` // of its record
+		ArrivalMs    float64 `json:"arrival_ms"`
+		FirstTokenMs float64 `json:"first_token_ms"`
+		LastTokenMs  float64 `json:"last_token_ms"`
+		PromptTokens int32   `json:"prompt_tokens"`
+		CachedTokens int32   `json:"cached_tokens"`
+		OutputTokens int32   `json:"output_tokens"`
 	}
-	// One request after the other: of a million of them, the text would not be in memory.
-	fmt.Fprintf(out, "%s,\n  \"requests\": [", strings.TrimSuffix(string(head), "}\n"))
+	all := make([]request, len(t.order))
 	for n, i := range t.order {
 		r := &t.all[i]
-		one, err := json.MarshalIndent(struct {
-			Index        int32   `json:"index"` // of its record
-			ArrivalMs    float64 `json:"arrival_ms"`
-			FirstTokenMs float64 `json:"first_token_ms"`
-			LastTokenMs  float64 `json:"last_token_ms"`
-			PromptTokens int32   `json:"prompt_tokens"`
-			CachedTokens int32   `json:"cached_tokens"`
-			OutputTokens int32   `json:"output_tokens"`
-		}{r.index, r.arrival, r.first, r.last, r.prompt, r.cached, r.output}, "    ", "  ")
-		if err != nil {
-			return err
-		}
-		if n > 0 {
-			out.WriteByte(',')
-		}
-		fmt.Fprintf(out, "\n    %s", one)
+		all[n] = request{r.index, r.arrival, r.first, r.last, r.prompt, r.cached, r.output}
 	}
-	out.WriteString("\n  ]\n}\n")
-	return out.Flush()
+	return jsonout.Write(w, struct {
+		Schema   string    `json:"schema"`
+		Trace    string    `json:"trace"`
+		Requests []request `json:"requests"`
+	}{schema, t.Name, all})
 }
 
 // barWidth is that of a bar of text, in characters.

@@ -1,12 +1,10 @@
 package inspect
 
 import (
+	"encoding/json"
 	"fmt"
 	"html/template"
 	"io"
-	"math"
-	"strconv"
-	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/report"
@@ -22,8 +20,10 @@ func (t *Timeline) HTML(w io.Writer) error {
 	for _, p := range t.parts() {
 		keys = append(keys, key{map[string]string{colorWait: "wait", colorPrefill: "prefill", colorDecode: "decode"}[p.color], p.name})
 	}
-	var data strings.Builder
-	t.columns(&data)
+	data, err := json.Marshal(t.columns())
+	if err != nil {
+		return err
+	}
 	return timelinePage.Write(w, struct {
 		Title string
 		Notes []string
@@ -31,33 +31,26 @@ func (t *Timeline) HTML(w io.Writer) error {
 		Data  template.JS
 	}{
 		fmt.Sprintf("%s of %s in %.2f s", safetext.Count(len(t.order), "request"), safetext.Line(t.Name), (t.to-t.from)/1000),
-		t.Notes, keys, template.JS(data.String()),
+		t.Notes, keys, template.JS(data),
 	})
 }
 
-// columns writes the requests as JSON: an array for each kind of value, which a browser reads faster than objects. It has
-// numbers, and the names of finish reasons, and nothing of the trace's own text. Times are in ms since the first arrival, or since the
-// request's own.
-func (t *Timeline) columns(w *strings.Builder) {
+// columns are the requests as an array for each kind of value, which a browser reads faster than objects. They have numbers, and
+// the names of finish reasons, and nothing of the trace's own text. Times are in ms since the first arrival, or since the request's own.
+func (t *Timeline) columns() map[string]any {
 	place := make([]int32, len(t.all)) // in the order, by row; from 1
 	for n, i := range t.order {
 		place[i] = int32(n) + 1
 	}
 	lanes, _ := t.lanes()
-	var buf []byte
+	columns := map[string]any{"finishes": []string{"", "stop", "length", "abort", "error", "repetition"}}
 	column := func(name string, of func(n int, r *row) float64) {
-		fmt.Fprintf(w, "%q:[", name)
+		values := make([]float64, len(t.order))
 		for n, i := range t.order {
-			buf = buf[:0]
-			if n > 0 {
-				buf = append(buf, ',')
-			}
-			buf = strconv.AppendFloat(buf, math.Round(of(n, &t.all[i])*1000)/1000, 'f', -1, 64)
-			w.Write(buf)
+			values[n] = micro(of(n, &t.all[i]))
 		}
-		w.WriteString("],\n")
+		columns[name] = values
 	}
-	w.WriteString("{")
 	column("index", func(_ int, r *row) float64 { return float64(r.index) })
 	column("arrival", func(_ int, r *row) float64 { return r.arrival - t.from })
 	column("prefill", func(_ int, r *row) float64 {
@@ -85,5 +78,5 @@ func (t *Timeline) columns(w *strings.Builder) {
 		}
 		return float64(r.finish) + 1
 	})
-	w.WriteString(`"finishes":["","stop","length","abort","error","repetition"]}`)
+	return columns
 }

@@ -114,17 +114,6 @@ func TestScreen(t *testing.T) {
 	}
 }
 
-// TestScreenDrawsOnce: what is shown already is not sent again.
-func TestScreenDrawsOnce(t *testing.T) {
-	var sent bytes.Buffer
-	s := &Screen{w: &sent, width: func() int { return defaultWidth }}
-	s.Draw("", "one")
-	s.Draw("", "one")
-	if got := sent.String(); got != eraseLine+"one" {
-		t.Errorf("sent %q", got)
-	}
-}
-
 // TestScreenOfMany: log lines of several goroutines stay whole beside a line that is redrawn all the time.
 func TestScreenOfMany(t *testing.T) {
 	m, s := newTerminal(t, 80)

@@ -1,4 +1,4 @@
-package convert
+package inspect
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ func TestResults(t *testing.T) {
 		lacks    string
 	}{
 		{
-			"vllm-bench-0.33.0.json", VLLMBench, "tiny", 6,
+			"vllm-bench-0.33.0.json", FormatVLLMBench, "tiny", 6,
 			// The frontend ends a stream with an event without a token, which vllm bench counts as an output.
 			trace.Record{
 				PromptTokens: 30, OutputTokens: 6, TTFTMs: 24.906, ITLMs: []float64{26.758, 0.049, 3.042, 5.408, 4.559}, Concurrency: 2, ArrivalMs: at(0),
@@ -34,7 +34,7 @@ func TestResults(t *testing.T) {
 			"last gaps are put together",
 		},
 		{
-			"guidellm-0.8.1.json", GuideLLM, "tiny", 4,
+			"guidellm-0.8.1.json", FormatGuideLLM, "tiny", 4,
 			trace.Record{
 				PromptTokens: 30, OutputTokens: 5, TTFTMs: 22.77, ITLSummary: &trace.ITLSummary{MeanMs: 8.772, Count: 4}, Concurrency: 2, ArrivalMs: at(0.766),
 				FinishReason: trace.FinishAbsent,
@@ -42,7 +42,7 @@ func TestResults(t *testing.T) {
 			"only their mean",
 		},
 		{
-			"inference-perf-0.7.0.json", InferencePerf, "", 4,
+			"inference-perf-0.7.0.json", FormatInferencePerf, "", 4,
 			trace.Record{
 				PromptTokens: 48, OutputTokens: 9, TTFTMs: 83.56, ITLMs: []float64{2.739, 35.038, 0.008, 0.006, 2.054, 3.025, 16.048, 0.031}, Concurrency: 1, ArrivalMs: at(0),
 				FinishReason: trace.FinishAbsent,
@@ -52,7 +52,7 @@ func TestResults(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.file, func(t *testing.T) {
-			text, err := os.ReadFile(filepath.Join("testdata", test.file))
+			text, err := os.ReadFile(filepath.Join("testdata", "results", test.file))
 			require.NoError(t, err)
 			in, records := opened(t, test.file, text, "")
 			if model := trace.Or(in.Meta.Model, ""); in.Format != test.format || model != test.model || len(records) != test.requests || len(in.Skipped()) > 0 {
@@ -69,7 +69,7 @@ func TestResults(t *testing.T) {
 // opened are the records of a file.
 func opened(t *testing.T, name string, text []byte, format Format) (*Input, []trace.Record) {
 	t.Helper()
-	in, err := Open(name, bytes.NewReader(text), format)
+	in, err := OpenInput(name, bytes.NewReader(text), format)
 	require.NoError(t, err)
 	var records []trace.Record
 	require.NoError(t, in.Each(func(r *trace.Record) error {
@@ -100,14 +100,14 @@ func TestFormats(t *testing.T) {
 		text string
 		want Format
 	}{
-		{`{"meta":{"model":"x"}}`, Trace},
-		{`{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}`, Trace},
-		{"\ufeff{\"timestamp\": 0, \"input_length\": 6758}", Mooncake},
-		{`{"metadata":{"version":1},"args":{"target":"x"},"benchmarks":[{"a":` + strings.Repeat("1", 1000), GuideLLM},
-		{`{"date":"x","endpoint_type":"vllm","input_lens":[1,`, VLLMBench},
-		{` [ {"start_time"`, InferencePerf},
-		{"Timestamp,Model,Request tokens,Response tokens\n", BurstGPT},
-		{"\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\r\n", Azure},
+		{`{"meta":{"model":"x"}}`, FormatTrace},
+		{`{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}`, FormatTrace},
+		{"\ufeff{\"timestamp\": 0, \"input_length\": 6758}", FormatMooncake},
+		{`{"metadata":{"version":1},"args":{"target":"x"},"benchmarks":[{"a":` + strings.Repeat("1", 1000), FormatGuideLLM},
+		{`{"date":"x","endpoint_type":"vllm","input_lens":[1,`, FormatVLLMBench},
+		{` [ {"start_time"`, FormatInferencePerf},
+		{"Timestamp,Model,Request tokens,Response tokens\n", FormatBurstGPT},
+		{"\ufeffTIMESTAMP,ContextTokens,GeneratedTokens\r\n", FormatAzure},
 		{`{"hello":"world"}`, ""},
 		{`{`, ""},
 		{``, ""},
@@ -121,7 +121,7 @@ func TestFormats(t *testing.T) {
 
 // FuzzOpen: no input makes the reader panic, and what it reads are valid records or an error.
 func FuzzOpen(f *testing.F) {
-	names, err := filepath.Glob("testdata/*")
+	names, err := filepath.Glob("testdata/results/*")
 	require.NoError(f, err)
 	for _, name := range names {
 		text, err := os.ReadFile(name)
@@ -132,7 +132,7 @@ func FuzzOpen(f *testing.F) {
 	f.Add([]byte("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,1,1\n"))
 	f.Add([]byte(`{"timestamp":0,"input_length":-5,"output_length":3,"hash_ids":[1]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		in, err := Open("f", bytes.NewReader(text), "")
+		in, err := OpenInput("f", bytes.NewReader(text), "")
 		if err != nil {
 			return
 		}
@@ -141,7 +141,7 @@ func FuzzOpen(f *testing.F) {
 			if err := r.Validate(); err != nil {
 				return err
 			}
-			if planned, err := Plan(r); err == nil {
+			if planned, err := LoadPlan(r); err == nil {
 				require.NoError(t, planned.Validate())
 			}
 			_ = spans.Write(r)

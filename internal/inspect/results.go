@@ -1,4 +1,4 @@
-package convert
+package inspect
 
 import (
 	"errors"
@@ -58,10 +58,10 @@ func (in *Input) vllmBench(data []byte) ([]trace.Record, error) {
 			continue
 		}
 		r := trace.Record{
-			PromptTokens: result.InputLens[i], OutputTokens: result.OutputLens[i], TTFTMs: milliseconds(*result.TTFTs[i]), FinishReason: trace.FinishAbsent,
+			PromptTokens: result.InputLens[i], OutputTokens: result.OutputLens[i], TTFTMs: ofSeconds(*result.TTFTs[i]), FinishReason: trace.FinishAbsent,
 		}
 		if len(result.StartTimes) > 0 {
-			at := milliseconds(result.StartTimes[i])
+			at := ofSeconds(result.StartTimes[i])
 			r.ArrivalMs = &at
 		}
 		if result.MaxConcurrency != nil {
@@ -69,7 +69,7 @@ func (in *Input) vllmBench(data []byte) ([]trace.Record, error) {
 		}
 		gaps := make([]float64, len(result.ITLs[i]))
 		for k, s := range result.ITLs[i] {
-			gaps[k] = milliseconds(s)
+			gaps[k] = ofSeconds(s)
 		}
 		in.setGaps(&r, gaps)
 		records = append(records, r)
@@ -178,7 +178,7 @@ func (in *Input) guideRecord(q *guideRequest) (r trace.Record, ok bool) {
 	if q.TTFT == nil || *q.OutputTokens < 1 {
 		return r, false
 	}
-	r = trace.Record{PromptTokens: *q.PromptTokens, OutputTokens: *q.OutputTokens, TTFTMs: milliseconds(*q.TTFT / 1e3), FinishReason: trace.FinishAbsent}
+	r = trace.Record{PromptTokens: *q.PromptTokens, OutputTokens: *q.OutputTokens, TTFTMs: ofSeconds(*q.TTFT / 1e3), FinishReason: trace.FinishAbsent}
 	if q.Cached != nil {
 		r.CachedTokens = *q.Cached
 	} else {
@@ -189,7 +189,7 @@ func (in *Input) guideRecord(q *guideRequest) (r trace.Record, ok bool) {
 		start = q.OldStart
 	}
 	if start != nil {
-		at := milliseconds(*start)
+		at := ofSeconds(*start)
 		r.ArrivalMs = &at
 	} else {
 		in.lack("when requests came: timeline, calibrate and play cannot use it")
@@ -197,7 +197,7 @@ func (in *Input) guideRecord(q *guideRequest) (r trace.Record, ok bool) {
 	if r.OutputTokens > 1 {
 		r.ITLSummary = &trace.ITLSummary{Count: r.OutputTokens - 1}
 		if q.ITL != nil {
-			r.ITLSummary.MeanMs = milliseconds(*q.ITL / 1e3)
+			r.ITLSummary.MeanMs = ofSeconds(*q.ITL / 1e3)
 		}
 	}
 	return r, true
@@ -245,7 +245,7 @@ func (in *Input) inferencePerf(data []byte) ([]trace.Record, error) {
 		if got == nil {
 			got = &q.Info.tokens
 		}
-		at := milliseconds(*q.Start)
+		at := ofSeconds(*q.Start)
 		r := trace.Record{PromptTokens: q.Info.Input, FinishReason: trace.FinishAbsent, ArrivalMs: &at}
 		if got.Output != nil {
 			r.OutputTokens = *got.Output
@@ -267,10 +267,10 @@ func (in *Input) inferencePerf(data []byte) ([]trace.Record, error) {
 			in.lack("times of tokens of answers that were not streamed: their whole time counts as time to first token")
 			got.Times = []float64{*q.End}
 		}
-		r.TTFTMs = milliseconds(got.Times[0] - *q.Start)
+		r.TTFTMs = ofSeconds(got.Times[0] - *q.Start)
 		gaps := make([]float64, len(got.Times)-1)
 		for k := range gaps {
-			gaps[k] = milliseconds(got.Times[k+1] - got.Times[k])
+			gaps[k] = ofSeconds(got.Times[k+1] - got.Times[k])
 		}
 		in.setGaps(&r, gaps)
 		records = append(records, r)

@@ -1,4 +1,4 @@
-package convert
+package inspect
 
 import (
 	"crypto/sha256"
@@ -11,13 +11,12 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/vllm-vcr/conformance/internal/inspect"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// Plan is a record as a plan for a load generator: when the request came, its lengths, and the hashes of its prompt. It has no
+// LoadPlan is a record as a plan for a load generator: when the request came, its lengths, and the hashes of its prompt. It has no
 // times of answers, tokens or ids.
-func Plan(r *trace.Record) (*trace.Record, error) {
+func LoadPlan(r *trace.Record) (*trace.Record, error) {
 	if r.ArrivalMs == nil {
 		return nil, errNoArrival
 	}
@@ -26,8 +25,8 @@ func Plan(r *trace.Record) (*trace.Record, error) {
 
 var errNoArrival = errors.New("no arrival_ms: when the request came is not known")
 
-// PlanMeta is the meta of a plan.
-func PlanMeta(meta trace.Meta) trace.Meta {
+// LoadPlanMeta is the meta of a plan.
+func LoadPlanMeta(meta trace.Meta) trace.Meta {
 	source := "load-plan"
 	return trace.Meta{Model: meta.Model, BlockSize: meta.BlockSize, Source: &source}
 }
@@ -46,8 +45,8 @@ type SpanOptions struct {
 type SpanWriter struct {
 	w       io.Writer
 	opt     SpanOptions
-	pending []span
-	turns   inspect.Turns[turn]
+	pending []otlpSpan
+	turns   Turns[turn]
 	count   int
 }
 
@@ -64,67 +63,42 @@ func NewSpanWriter(w io.Writer, opt SpanOptions) *SpanWriter {
 	return &SpanWriter{w: w, opt: opt}
 }
 
-// The part of OTLP that is needed (opentelemetry-proto, collector/trace/v1). In JSON its 64-bit numbers are texts and its ids are
+// otlpSpan is a span of OTLP (opentelemetry-proto, collector/trace/v1). In JSON its 64-bit numbers are texts and its ids are
 // in hex.
-type (
-	export struct {
-		ResourceSpans []resourceSpans `json:"resourceSpans"`
-	}
-	resourceSpans struct {
-		Resource   resource     `json:"resource"`
-		ScopeSpans []scopeSpans `json:"scopeSpans"`
-	}
-	resource struct {
-		Attributes []attribute `json:"attributes"`
-	}
-	scopeSpans struct {
-		Scope scope  `json:"scope"`
-		Spans []span `json:"spans"`
-	}
-	scope struct {
-		Name string `json:"name"`
-	}
-	span struct {
-		TraceID    string      `json:"traceId"`
-		SpanID     string      `json:"spanId"`
-		ParentID   string      `json:"parentSpanId,omitempty"`
-		Name       string      `json:"name"`
-		Kind       int         `json:"kind"`
-		Start      string      `json:"startTimeUnixNano"`
-		End        string      `json:"endTimeUnixNano"`
-		Attributes []attribute `json:"attributes,omitempty"`
-		Links      []link      `json:"links,omitempty"`
-		Status     *status     `json:"status,omitempty"`
-	}
-	link struct {
-		TraceID string `json:"traceId"`
-		SpanID  string `json:"spanId"`
-	}
-	status struct {
-		Code    int    `json:"code"`
-		Message string `json:"message,omitempty"`
-	}
-	attribute struct {
-		Key   string         `json:"key"`
-		Value map[string]any `json:"value"`
-	}
-)
+type otlpSpan struct {
+	TraceID    string           `json:"traceId"`
+	SpanID     string           `json:"spanId"`
+	ParentID   string           `json:"parentSpanId,omitempty"`
+	Name       string           `json:"name"`
+	Kind       int              `json:"kind"`
+	Start      string           `json:"startTimeUnixNano"`
+	End        string           `json:"endTimeUnixNano"`
+	Attributes []map[string]any `json:"attributes,omitempty"`
+	Links      []otlpLink       `json:"links,omitempty"`
+	Status     map[string]int   `json:"status,omitempty"`
+}
+
+// otlpLink is another span that a span belongs to.
+type otlpLink struct {
+	TraceID string `json:"traceId"`
+	SpanID  string `json:"spanId"`
+}
 
 const (
 	kindInternal, kindServer = 1, 2
 	statusError              = 2
 )
 
-func textAttribute(key, value string) attribute {
-	return attribute{key, map[string]any{"stringValue": value}}
-}
-
-func intAttribute(key string, value int) attribute {
-	return attribute{key, map[string]any{"intValue": strconv.Itoa(value)}}
-}
-
-func floatAttribute(key string, value float64) attribute {
-	return attribute{key, map[string]any{"doubleValue": value}}
+// attribute is an attribute of a span whose value is a string, an int or a float64.
+func attribute(key string, value any) map[string]any {
+	kind := "stringValue"
+	switch v := value.(type) {
+	case int:
+		kind, value = "intValue", strconv.Itoa(v)
+	case float64:
+		kind = "doubleValue"
+	}
+	return map[string]any{"key": key, "value": map[string]any{kind: value}}
 }
 
 // Write adds a request.
@@ -136,33 +110,33 @@ func (s *SpanWriter) Write(r *trace.Record) error {
 	s.count++
 	id := sha256.Sum256(fmt.Appendf(nil, "%d %d %d %v %v", number, r.PromptTokens, r.OutputTokens, *r.ArrivalMs, r.TTFTMs))
 	arrival, first, end := *r.ArrivalMs, *r.ArrivalMs+r.TTFTMs, r.EndMs(*r.ArrivalMs)
-	request := span{
+	request := otlpSpan{
 		TraceID: hex.EncodeToString(id[:16]), SpanID: hex.EncodeToString(id[16:24]), Name: "llm_request", Kind: kindServer,
 		Start: s.nano(arrival), End: s.nano(max(arrival, end)),
-		Attributes: []attribute{
-			intAttribute("gen_ai.usage.prompt_tokens", r.PromptTokens), intAttribute("gen_ai.usage.completion_tokens", r.OutputTokens),
-			floatAttribute("gen_ai.latency.time_to_first_token", r.TTFTMs/1e3), floatAttribute("gen_ai.latency.e2e", (end-arrival)/1e3),
-			intAttribute("vllm_vcr.record", number), intAttribute("vllm_vcr.cached_tokens", r.CachedTokens), intAttribute("vllm_vcr.concurrency", int(min(r.Concurrency, math.MaxInt32))),
+		Attributes: []map[string]any{
+			attribute("gen_ai.usage.prompt_tokens", r.PromptTokens), attribute("gen_ai.usage.completion_tokens", r.OutputTokens),
+			attribute("gen_ai.latency.time_to_first_token", r.TTFTMs/1e3), attribute("gen_ai.latency.e2e", (end-arrival)/1e3),
+			attribute("vllm_vcr.record", number), attribute("vllm_vcr.cached_tokens", r.CachedTokens), attribute("vllm_vcr.concurrency", int(min(r.Concurrency, math.MaxInt32))),
 		},
 	}
 	if model := trace.Or(s.opt.Meta.Model, ""); model != "" {
-		request.Attributes = append(request.Attributes, textAttribute("gen_ai.response.model", model))
+		request.Attributes = append(request.Attributes, attribute("gen_ai.response.model", model))
 	}
 	if r.FinishReason != trace.FinishAbsent {
-		request.Attributes = append(request.Attributes, textAttribute("vllm_vcr.finish_reason", r.FinishReason.String()))
+		request.Attributes = append(request.Attributes, attribute("vllm_vcr.finish_reason", r.FinishReason.String()))
 	}
 	if r.FinishReason == trace.FinishError {
-		request.Status = &status{Code: statusError}
+		request.Status = map[string]int{"code": statusError}
 	}
 	if before, ok := s.turns.Parent(r); ok {
 		request.TraceID = before.trace
-		request.Links = []link{{before.trace, before.span}}
+		request.Links = []otlpLink{{before.trace, before.span}}
 	}
 	s.turns.Add(r, end, turn{request.TraceID, request.SpanID})
 	s.pending = append(s.pending, request)
 	if r.OutputTokens > 0 {
-		part := func(name, id string, from, to float64) span {
-			return span{
+		part := func(name, id string, from, to float64) otlpSpan {
+			return otlpSpan{
 				TraceID: request.TraceID, SpanID: id, ParentID: request.SpanID, Name: name, Kind: kindInternal,
 				Start: s.nano(from), End: s.nano(max(from, to)),
 			}
@@ -192,16 +166,20 @@ func (s *SpanWriter) Close() error {
 }
 
 func (s *SpanWriter) flush() error {
-	attributes := []attribute{textAttribute("service.name", "vllm")}
+	attributes := []map[string]any{attribute("service.name", "vllm")}
 	for _, known := range []struct {
 		key   string
 		value *string
 	}{{"service.version", s.opt.Meta.VLLMVersion}, {"vllm_vcr.gpu", s.opt.Meta.GPU}, {"vllm_vcr.source", s.opt.Meta.Source}} {
 		if value := trace.Or(known.value, ""); value != "" {
-			attributes = append(attributes, textAttribute(known.key, value))
+			attributes = append(attributes, attribute(known.key, value))
 		}
 	}
-	line, err := json.Marshal(export{[]resourceSpans{{resource{attributes}, []scopeSpans{{scope{"vllm-vcr"}, s.pending}}}}})
+	type object = map[string]any
+	line, err := json.Marshal(object{"resourceSpans": []object{{
+		"resource":   object{"attributes": attributes},
+		"scopeSpans": []object{{"scope": object{"name": "vllm-vcr"}, "spans": s.pending}},
+	}}})
 	s.pending = s.pending[:0]
 	if err == nil {
 		_, err = s.w.Write(append(line, '\n'))

@@ -1,10 +1,4 @@
-// Package convert reads the results of load generators and public traces of requests as traces, and writes traces in other forms.
-//
-// Results of load generators ([VLLMBench], [GuideLLM], [InferencePerf]) have the times that clients saw. Public traces
-// ([Mooncake], [BurstGPT], [Azure]) say when requests came and how long they and their answers were, and no times of answers.
-// What each of them lacks is in [Input.Lacks]. [WritePlan] and [WriteSpans] write what was recorded as a plan for a load
-// generator and as OpenTelemetry spans.
-package convert
+package inspect
 
 import (
 	"bufio"
@@ -18,28 +12,30 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// A Format is that of an input.
+// A Format is that of a file that is read as a trace. Results of load generators have the times that clients saw. Public traces
+// say when requests came and how long they and their answers were, and no times of answers. What each lacks is in [Input.Lacks].
 type Format string
 
 // The formats.
 const (
-	VLLMBench     Format = "vllm-bench"
-	GuideLLM      Format = "guidellm"
-	InferencePerf Format = "inference-perf"
-	Mooncake      Format = "mooncake"
-	BurstGPT      Format = "burstgpt"
-	Azure         Format = "azure"
-	// Trace is that of this project: nothing has to be read as another.
-	Trace Format = "trace"
+	FormatVLLMBench     Format = "vllm-bench"
+	FormatGuideLLM      Format = "guidellm"
+	FormatInferencePerf Format = "inference-perf"
+	FormatMooncake      Format = "mooncake"
+	FormatBurstGPT      Format = "burstgpt"
+	FormatAzure         Format = "azure"
+	// FormatTrace is that of this project: nothing has to be read as another.
+	FormatTrace Format = "trace"
 )
 
 // Formats are all formats.
 func Formats() []Format {
-	return []Format{Trace, VLLMBench, GuideLLM, InferencePerf, Mooncake, BurstGPT, Azure}
+	return []Format{FormatTrace, FormatVLLMBench, FormatGuideLLM, FormatInferencePerf, FormatMooncake, FormatBurstGPT, FormatAzure}
 }
 
 // Input is a file of another format that is read as a trace.
@@ -72,9 +68,9 @@ func (in *Input) skip(reason string) { in.left[reason]++ }
 // MaxBytes is how large a JSON document may be that is read as a whole: 1 GiB.
 const MaxBytes = 1 << 30
 
-// Open begins to read an input; an empty format is that which its beginning shows. name is for messages. r has to be readable
+// OpenInput begins to read an input; an empty format is that which its beginning shows. name is for messages. r has to be readable
 // until Each has returned.
-func Open(name string, r io.Reader, format Format) (*Input, error) {
+func OpenInput(name string, r io.Reader, format Format) (*Input, error) {
 	buffered := bufio.NewReaderSize(r, peeked)
 	if format == "" {
 		head, err := buffered.Peek(peeked)
@@ -90,17 +86,17 @@ func Open(name string, r io.Reader, format Format) (*Input, error) {
 	in.Meta.Source = &source
 	var err error
 	switch format {
-	case VLLMBench:
+	case FormatVLLMBench:
 		err = in.document(name, buffered, in.vllmBench)
-	case GuideLLM:
+	case FormatGuideLLM:
 		err = in.document(name, buffered, in.guideLLM)
-	case InferencePerf:
+	case FormatInferencePerf:
 		err = in.document(name, buffered, in.inferencePerf)
-	case Mooncake:
+	case FormatMooncake:
 		in.mooncake(name, buffered)
-	case BurstGPT, Azure:
+	case FormatBurstGPT, FormatAzure:
 		err = in.table(name, buffered)
-	case Trace:
+	case FormatTrace:
 		err = fmt.Errorf("%s: it is a trace already", name)
 	default:
 		err = fmt.Errorf("format %q: want one of %v", format, Formats())
@@ -118,16 +114,16 @@ func formatOf(head []byte) Format {
 	case len(head) == 0:
 		return ""
 	case head[0] == '[':
-		return InferencePerf
+		return FormatInferencePerf
 	case head[0] == '{':
 		return formatOfKeys(topKeys(head))
 	}
 	header, _, _ := strings.Cut(string(head), "\n")
 	switch {
 	case strings.Contains(header, "Request tokens"):
-		return BurstGPT
+		return FormatBurstGPT
 	case strings.Contains(header, "ContextTokens"):
-		return Azure
+		return FormatAzure
 	}
 	return ""
 }
@@ -135,13 +131,13 @@ func formatOf(head []byte) Format {
 func formatOfKeys(has map[string]bool) Format {
 	switch {
 	case has["meta"], has["prompt_tokens"] && has["ttft_ms"]:
-		return Trace
+		return FormatTrace
 	case has["input_length"]:
-		return Mooncake
+		return FormatMooncake
 	case has["benchmarks"], has["metadata"] && (has["args"] || has["config"]):
-		return GuideLLM
+		return FormatGuideLLM
 	case has["endpoint_type"], has["backend"] && has["model_id"], has["request_throughput"]:
-		return VLLMBench
+		return FormatVLLMBench
 	}
 	return ""
 }
@@ -219,40 +215,20 @@ func decode(data []byte, into any) error {
 	return nil
 }
 
-// finite replaces what Python's json writes for numbers that JSON has not: NaN, Infinity and -Infinity become null.
+// textOrNotFinite is a text of JSON, or what Python's json writes for numbers that JSON has not.
+var textOrNotFinite = lazyregexp.New(`"(?:[^"\\]|\\.)*"?|NaN|-?Infinity`)
+
+// finite replaces NaN, Infinity and -Infinity by null.
 func finite(data []byte) []byte {
 	if !bytes.Contains(data, []byte("NaN")) && !bytes.Contains(data, []byte("Infinity")) {
 		return data
 	}
-	out := make([]byte, 0, len(data))
-	inString := false
-	for i := 0; i < len(data); i++ {
-		if !inString {
-			if word := notFinite(data[i:]); word > 0 {
-				out = append(out, "null"...)
-				i += word - 1
-				continue
-			}
+	return textOrNotFinite().ReplaceAllFunc(data, func(found []byte) []byte {
+		if found[0] == '"' {
+			return found
 		}
-		switch {
-		case data[i] == '"':
-			inString = !inString
-		case data[i] == '\\' && inString && i+1 < len(data):
-			out = append(out, data[i])
-			i++
-		}
-		out = append(out, data[i])
-	}
-	return out
-}
-
-func notFinite(data []byte) int {
-	for _, word := range []string{"NaN", "Infinity", "-Infinity"} {
-		if bytes.HasPrefix(data, []byte(word)) {
-			return len(word)
-		}
-	}
-	return 0
+		return []byte("null")
+	})
 }
 
 // fromFirst counts arrivals from the first one, and says for records of an unknown load level how many requests were in flight
@@ -337,4 +313,4 @@ var lacksTimes = []string{
 }
 
 // milliseconds of a time in seconds, without the noise of a large clock.
-func milliseconds(s float64) float64 { return math.Round(s*1e6) / 1e3 }
+func ofSeconds(s float64) float64 { return math.Round(s*1e6) / 1e3 }

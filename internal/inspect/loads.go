@@ -1,4 +1,4 @@
-package convert
+package inspect
 
 import (
 	"bufio"
@@ -15,10 +15,10 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// mooncakeBlock is how many tokens a hash of a Mooncake trace covers.
+// mooncakeBlock is how many tokens a hash of a FormatMooncake trace covers.
 const mooncakeBlock = 512
 
-// mooncake reads the traces of https://github.com/kvcache-ai/Mooncake (FAST25-release/traces): one JSON object for each request,
+// mooncake reads the traces of https://github.com/kvcache-ai/FormatMooncake (FAST25-release/traces): one JSON object for each request,
 // timestamps in ms from the first one on. A hash id identifies a block and all before it, and the last block may be a part of one.
 func (in *Input) mooncake(name string, r *bufio.Reader) {
 	blockSize := mooncakeBlock
@@ -68,7 +68,7 @@ func mooncakeRecord(text []byte) (*trace.Record, error) {
 	return untimed(&trace.Record{PromptTokens: *row.Input, OutputTokens: *row.Output, ArrivalMs: row.Timestamp, BlockHashes: row.Hashes}), nil
 }
 
-// table reads the public traces in CSV: BurstGPT (https://github.com/HPMLL/BurstGPT) counts seconds, and Azure's
+// table reads the public traces in CSV: FormatBurstGPT (https://github.com/HPMLL/FormatBurstGPT) counts seconds, and Azure's
 // (https://github.com/Azure/AzurePublicDataset) has dates.
 func (in *Input) table(name string, r io.Reader) error {
 	rows := csv.NewReader(r)
@@ -79,7 +79,7 @@ func (in *Input) table(name string, r io.Reader) error {
 	}
 	columns := []string{"TIMESTAMP", "ContextTokens", "GeneratedTokens"}
 	when := new(dates).ms
-	if in.Format == BurstGPT {
+	if in.Format == FormatBurstGPT {
 		columns = []string{"Timestamp", "Request tokens", "Response tokens"}
 		when = secondsToMs
 	}
@@ -155,7 +155,7 @@ func secondsToMs(text string) (float64, error) {
 	if err != nil {
 		return 0, errors.New("want a number of seconds")
 	}
-	return milliseconds(s), nil
+	return ofSeconds(s), nil
 }
 
 // dates counts from the first one.

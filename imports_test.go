@@ -87,9 +87,6 @@ var importRules = map[string][]string{
 		"player", "compat", "manifest", "conformance", "internal/check", "internal/frontends", "internal/wire/protocol", "internal/capture", "internal/forge/github",
 		"internal/report", "internal/upstream",
 	},
-	"internal/upstream/adopt": {
-		"conformance", "manifest", "compat", "internal/capture", "internal/report", "internal/upstream", "internal/wire/protocol",
-	},
 	"internal/upstream/acceptance": {"compat", "internal/check", "internal/frontends", "internal/wire", toml},
 
 	"internal/capture": {

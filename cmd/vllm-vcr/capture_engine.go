@@ -15,7 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
-	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 )
 
@@ -100,7 +100,7 @@ func runLock(ctx context.Context, env *environment, opts engineOptions, frontend
 	steps := openSteps(env)
 	defer steps.close()
 	result := enginesJSON{Schema: schemaOf("capture-engine")}
-	tree := adopt.FindTree(".", "")
+	tree := drift.FindTree(".", "")
 	if env.profilesNamed {
 		tree = tree.WithProfiles(env.profiles)
 	}

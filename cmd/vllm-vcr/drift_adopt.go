@@ -20,7 +20,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/upstream/acceptance"
-	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
@@ -67,7 +66,7 @@ func newDriftAdoptCommand(env *environment) *cobra.Command {
 			"engine for CPUs, and runs conform. Comments in the files are kept. At the end it prints a numbered list of what " +
 			"is left for you to do.\n\n" +
 			"VERSION is a release (0.34.0), a wheel, a folder with the sources, a URL, or a profile that drift extract wrote. " +
-			"The profile is written to internal/wire/protocol/profiles in the repository of vllm-vcr, elsewhere to " + adopt.ProfilesPath + " " +
+			"The profile is written to internal/wire/protocol/profiles in the repository of vllm-vcr, elsewhere to " + drift.ProfilesPath + " " +
 			"next to " + vcr.CompatPath + ", where every command finds it. Either all files are changed or none, before anything is " +
 			"captured. If the release is a line already, only missing goldens are captured.\n\n" +
 			"The line gates only with --fidelity-validated, and only if all targets were captured and pass. Exit codes: 0 the " +
@@ -86,7 +85,7 @@ func newDriftAdoptCommand(env *environment) *cobra.Command {
 func (opts *adoptOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.repo, "repo", ".", "`FOLDER` of the repository; relative paths start there")
 	flags.StringVar(&opts.manifest, "manifest", "", "manifest, the `FILE` that lists the goldens; it is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+" or ./manifest.toml)")
-	flags.IntVar(&opts.maxStable, "max-stable", adopt.DefaultLines, "maximum number of stable lines in compat.toml")
+	flags.IntVar(&opts.maxStable, "max-stable", drift.DefaultLines, "maximum number of stable lines in compat.toml")
 	flags.StringVar(&opts.rev, "rev", "", "`COMMIT` of the vLLM repository that the release was built from (default that in its wheel)")
 	flags.BoolVar(&opts.validated, "fidelity-validated", false, "let the line gate, if all its targets were captured and pass")
 	flags.BoolVar(&opts.prune, "prune", false, "also delete the golden files of lines that are removed")
@@ -169,9 +168,9 @@ func runDriftAdopt(ctx context.Context, env *environment, opts adoptOptions, sou
 	if err != nil {
 		return err
 	}
-	run := &adopt.Run{
-		Options: adopt.Options{Tree: tree, Profile: profile, Rev: opts.rev, Lines: opts.maxStable, Prune: opts.prune},
-		DryRun:  opts.dryRun, Validated: opts.validated, NoEngine: opts.engineUse == engineNever,
+	run := &drift.Adoption{
+		AdoptOptions: drift.AdoptOptions{Tree: tree, Profile: profile, Rev: opts.rev, Lines: opts.maxStable, Prune: opts.prune},
+		DryRun:       opts.dryRun, Validated: opts.validated, NoEngine: opts.engineUse == engineNever,
 		Targets: func() ([]target.Target, error) {
 			_, file, err := targetOptions{targets: tree.Targets, compat: tree.Compat}.load(env)
 			if err != nil {
@@ -216,8 +215,8 @@ func runDriftAdopt(ctx context.Context, env *environment, opts adoptOptions, sou
 
 // adoptTree finds the files of the repository, and takes in the lines that it has, whatever this build has: the profile goes to
 // where theirs are.
-func adoptTree(env *environment, opts adoptOptions) (tree adopt.Tree, err error) {
-	tree = adopt.FindTree(".", cmp.Or(opts.manifest, env.getenv("CONFORMANCE_MANIFEST")))
+func adoptTree(env *environment, opts adoptOptions) (tree drift.Tree, err error) {
+	tree = drift.FindTree(".", cmp.Or(opts.manifest, env.getenv("CONFORMANCE_MANIFEST")))
 	if env.profilesNamed {
 		return tree.WithProfiles(env.profiles), nil
 	}
@@ -241,7 +240,7 @@ func (opts *adoptOptions) hasEngine(ctx context.Context, env *environment, relea
 }
 
 // captureOptions are those of capture run --local.
-func (opts *adoptOptions) captureOptions(tree adopt.Tree) captureRunOptions {
+func (opts *adoptOptions) captureOptions(tree drift.Tree) captureRunOptions {
 	run := captureRunOptions{
 		engine: opts.engine, engines: 1, bootTimeout: local.DefaultBootTimeout, work: opts.work, manifest: tree.Manifest,
 		goldens: cmp.Or(opts.store.goldens, tree.Goldens), upload: opts.upload, s3: opts.store.s3,
@@ -251,7 +250,7 @@ func (opts *adoptOptions) captureOptions(tree adopt.Tree) captureRunOptions {
 }
 
 // judgeTree runs conform with what is in the tree now.
-func judgeTree(ctx context.Context, env *environment, tree adopt.Tree, from *storeOptions) (*conformance.Report, error) {
+func judgeTree(ctx context.Context, env *environment, tree drift.Tree, from *storeOptions) (*conformance.Report, error) {
 	in := inputs{compat: tree.Compat}
 	if exists(tree.Manifest) {
 		in.manifest = tree.Manifest
@@ -285,7 +284,7 @@ func judgeTree(ctx context.Context, env *environment, tree adopt.Tree, from *sto
 }
 
 // printAdoption writes the report, and chooses the exit code.
-func printAdoption(env *environment, opts adoptOptions, r *adopt.Report, code int) error {
+func printAdoption(env *environment, opts adoptOptions, r *drift.AdoptReport, code int) error {
 	write := map[string]func(io.Writer) error{
 		formText: r.Text, formJSON: r.JSON, formMarkdown: func(w io.Writer) error { return r.Markdown(w, bodyLimit) },
 	}[opts.format]

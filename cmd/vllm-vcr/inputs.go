@@ -20,7 +20,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
-	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
@@ -307,7 +306,7 @@ func loadProfilesBeside(env *environment, matrix string) error {
 	if env.profilesNamed || !exists(matrix) {
 		return nil
 	}
-	return loadLineProfiles(env, filepath.Join(filepath.Dir(matrix), adopt.ProfilesPath))
+	return loadLineProfiles(env, filepath.Join(filepath.Dir(matrix), drift.ProfilesPath))
 }
 
 // loadLineProfiles takes in the profiles of a folder that may have none, or be about something else.

@@ -18,7 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/process"
-	"github.com/vllm-vcr/conformance/internal/upstream/adopt"
+	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -86,7 +86,7 @@ func newRootCommand(env *environment, args ...string) *cobra.Command {
 	flags.BoolVar(&env.quiet, "quiet", false, "show no progress; without it, progress is a line on a terminal, and elsewhere a line every ten seconds")
 	flags.StringVar(&env.color, "color", colorAuto, "colors: auto (on a terminal unless NO_COLOR is set, and wherever FORCE_COLOR is set), always or never")
 	flags.StringVar(&env.logFormat, "log-format", "text", "format of the log on stderr: text or json")
-	flags.StringVar(&env.profiles, profilesFlag, "", "`FOLDER` of wire profiles, such as 0.34.json, that are used in addition to the built-in ones and take precedence over them (default the folder "+adopt.ProfilesPath+" next to compat.toml, if it has profiles)")
+	flags.StringVar(&env.profiles, profilesFlag, "", "`FOLDER` of wire profiles, such as 0.34.json, that are used in addition to the built-in ones and take precedence over them (default the folder "+drift.ProfilesPath+" next to compat.toml, if it has profiles)")
 	common(flags, "help-all", "verbose")
 	commands := map[string]func(*environment) *cobra.Command{
 		"conform": newConformCommand, "play": newPlayCommand, "serve": newServeCommand, "record": newRecordCommand,

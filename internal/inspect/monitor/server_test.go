@@ -3,7 +3,6 @@ package monitor
 import (
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"strings"

@@ -21,4 +21,14 @@
 // verdict: it runs a player with the release's own profile behind its frontend.
 //
 // A verdict is never [None] unless something was asserted.
+//
+// # Adopting a release
+//
+// An [Adoption] brings a release into a repository that has a compat matrix: its wire profile, its line in compat.toml, what
+// is captured of it, and what has to go with the line that leaves the matrix. [PrepareAdoption] decides, teaches this process
+// the line, and writes nothing. The edits that it plans keep every comment, and break no rule of compat, manifest and target
+// that was not broken before. [AdoptPlan.Write] puts all of them in place, or none.
+//
+// A release is adopted without a change of code, as a line is data: what cannot be read from its sources, or what no
+// codec can be made of, is an [UnfitError], which says what a person has to do.
 package drift

@@ -21,6 +21,10 @@ func profile(t *testing.T, line string) *protocol.Profile {
 	t.Helper()
 	p, err := protocol.LoadProfile(line)
 	require.NoError(t, err)
+	var text bytes.Buffer
+	require.NoError(t, protocol.WriteProfile(&text, p))
+	p, err = protocol.ReadProfile(&text)
+	require.NoError(t, err)
 	return p
 }
 

@@ -1,4 +1,4 @@
-package adopt
+package drift
 
 import (
 	"bytes"
@@ -36,6 +36,9 @@ func released(t *testing.T, version string) *protocol.Profile {
 	p, err := protocol.ReadProfile(bytes.NewReader(newest))
 	require.NoError(t, err)
 	p.Line, p.Version, p.Commit = protocol.LineOf(version), version, "0123456789"
+	if known, err := protocol.LoadProfile(p.Line); err == nil { // what is adopted is taught to the process
+		t.Cleanup(func() { require.NoError(t, protocol.Learn(known)) })
+	}
 	s := p.Structs["EngineCoreOutput"]
 	s.Fields = append(slices.Clone(s.Fields), protocol.Field{Name: "brand_new", Type: "int | None"})
 	p.Structs["EngineCoreOutput"] = s
@@ -131,7 +134,7 @@ func TestMatrix(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			dir := tree(t, map[string]string{"compat.toml": matrix(header, test.before...)})
-			plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, test.release), Lines: test.matrix})
+			plan, err := PrepareAdoption(AdoptOptions{Tree: FindTree(dir, ""), Profile: released(t, test.release), Lines: test.matrix})
 			if test.want != "" {
 				if err == nil || !strings.Contains(err.Error(), test.want) {
 					t.Fatalf("error %v, want %q", err, test.want)
@@ -148,7 +151,7 @@ func TestMatrix(t *testing.T) {
 			if diff := cmp.Diff(test.dropped, plan.Dropped); diff != "" && len(plan.Dropped)+len(test.dropped) > 0 {
 				t.Errorf("dropped (-want +got):\n%s", diff)
 			}
-			checkProfile(t, filepath.Join(dir, "profiles"), test.release)
+			checkAdopted(t, filepath.Join(dir, "profiles"), test.release)
 			if toDo := strings.Join(plan.ToDo, "\n"); !strings.Contains(toDo, test.toDo) || test.toDo == "" && toDo != "" {
 				t.Errorf("to do: %q, want %q", toDo, test.toDo)
 			}
@@ -156,7 +159,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-func checkProfile(t *testing.T, dir, release string) {
+func checkAdopted(t *testing.T, dir, release string) {
 	t.Helper()
 	file, err := os.Open(filepath.Join(dir, protocol.LineOf(release)+".json"))
 	require.NoError(t, err)
@@ -171,7 +174,7 @@ func checkProfile(t *testing.T, dir, release string) {
 func TestAgain(t *testing.T) {
 	dir := tree(t, map[string]string{"compat.toml": matrix(header, "0.33 v0.33.1 0123456789abcdef")})
 	for i := range 2 {
-		plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, "0.33.1")})
+		plan, err := PrepareAdoption(AdoptOptions{Tree: FindTree(dir, ""), Profile: released(t, "0.33.1")})
 		require.NoError(t, err)
 		if want := 1 - i; len(plan.Files) != want {
 			t.Errorf("time %d: %d files are edited, want %d: %v", i, len(plan.Files), want, plan.Files)
@@ -224,7 +227,7 @@ func TestTargets(t *testing.T) {
 				"compat.toml":          matrix(header, "0.33 v0.33.0 "+rev33, "0.32 v0.32.0 "+rev32, "0.31 v0.31.0 "+rev31),
 				"capture/targets.toml": models + test.before,
 			})
-			plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, "0.34.0"), Lines: 3})
+			plan, err := PrepareAdoption(AdoptOptions{Tree: FindTree(dir, ""), Profile: released(t, "0.34.0"), Lines: 3})
 			require.NoError(t, err)
 			require.NoError(t, plan.Write())
 			got, err := os.ReadFile(filepath.Join(dir, "capture/targets.toml"))
@@ -260,7 +263,7 @@ func TestGoldensOfALineThatLeaves(t *testing.T) {
 				"compat.toml":   matrix(header, "0.33 v0.33.0 "+rev33, "0.32 v0.32.0 "+rev32, "0.31 v0.31.0 "+rev31),
 				"manifest.toml": mf, kept: "bytes",
 			})
-			plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, "0.34.0"), Lines: 3, Prune: prune})
+			plan, err := PrepareAdoption(AdoptOptions{Tree: FindTree(dir, ""), Profile: released(t, "0.34.0"), Lines: 3, Prune: prune})
 			require.NoError(t, err)
 			require.NoError(t, plan.Write())
 			got, err := os.ReadFile(filepath.Join(dir, "manifest.toml"))
@@ -279,7 +282,7 @@ func TestGoldensOfALineThatLeaves(t *testing.T) {
 func TestWriteAllOrNone(t *testing.T) {
 	dir := tree(t, map[string]string{"edited": "before", "deleted": "bytes"})
 	in := func(name string) string { return filepath.Join(dir, name) }
-	plan := &Plan{Files: []File{
+	plan := &AdoptPlan{Files: []PlannedFile{
 		{in("edited"), []byte("before"), []byte("after")},
 		{in("new/made"), nil, []byte("made")},
 		{in("deleted"), []byte("bytes"), nil},
@@ -317,7 +320,7 @@ func TestSetValidated(t *testing.T) {
 
 // TestReport: foreign text is no line of its own and no command, and what does not fit is counted.
 func TestReport(t *testing.T) {
-	r := &Report{Schema: Schema, Release: "0.34.0", Line: "0.34", Outcome: Red, Reason: "x\n::error::y", ToDo: []string{"::warning::`a`\nb"}}
+	r := &AdoptReport{Schema: AdoptSchema, Release: "0.34.0", Line: "0.34", Outcome: Red, Reason: "x\n::error::y", ToDo: []string{"::warning::`a`\nb"}}
 	for range 100 {
 		r.Files = append(r.Files, strings.Repeat("f", 50))
 	}
@@ -333,7 +336,7 @@ func TestReport(t *testing.T) {
 	if got := short.String(); len(got) > 2000 || !strings.Contains(got, " more\n") {
 		t.Errorf("%d bytes:\n%s", len(got), got)
 	}
-	var back Report
+	var back AdoptReport
 	if err := json.Unmarshal([]byte(object.String()), &back); err != nil || back.ToDo[0] != r.ToDo[0] {
 		t.Errorf("JSON: %v, %v", back, err)
 	}
@@ -346,7 +349,7 @@ func TestReleaseIsWritten(t *testing.T) {
 		release := &pinned.Release{Version: "0.34.0", Wheels: []pinned.Wheel{{
 			Name: "vllm-0.34.0-x.whl", SHA256: strings.Repeat("a", 64), Frontend: strings.Repeat("b", 64),
 		}}}
-		plan, err := Prepare(Options{Tree: FindTree(dir, ""), Profile: released(t, "0.34.0"), Release: release})
+		plan, err := PrepareAdoption(AdoptOptions{Tree: FindTree(dir, ""), Profile: released(t, "0.34.0"), Release: release})
 		require.NoError(t, err)
 		require.NoError(t, plan.Write())
 		text, err := os.ReadFile(filepath.Join(dir, want))

@@ -1,4 +1,4 @@
-package adopt
+package drift
 
 import (
 	"cmp"
@@ -21,10 +21,10 @@ import (
 // maxFailures is how many failures of conform a report has.
 const maxFailures = 20
 
-// A Run adopts a release: it makes the plan, writes it, captures and measures what is missing, and runs conform. The
+// An Adoption adopts a release: it makes the plan, writes it, captures and measures what is missing, and runs conform. The
 // functions are called in the order of the fields.
-type Run struct {
-	Options
+type Adoption struct {
+	AdoptOptions
 	DryRun    bool // nothing is written
 	Validated bool // the line gates, if all its targets are captured and pass
 	NoEngine  bool // nothing is captured or measured with an engine
@@ -43,29 +43,29 @@ type Run struct {
 	// Judge runs conform on the tree.
 	Judge func(ctx context.Context) (*conformance.Report, error)
 
-	plan   *Plan
-	report *Report
+	plan   *AdoptPlan
+	report *AdoptReport
 	code   int // exit code so far
 }
 
 // Do adopts the release. A release that does not fit is a report; so is what fails once the plan is written. Any other
 // failure is an error, and nothing is written. The exit code is that of a command: 1 if something is left to do, 3 if
 // it was interrupted.
-func (r *Run) Do(ctx context.Context) (*Report, int, error) {
+func (r *Adoption) Do(ctx context.Context) (*AdoptReport, int, error) {
 	var todo string
 	if r.Release == nil && !r.DryRun {
 		r.Release, todo = r.lock(ctx)
 	}
 	var err error
-	r.plan, err = Prepare(r.Options)
+	r.plan, err = PrepareAdoption(r.AdoptOptions)
 	var unfit *UnfitError
 	if errors.As(err, &unfit) {
-		return NewUnfit(r.Profile, unfit), conformance.ExitFail, nil
+		return newUnfit(r.Profile, unfit), conformance.ExitFail, nil
 	}
 	if err != nil {
 		return nil, conformance.ExitUsage, err
 	}
-	r.report = NewReport(r.plan)
+	r.report = newAdoptReport(r.plan)
 	r.report.Reason = "nothing was written"
 	if todo != "" {
 		r.report.ToDo = append(r.report.ToDo, todo)
@@ -82,7 +82,7 @@ func (r *Run) Do(ctx context.Context) (*Report, int, error) {
 
 // lock reads what may run of a release that is not known yet, by its digests, and makes it known to this process. The
 // release works without that, so a failure is left to a person.
-func (r *Run) lock(ctx context.Context) (release *pinned.Release, todo string) {
+func (r *Adoption) lock(ctx context.Context) (release *pinned.Release, todo string) {
 	version := r.Profile.Version
 	if known := pinned.Lookup(version); known != nil && known.Engine != nil {
 		return nil, ""
@@ -100,7 +100,7 @@ func (r *Run) lock(ctx context.Context) (release *pinned.Release, todo string) {
 }
 
 // carryOut captures, measures, and looks whether the tree conforms.
-func (r *Run) carryOut(ctx context.Context) {
+func (r *Adoption) carryOut(ctx context.Context) {
 	r.report.Outcome = Green
 	captured, err := r.capture(ctx)
 	if err != nil && ctx.Err() == nil {
@@ -125,18 +125,18 @@ func (r *Run) carryOut(ctx context.Context) {
 }
 
 // addToDo leaves something to a person.
-func (r *Run) addToDo(format string, args ...any) {
+func (r *Adoption) addToDo(format string, args ...any) {
 	r.report.ToDo = append(r.report.ToDo, fmt.Sprintf(format, args...))
 }
 
 // fail notes what a person has to do about a failure.
-func (r *Run) fail(code int, todo string) {
+func (r *Adoption) fail(code int, todo string) {
 	r.code = cmp.Or(r.code, code)
 	r.report.ToDo = append(r.report.ToDo, todo)
 }
 
 // conform runs conform on the tree. A line that was captured whole gates from here on, if that is wanted.
-func (r *Run) conform(ctx context.Context, whole bool) {
+func (r *Adoption) conform(ctx context.Context, whole bool) {
 	if r.Validated && whole {
 		if _, err := SetValidated(r.Tree.Compat, r.plan.Line, true); err != nil {
 			r.fail(conformance.ExitFail, err.Error())
@@ -165,7 +165,7 @@ func (r *Run) conform(ctx context.Context, whole bool) {
 
 // capture captures the targets of the line that have no golden of its release yet, and reports whether the line has all
 // of its goldens then. An error is about targets that failed, or about all of them.
-func (r *Run) capture(ctx context.Context) (whole bool, err error) {
+func (r *Adoption) capture(ctx context.Context) (whole bool, err error) {
 	here, elsewhere, err := r.uncaptured()
 	if err != nil {
 		return false, err
@@ -200,7 +200,7 @@ func (r *Run) capture(ctx context.Context) (whole bool, err error) {
 	return len(elsewhere) == 0, r.addOutcomes(outcomes)
 }
 
-func (r *Run) hasEngine(ctx context.Context) (bool, error) {
+func (r *Adoption) hasEngine(ctx context.Context) (bool, error) {
 	if r.NoEngine {
 		return false, nil
 	}
@@ -209,7 +209,7 @@ func (r *Run) hasEngine(ctx context.Context) (bool, error) {
 
 // uncaptured are the targets of the line that the manifest has no golden of the release of: those of this machine, and
 // those that need a cluster.
-func (r *Run) uncaptured() (here, elsewhere []target.Target, err error) {
+func (r *Adoption) uncaptured() (here, elsewhere []target.Target, err error) {
 	targets, err := r.Targets()
 	if err != nil {
 		return nil, nil, err
@@ -248,7 +248,7 @@ func isCaptured(mf *manifest.Manifest, t target.Target) bool {
 }
 
 // addOutcomes puts what became of the captures into the report.
-func (r *Run) addOutcomes(outcomes []capture.Outcome) error {
+func (r *Adoption) addOutcomes(outcomes []capture.Outcome) error {
 	var failed []string
 	for _, o := range outcomes {
 		for _, w := range o.Accepted.Warnings {
@@ -268,7 +268,7 @@ func (r *Run) addOutcomes(outcomes []capture.Outcome) error {
 
 // measure measures the frontends of the release, and its engine. The Python client and the engine need an engine for
 // CPUs.
-func (r *Run) measure(ctx context.Context) {
+func (r *Adoption) measure(ctx context.Context) {
 	if r.Measure == nil || ctx.Err() != nil {
 		return
 	}

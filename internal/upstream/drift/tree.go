@@ -1,4 +1,4 @@
-package adopt
+package drift
 
 import (
 	"bytes"
@@ -66,8 +66,8 @@ func exists(path string) bool {
 }
 
 // Write puts all files in place, or none: what was written before a failure is put back as it was. The error names what
-// could not be put back. If a file was changed since [Prepare], nothing is written.
-func (p *Plan) Write() error {
+// could not be put back. If a file was changed since [PrepareAdoption], nothing is written.
+func (p *AdoptPlan) Write() error {
 	for _, f := range p.Files {
 		now, err := readFile(f.Path)
 		if err != nil {
@@ -86,7 +86,7 @@ func (p *Plan) Write() error {
 }
 
 // restore puts back what files were, the last first.
-func restore(files []File) error {
+func restore(files []PlannedFile) error {
 	var failed []error
 	for _, f := range slices.Backward(files) {
 		if err := replace(f.Path, f.Before); err != nil {

@@ -1,4 +1,4 @@
-package adopt
+package drift
 
 import (
 	"bytes"
@@ -23,8 +23,8 @@ import (
 // DefaultLines is how many stable lines a compat matrix keeps.
 const DefaultLines = 9
 
-// Options say what is adopted, and where.
-type Options struct {
+// AdoptOptions say what is adopted, and where.
+type AdoptOptions struct {
 	Tree    Tree
 	Profile *protocol.Profile // of the release
 	// Release is what may run of it, by its digests; nil if that is not written now.
@@ -37,14 +37,14 @@ type Options struct {
 	Prune bool
 }
 
-// A Plan is what adopting a release comes to. Nothing of it is written yet.
-type Plan struct {
+// A AdoptPlan is what adopting a release comes to. Nothing of it is written yet.
+type AdoptPlan struct {
 	Line, Release, Rev string
 	Profile            string         // path of its file
 	Dropped            []string       // lines that leave the compat matrix
 	Wire               *wirediff.Diff // from the newest profile that is not newer; nil if there is none
 	Matrix             *compat.Matrix // as it will be
-	Files              []File         // to be written, in this order
+	Files              []PlannedFile  // to be written, in this order
 	Done               []string       // what the plan does, a sentence each
 	ToDo               []string       // what it leaves to a person
 
@@ -55,8 +55,8 @@ type Plan struct {
 	manifest    *manifest.Manifest                            // as it will be; nil if there is none
 }
 
-// A File is an edit of one file.
-type File struct {
+// A PlannedFile is an edit of one file.
+type PlannedFile struct {
 	Path          string
 	Before, After []byte // nil if there is none
 }
@@ -73,13 +73,13 @@ func (e *UnfitError) Error() string {
 
 func (e *UnfitError) Unwrap() error { return e.Reason }
 
-// Prepare decides what it takes to adopt a release, and teaches this process its line: what runs after this speaks it.
+// PrepareAdoption decides what it takes to adopt a release, and teaches this process its line: what runs after this speaks it.
 // An [*UnfitError] is about the release; any other error is about the tree or the options.
-func Prepare(opt Options) (*Plan, error) {
+func PrepareAdoption(opt AdoptOptions) (*AdoptPlan, error) {
 	if opt.Lines <= 0 {
 		opt.Lines = DefaultLines
 	}
-	p := &Plan{Line: opt.Profile.Line, Release: opt.Profile.Version, Rev: cmp.Or(opt.Rev, opt.Profile.Commit)}
+	p := &AdoptPlan{Line: opt.Profile.Line, Release: opt.Profile.Version, Rev: cmp.Or(opt.Rev, opt.Profile.Commit)}
 	var err error
 	if p.version, err = compat.ParseVersion(p.Release); err != nil || p.version.IsCandidate() || p.version.Line() != p.Line {
 		return nil, fmt.Errorf("%q is not a release that a line can have: want one such as 0.33.0", p.Release)
@@ -100,7 +100,7 @@ func Prepare(opt Options) (*Plan, error) {
 	if err := protocol.Learn(opt.Profile); err != nil {
 		return nil, &UnfitError{p.Release, fmt.Errorf("no codec can be made of its profile: %w", err)}
 	}
-	for _, step := range []func(Options) error{p.planProfile, p.planMatrix, p.planGoldens, p.planTargets, p.check} {
+	for _, step := range []func(AdoptOptions) error{p.planProfile, p.planMatrix, p.planGoldens, p.planTargets, p.check} {
 		if err := step(opt); err != nil {
 			return nil, err
 		}
@@ -108,21 +108,23 @@ func Prepare(opt Options) (*Plan, error) {
 	return p, nil
 }
 
-func (p *Plan) note(format string, args ...any) {
+func (p *AdoptPlan) note(format string, args ...any) {
 	p.Done = append(p.Done, fmt.Sprintf(format, args...))
 }
 
-func (p *Plan) do(format string, args ...any) { p.ToDo = append(p.ToDo, fmt.Sprintf(format, args...)) }
+func (p *AdoptPlan) do(format string, args ...any) {
+	p.ToDo = append(p.ToDo, fmt.Sprintf(format, args...))
+}
 
 // edit plans that a file becomes after, unless it is that already.
-func (p *Plan) edit(path string, before, after []byte) {
+func (p *AdoptPlan) edit(path string, before, after []byte) {
 	if before == nil || !bytes.Equal(before, after) {
-		p.Files = append(p.Files, File{path, before, after})
+		p.Files = append(p.Files, PlannedFile{path, before, after})
 	}
 }
 
 // planProfile plans the files of the profile and of the digests.
-func (p *Plan) planProfile(opt Options) error {
+func (p *AdoptPlan) planProfile(opt AdoptOptions) error {
 	var text bytes.Buffer
 	if err := protocol.WriteProfile(&text, opt.Profile); err != nil {
 		return err
@@ -156,7 +158,7 @@ func readFile(path string) ([]byte, error) {
 }
 
 // planMatrix decides which lines the compat matrix has with the release, and plans the edit of its file.
-func (p *Plan) planMatrix(opt Options) error {
+func (p *AdoptPlan) planMatrix(opt AdoptOptions) error {
 	path := opt.Tree.Compat
 	before, diagnostics := compat.Load(path)
 	if tomlfile.HasErrors(diagnostics) {
@@ -199,7 +201,7 @@ func (p *Plan) planMatrix(opt Options) error {
 }
 
 // moved returns the lines of the compat matrix with the release in it.
-func (p *Plan) moved(before *compat.Matrix, opt Options) ([]compat.Line, error) {
+func (p *AdoptPlan) moved(before *compat.Matrix, opt AdoptOptions) ([]compat.Line, error) {
 	tag := p.version.Tag()
 	change := compat.Change{Line: p.Line, Tag: &tag, Rev: &p.Rev, Add: true, Default: true}
 	oldest := ""
@@ -251,7 +253,7 @@ func sameCommit(a, b string) bool {
 
 // planGoldens plans what becomes of the goldens of lines that leave the compat matrix: they leave the manifest, and
 // their files stay unless they are to be pruned.
-func (p *Plan) planGoldens(opt Options) error {
+func (p *AdoptPlan) planGoldens(opt AdoptOptions) error {
 	path := opt.Tree.Manifest
 	text, err := readFile(path)
 	if err != nil || text == nil {
@@ -294,7 +296,7 @@ func (p *Plan) planGoldens(opt Options) error {
 		case err != nil || !filepath.IsLocal(filepath.FromSlash(g.BucketPath)):
 			elsewhere = append(elsewhere, file)
 		case opt.Prune:
-			p.Files = append(p.Files, File{Path: file, Before: data})
+			p.Files = append(p.Files, PlannedFile{Path: file, Before: data})
 		default:
 			left = append(left, file)
 		}
@@ -319,7 +321,7 @@ const (
 // planTargets plans the edit of the file of targets: a list of lines that has the line before the new one gets the new
 // one too, and loses those that leave the compat matrix. An exception stays as it is: what was wrong with an engine is
 // not of the next.
-func (p *Plan) planTargets(opt Options) error {
+func (p *AdoptPlan) planTargets(opt AdoptOptions) error {
 	path := opt.Tree.Targets
 	if path == "" {
 		return nil
@@ -376,7 +378,7 @@ func setLineList(path string, text []byte, index int, list []string) ([]byte, er
 
 // extendTargets adds the line where the one before it is. What the rules are against, such as a GPU without an image of
 // the release, is left to a person.
-func (p *Plan) extendTargets(path string, text []byte) []byte {
+func (p *AdoptPlan) extendTargets(path string, text []byte) []byte {
 	previous := "" // the newest stable line before it
 	if at := slices.IndexFunc(p.lines, func(l compat.Line) bool { return l.Name == p.Line }); at >= 0 && at+1 < len(p.lines) {
 		previous = p.lines[at+1].Name
@@ -403,7 +405,7 @@ func (p *Plan) extendTargets(path string, text []byte) []byte {
 }
 
 // check compares what the files will be with each other, as compat check does: an error that is new is in the way.
-func (p *Plan) check(Options) error {
+func (p *AdoptPlan) check(AdoptOptions) error {
 	goldens := p.manifest
 	if goldens == nil {
 		goldens = &manifest.Manifest{}

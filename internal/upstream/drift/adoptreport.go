@@ -1,4 +1,4 @@
-package adopt
+package drift
 
 import (
 	"fmt"
@@ -7,33 +7,32 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
-	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/wirediff"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// Schema names the form of a report as JSON.
-const Schema = "vllm-vcr/adopt/1"
+// AdoptSchema names the form of a report as JSON.
+const AdoptSchema = "vllm-vcr/adopt/1"
 
-// Outcome is what adopting a release came to.
-type Outcome string
+// AdoptOutcome is what adopting a release came to.
+type AdoptOutcome string
 
 // Outcomes.
 const (
-	Green   Outcome = "green"   // the tree has the release, and conforms
-	Red     Outcome = "red"     // the tree has the release, and a person has to look
-	Planned Outcome = "planned" // nothing was written, as that was asked for
-	Unfit   Outcome = "unfit"   // nothing was written, as the release cannot be adopted as it is
+	Green   AdoptOutcome = "green"   // the tree has the release, and conforms
+	Red     AdoptOutcome = "red"     // the tree has the release, and a person has to look
+	Planned AdoptOutcome = "planned" // nothing was written, as that was asked for
+	Unfit   AdoptOutcome = "unfit"   // nothing was written, as the release cannot be adopted as it is
 )
 
-// A Report says what adopting a release came to.
-type Report struct {
-	Schema  string  `json:"schema"` // [Schema]
-	Release string  `json:"release"`
-	Line    string  `json:"line"`
-	Commit  string  `json:"commit"`
-	Outcome Outcome `json:"outcome"`
-	Reason  string  `json:"reason"` // a sentence
+// An AdoptReport says what adopting a release came to.
+type AdoptReport struct {
+	Schema  string       `json:"schema"` // [AdoptSchema]
+	Release string       `json:"release"`
+	Line    string       `json:"line"`
+	Commit  string       `json:"commit"`
+	Outcome AdoptOutcome `json:"outcome"`
+	Reason  string       `json:"reason"` // a sentence
 	// Wire is what the release changes; nil if that is not known.
 	Wire *wirediff.Diff `json:"wire,omitempty"`
 	// Files were edited, or would be: "write", "edit" or "delete" and the path.
@@ -46,10 +45,10 @@ type Report struct {
 	ToDo    []string `json:"todo"` // for a person, in order
 }
 
-// NewReport returns the report of a plan that was not carried out yet.
-func NewReport(p *Plan) *Report {
-	r := &Report{
-		Schema: Schema, Release: p.Release, Line: p.Line, Commit: p.Rev, Outcome: Planned, Wire: p.Wire,
+// newAdoptReport returns the report of a plan that was not carried out yet.
+func newAdoptReport(p *AdoptPlan) *AdoptReport {
+	r := &AdoptReport{
+		Schema: AdoptSchema, Release: p.Release, Line: p.Line, Commit: p.Rev, Outcome: Planned, Wire: p.Wire,
 		Files: []string{}, Done: append([]string{}, p.Done...), Goldens: []string{}, ToDo: append([]string{}, p.ToDo...),
 	}
 	for _, f := range p.Files {
@@ -59,7 +58,7 @@ func NewReport(p *Plan) *Report {
 }
 
 // String returns what becomes of the file: "edit compat.toml".
-func (f File) String() string {
+func (f PlannedFile) String() string {
 	switch {
 	case f.After == nil:
 		return "delete " + f.Path
@@ -70,12 +69,12 @@ func (f File) String() string {
 }
 
 // JSON writes the report as JSON.
-func (r *Report) JSON(w io.Writer) error {
+func (r *AdoptReport) JSON(w io.Writer) error {
 	return jsonout.Write(w, r)
 }
 
 // Text writes the report for a terminal: every line is made of printable characters, and no command to a CI.
-func (r *Report) Text(w io.Writer) error {
+func (r *AdoptReport) Text(w io.Writer) error {
 	var b strings.Builder
 	line := func(format string, args ...any) { b.WriteString(safetext.Line(fmt.Sprintf(format, args...)) + "\n") }
 	list := func(title, bullet string, items []string) {
@@ -107,14 +106,14 @@ func (r *Report) Text(w io.Writer) error {
 	return err
 }
 
-func (r *Report) filesTitle() string {
+func (r *AdoptReport) filesTitle() string {
 	if r.Outcome == Planned || r.Outcome == Unfit {
 		return "would be written"
 	}
 	return "written"
 }
 
-func (r *Report) wireTitle() string {
+func (r *AdoptReport) wireTitle() string {
 	if r.Wire == nil {
 		return ""
 	}
@@ -123,7 +122,7 @@ func (r *Report) wireTitle() string {
 }
 
 // wireLines are the changes that are more than informational.
-func (r *Report) wireLines() []string {
+func (r *AdoptReport) wireLines() []string {
 	if r.Wire == nil {
 		return nil
 	}
@@ -143,7 +142,7 @@ func (r *Report) wireLines() []string {
 
 // Markdown writes the report as the text of a pull request, of at most limit bytes: what does not fit of a list is
 // counted.
-func (r *Report) Markdown(w io.Writer, limit int) error {
+func (r *AdoptReport) Markdown(w io.Writer, limit int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "**adopt: %s**: %s\n\nvLLM %s as line %s, commit %s.\n",
 		r.Outcome, safetext.Code(r.Reason), safetext.Code(r.Release), safetext.Code(r.Line), safetext.Code(r.Commit))
@@ -178,10 +177,10 @@ func (r *Report) Markdown(w io.Writer, limit int) error {
 }
 
 // Outputs are those of a step of a GitHub workflow. The body has at most limit bytes.
-func (r *Report) Outputs(limit int) []drift.StepOutput {
+func (r *AdoptReport) Outputs(limit int) []StepOutput {
 	var body strings.Builder
 	_ = r.Markdown(&body, limit) // a Builder takes everything
-	return []drift.StepOutput{
+	return []StepOutput{
 		{Name: "adopted", Value: string(r.Outcome)},
 		{Name: "version", Value: r.Release},
 		{Name: "line", Value: r.Line},
@@ -193,10 +192,10 @@ func (r *Report) Outputs(limit int) []drift.StepOutput {
 // moreRoom is kept for headings, and for counting what is left out.
 const moreRoom = 400
 
-// NewUnfit returns the report of a release that cannot be adopted without a person.
-func NewUnfit(p *protocol.Profile, err *UnfitError) *Report {
-	return &Report{
-		Schema: Schema, Release: p.Version, Line: p.Line, Commit: p.Commit, Outcome: Unfit, Reason: err.Error(), Files: []string{},
+// newUnfit returns the report of a release that cannot be adopted without a person.
+func newUnfit(p *protocol.Profile, err *UnfitError) *AdoptReport {
+	return &AdoptReport{
+		Schema: AdoptSchema, Release: p.Version, Line: p.Line, Commit: p.Commit, Outcome: Unfit, Reason: err.Error(), Files: []string{},
 		Done: []string{}, Goldens: []string{}, ToDo: []string{unfitHelp},
 	}
 }

@@ -109,4 +109,3 @@ func TestAddressTaken(t *testing.T) {
 		}
 	}
 }
-

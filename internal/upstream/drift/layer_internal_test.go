@@ -115,4 +115,3 @@ func TestJudgeCases(t *testing.T) {
 		})
 	}
 }
-

@@ -50,9 +50,9 @@ func BenchmarkNextPlain(b *testing.B) {
 func BenchmarkNextGzip(b *testing.B) {
 	data := corpus(b)
 	var packed bytes.Buffer
-	w := newLineWriter(&packed, true)
-	require.NoError(b, w.write(data, "all"))
-	require.NoError(b, w.close())
+	w := newLineWriter(&packed, true, "record")
+	require.NoError(b, w.writeMeta(data))
+	require.NoError(b, w.Close())
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {

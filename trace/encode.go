@@ -137,24 +137,12 @@ func appendKey(b []byte, open int, key string) []byte {
 	return append(b, `":`...)
 }
 
-// appendUints appends an array. What is the same in step after step of an engine
-// is copied, not formatted again.
 func appendUints[T uint32 | uint64](b []byte, vs []T) []byte {
 	b = append(b, '[')
-	start := 0 // of the last value in b
 	for i, v := range vs {
-		switch {
-		case i == 0:
-		case v == vs[i-1]:
-			last := b[start:]
-			b = append(b, ',')
-			start = len(b)
-			b = append(b, last...)
-			continue
-		default:
+		if i > 0 {
 			b = append(b, ',')
 		}
-		start = len(b)
 		b = strconv.AppendUint(b, uint64(v), 10)
 	}
 	return append(b, ']')
@@ -178,12 +166,6 @@ func appendFloats(b []byte, fs []float64) ([]byte, error) {
 // fraction or an exponent so that it is seen to be a float: 5.0, 0.0001, 1e16.
 // The borders between the two forms are those of the traces in the field.
 func appendFloat(b []byte, f float64) ([]byte, error) {
-	if n, ok := millionths(f); ok {
-		return appendMillionths(b, n), nil
-	}
-	if math.Float64bits(f) == 0 { // of two chunks in one read
-		return append(b, "0.0"...), nil
-	}
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return nil, invalid("", "%v is not a JSON number", f)
 	}
@@ -212,32 +194,6 @@ func appendFloat(b []byte, f float64) ([]byte, error) {
 		}
 	}
 	return b, nil
-}
-
-// millionths returns f in units of 1e-6 if it is a positive number of them that
-// takes at most 15 digits: a time in milliseconds that a clock has counted in
-// nanoseconds. A decimal of 15 digits is told from all others by its float64, so
-// it is itself, without zeros at the end, the shortest that reads back as f.
-func millionths(f float64) (n uint64, ok bool) {
-	const most = 1e15
-	if !(f >= 1e-5 && f < most/1e6) { // and NaN
-		return 0, false
-	}
-	n = uint64(f*1e6 + 0.5)
-	return n, n < most && float64(n)/1e6 == f
-}
-
-// appendMillionths appends n*1e-6, with one digit at least behind the point.
-func appendMillionths(b []byte, n uint64) []byte {
-	whole, rest := n/1e6, uint32(n%1e6)
-	b = append(strconv.AppendUint(b, whole, 10), '.')
-	b = append(b, byte('0'+rest/1e5), byte('0'+rest/1e4%10), byte('0'+rest/1e3%10),
-		byte('0'+rest/100%10), byte('0'+rest/10%10), byte('0'+rest%10))
-	end := len(b)
-	for b[end-1] == '0' && b[end-2] != '.' {
-		end--
-	}
-	return b[:end]
 }
 
 // appendString appends s as a JSON string, escaping only what must be.

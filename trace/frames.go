@@ -84,7 +84,7 @@ func channelOf(text string) (name string, client int, ok bool) {
 
 // FrameReader streams a frames file.
 type FrameReader struct {
-	in    stream
+	stream
 	meta  json.RawMessage
 	arena []byte // backs the frames of the message last returned
 }
@@ -99,38 +99,19 @@ func OpenFrames(path string, opt Options) (*FrameReader, error) {
 // for messages. Of Options, Strict asks for a whole gzip stream and last line,
 // as for a trace.
 func NewFrameReader(r io.Reader, name string, gzip bool, opt Options) (*FrameReader, error) {
-	fr := &FrameReader{in: stream{lines: newLineReader(r, name, gzip, opt)}}
-	err := fr.in.head(func(line []byte) (isMeta bool, err error) {
-		fr.meta, err = parseFramesHead(line)
-		return fr.meta != nil, err
+	fr := &FrameReader{stream: stream{lines: newLineReader(r, name, gzip, opt)}}
+	_, err := fr.head(func(c *cursor) error {
+		raw, err := c.value(2)
+		if err == nil && raw[0] != '{' {
+			err = c.fail("want an object")
+		}
+		fr.meta = bytes.Clone(raw)
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return fr, nil
-}
-
-// parseFramesHead returns the value of "meta", nil if the line has no such key.
-func parseFramesHead(line []byte) (meta json.RawMessage, err error) {
-	c := &cursor{b: line}
-	err = c.object(func(key []byte) error {
-		if string(key) != "meta" {
-			return inKey(c.skip(2), key)
-		}
-		if meta != nil {
-			return within(c.fail("the key occurs twice"), "meta")
-		}
-		raw, err := c.value(2)
-		if err == nil && raw[0] != '{' {
-			err = c.fail("want an object")
-		}
-		meta = bytes.Clone(raw)
-		return within(err, "meta")
-	})
-	if err == nil {
-		err = c.end()
-	}
-	return meta, err
 }
 
 // Meta returns the meta object as its bytes, nil if the file has none.
@@ -140,7 +121,7 @@ func (r *FrameReader) Meta() json.RawMessage { return r.meta }
 // frames are valid until the next call. After an error further calls return the
 // same one.
 func (r *FrameReader) Next(m *Message) (err error) {
-	m.Line, err = r.in.next(func(line []byte) error {
+	m.Line, err = r.next(func(line []byte) error {
 		// Base64 is longer than the bytes that it encodes, so that the arena never moves.
 		if most := len(line); cap(r.arena) < most {
 			r.arena = make([]byte, 0, 2*most)
@@ -151,34 +132,50 @@ func (r *FrameReader) Next(m *Message) (err error) {
 	return err
 }
 
-// Truncated reports whether the gzip stream ended without its trailer. It is
-// only known once Next has returned io.EOF.
-func (r *FrameReader) Truncated() bool { return r.in.lines.cut }
-
-// Warnings returns what was tolerated so far, each naming file and line.
-func (r *FrameReader) Warnings() []string { return r.in.lines.warnings }
-
-// Close closes the file, if OpenFrames opened it.
-func (r *FrameReader) Close() error { return r.in.close() }
-
-func (r *FrameReader) stream() *stream { return &r.in }
-
 // messageParser fills one message from one line.
 type messageParser struct {
 	cursor
-	m     *Message
-	arena []byte
+	m       *Message
+	spare   [][]byte // storage of the frames
+	arena   []byte
+	sawMeta bool
+}
 
-	t, ch, dir, rank, frames, elided, note once
-	sawMeta                                bool
+var messageMembers = []member[messageParser]{
+	{"t", false, func(c *cursor, p *messageParser) error {
+		t, err := c.count()
+		p.m.At = time.Duration(t)
+		return err
+	}},
+	{"ch", false, func(_ *cursor, p *messageParser) error { return p.channel() }},
+	{"dir", false, func(_ *cursor, p *messageParser) error { return p.direction() }},
+	{"frames", false, func(_ *cursor, p *messageParser) error { return p.frameList() }},
+	{"rank", false, func(c *cursor, p *messageParser) error {
+		n, err := c.uint(math.MaxUint16)
+		p.m.Rank = int(n)
+		return err
+	}},
+	{"elided", false, func(c *cursor, p *messageParser) error {
+		n, err := c.count()
+		p.m.Elided = int64(n)
+		return err
+	}},
+	{"note", false, func(c *cursor, p *messageParser) (err error) {
+		if p.m.Note, err = c.str(); err == nil && p.m.Note == "" {
+			err = c.fail("want some text, got an empty string")
+		}
+		return err
+	}},
+	{"meta", false, func(c *cursor, p *messageParser) error {
+		p.sawMeta = true
+		return c.skip(2)
+	}},
 }
 
 func (p *messageParser) parse() error {
-	*p.m = Message{Frames: p.m.Frames[:0]}
-	spare := p.m.Frames
-	p.m.Frames = nil
-	err := p.object(func(key []byte) error { return inKey(p.member(string(key), spare), key) })
-	if err != nil {
+	p.spare = p.m.Frames[:0]
+	*p.m = Message{At: -1}
+	if err := members(&p.cursor, 2, p, messageMembers); err != nil {
 		return err
 	}
 	if err := p.end(); err != nil {
@@ -188,79 +185,17 @@ func (p *messageParser) parse() error {
 }
 
 func (p *messageParser) complete() error {
-	switch {
-	case !bool(p.t) && p.sawMeta:
+	switch m := p.m; {
+	case m.At < 0 && p.sawMeta:
 		return invalid("t", "missing: a meta line is only allowed first; were files concatenated?")
-	case bool(p.note) && (bool(p.ch) || bool(p.dir) || bool(p.frames)):
+	case m.Note != "" && (m.Channel != "" || m.Direction != "" || m.Frames != nil):
 		return invalid("note", "a note has no ch, dir or frames")
-	case bool(p.note):
-		return p.t.need("t")
-	}
-	for _, needed := range [...]struct {
-		seen *once
-		key  string
-	}{{&p.t, "t"}, {&p.ch, "ch"}, {&p.dir, "dir"}} {
-		if err := needed.seen.need(needed.key); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (p *messageParser) member(key string, spare [][]byte) (err error) {
-	seen := p.seen(key)
-	if seen == nil {
-		p.sawMeta = p.sawMeta || key == "meta"
-		return p.skip(2)
-	}
-	if err := seen.mark(&p.cursor); err != nil {
-		return err
-	}
-	m := p.m
-	switch key {
-	case "t":
-		var t int
-		t, err = p.count()
-		m.At = time.Duration(t)
-	case "rank":
-		var n uint64
-		n, err = p.uint(math.MaxUint16)
-		m.Rank = int(n)
-	case "elided":
-		var n int
-		n, err = p.count()
-		m.Elided = int64(n)
-	case "ch":
-		err = p.channel()
-	case "dir":
-		err = p.direction()
-	case "frames":
-		m.Frames, err = p.frameList(spare)
-	case "note":
-		if m.Note, err = p.str(); err == nil && m.Note == "" {
-			err = p.fail("want some text, got an empty string")
-		}
-	}
-	return err
-}
-
-// seen returns where to mark a key of this package, nil for others.
-func (p *messageParser) seen(key string) *once {
-	switch key {
-	case "t":
-		return &p.t
-	case "ch":
-		return &p.ch
-	case "dir":
-		return &p.dir
-	case "rank":
-		return &p.rank
-	case "frames":
-		return &p.frames
-	case "elided":
-		return &p.elided
-	case "note":
-		return &p.note
+	case m.At < 0:
+		return invalid("t", "missing")
+	case m.Note == "" && m.Channel == "":
+		return invalid("ch", "missing")
+	case m.Note == "" && m.Direction == "":
+		return invalid("dir", "missing")
 	}
 	return nil
 }
@@ -292,7 +227,8 @@ func (p *messageParser) direction() (err error) {
 }
 
 // frameList reads the array of base64 strings into the arena.
-func (p *messageParser) frameList(frames [][]byte) ([][]byte, error) {
+func (p *messageParser) frameList() error {
+	frames := p.spare
 	if frames == nil {
 		frames = [][]byte{}
 	}
@@ -313,25 +249,19 @@ func (p *messageParser) frameList(frames [][]byte) ([][]byte, error) {
 		frames = append(frames, p.arena[start:len(p.arena):len(p.arena)])
 		return nil
 	})
-	return frames, err
+	p.m.Frames = frames
+	return err
 }
-
-// frameBatch is how many bytes a FrameWriter gathers before it hands them on
-// without being asked to.
-const frameBatch = 256 << 10
 
 // FrameWriter writes a frames file. Lines are gathered: they are on their way to
 // the operating system after Flush or Close, or when enough have come together.
-type FrameWriter struct {
-	lines   *lineWriter
-	waiting int // messages since the last flush
-}
+type FrameWriter struct{ *lineWriter }
 
 // NewFrameWriter returns a writer of a frames file to w. meta, a JSON object,
 // becomes the first line; with nil there is none. With gzip the stream depends
 // on the calls alone, of Flush too.
 func NewFrameWriter(w io.Writer, gzip bool, meta json.RawMessage) (*FrameWriter, error) {
-	fw := &FrameWriter{lines: newLineWriter(w, gzip)}
+	fw := &FrameWriter{newLineWriter(w, gzip, "message")}
 	if meta == nil {
 		return fw, nil
 	}
@@ -339,55 +269,16 @@ func NewFrameWriter(w io.Writer, gzip bool, meta json.RawMessage) (*FrameWriter,
 	if err != nil {
 		return nil, fmt.Errorf("trace: the meta line is not written: %w", err)
 	}
-	return fw, fw.lines.write(append(line, "}\n"...), "the meta line")
+	return fw, fw.writeMeta(append(line, '}'))
 }
 
 // Write writes one message. A *WriteError is final, other errors are not.
 func (w *FrameWriter) Write(m *Message) error {
-	l := w.lines
-	if l.err != nil {
-		return l.err
-	}
-	line, err := appendMessage(l.buf[:0], m)
-	if err != nil {
-		return fmt.Errorf("trace: message %d not written: %w", w.Messages()+1, err)
-	}
-	l.buf = append(line, '\n')
-	w.waiting++
-	l.gather(l.buf)
-	if l.err == nil && l.out.Len() < frameBatch {
-		return nil
-	}
-	return l.deflated(l.err, w.what())
+	return w.add(func(b []byte) ([]byte, error) { return appendMessage(b, m) })
 }
-
-// Flush hands on what was gathered. What was written before it is readable
-// whatever happens then.
-func (w *FrameWriter) Flush() error {
-	if w.lines.err != nil || w.waiting == 0 {
-		return w.lines.err
-	}
-	if err := w.lines.flush(w.what()); err != nil {
-		return err
-	}
-	w.lines.records += w.waiting
-	w.waiting = 0
-	return nil
-}
-
-func (w *FrameWriter) what() string { return fmt.Sprintf("message %d", w.Messages()) }
 
 // Messages returns how many messages were written.
-func (w *FrameWriter) Messages() int { return w.lines.records + w.waiting }
-
-// Close writes what was gathered and the gzip trailer, if there is one; see
-// [Writer.Close].
-func (w *FrameWriter) Close() error {
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	return w.lines.close()
-}
+func (w *FrameWriter) Messages() int { return w.records + w.waiting }
 
 // validate checks a message that is to be written.
 func (m *Message) validate() error {

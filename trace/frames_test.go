@@ -109,8 +109,8 @@ func TestFramesReadCaptures(t *testing.T) {
 				}
 				last = m.At
 			}
-			if n != messages || r.in.err != io.EOF || r.Meta() != nil {
-				t.Errorf("%d messages, then %v; want %d", n, r.in.err, messages)
+			if n != messages || r.err != io.EOF || r.Meta() != nil {
+				t.Errorf("%d messages, then %v; want %d", n, r.err, messages)
 			}
 		})
 	}
@@ -192,8 +192,8 @@ func TestFramesCut(t *testing.T) {
 			flushed = append(flushed, out.Len())
 		}
 	}
-	if w.lines.records != 18 || w.Messages() != 18 {
-		t.Errorf("%d safe of %d", w.lines.records, w.Messages())
+	if w.records != 18 || w.Messages() != 18 {
+		t.Errorf("%d safe of %d", w.records, w.Messages())
 	}
 	data := out.Bytes()
 	for cut := range len(data) + 1 {
@@ -213,38 +213,6 @@ func TestFramesCut(t *testing.T) {
 		if _, _, err := readFrames(data[:cut], true, Options{Strict: true}); err == nil {
 			t.Fatalf("cut at %d: a strict reader takes it", cut)
 		}
-	}
-}
-
-// TestFramesGather: nothing is handed on before there is enough of it, and
-// everything is once it is asked for.
-func TestFramesGather(t *testing.T) {
-	for _, gz := range []bool{false, true} {
-		t.Run(fmt.Sprintf("gzip=%v", gz), func(t *testing.T) {
-			var sizes writeSizes
-			w, err := NewFrameWriter(&sizes, gz, nil)
-			require.NoError(t, err)
-			m := Message{Channel: "input", Direction: FrontendToEngine, Frames: [][]byte{make([]byte, 100)}}
-			for range 100 {
-				require.NoError(t, w.Write(&m))
-			}
-			if len(sizes) != 0 || w.lines.records != 0 || w.Messages() != 100 {
-				t.Errorf("writes %v, %d safe of %d", sizes, w.lines.records, w.Messages())
-			}
-			if err := errors.Join(w.Flush(), w.Flush()); err != nil || len(sizes) != 1 || w.lines.records != 100 {
-				t.Errorf("writes %v, %d safe, %v", sizes, w.lines.records, err)
-			}
-			// Noise, so that gzip cannot make it small.
-			m.Frames[0] = make([]byte, 2*frameBatch)
-			x := uint32(1)
-			for i := range m.Frames[0] {
-				x = x*1664525 + 1013904223
-				m.Frames[0][i] = byte(x >> 24)
-			}
-			if err := w.Write(&m); err != nil || len(sizes) != 2 || w.lines.records != 100 {
-				t.Errorf("writes %v, %d safe, %v", sizes, w.lines.records, err)
-			}
-		})
 	}
 }
 

@@ -1,7 +1,6 @@
 package trace
 
 import (
-	"cmp"
 	"encoding/json"
 	"math/bits"
 )
@@ -171,14 +170,16 @@ func (p *recordParser) field(f field) (err error) {
 	case itlTokens:
 		r.ITLTokens, err = uints(c, old.ITLTokens)
 	case itlSummary:
-		r.ITLSummary, err = c.itlSummary(old.ITLSummary)
+		r.ITLSummary = orNew(old.ITLSummary)
+		err = members(c, 3, r.ITLSummary, summaryMembers)
 	case concurrency:
 		r.Concurrency, err = c.uint(1<<64 - 1)
 	case arrivalMs:
 		r.ArrivalMs = orNew(old.ArrivalMs)
 		*r.ArrivalMs, err = c.float()
 	case itlCtx:
-		r.ITLCtx, err = c.itlCtx(old.ITLCtx)
+		r.ITLCtx = orNew(old.ITLCtx)
+		err = members(c, 3, r.ITLCtx, contextMembers)
 	case blockHashes:
 		r.BlockHashes, err = uints(c, old.BlockHashes)
 	case mmHashes:
@@ -192,7 +193,8 @@ func (p *recordParser) field(f field) (err error) {
 	case endedByFrontend:
 		r.EndedByFrontend, err = c.bool()
 	case requestError:
-		r.Error, err = c.requestError()
+		r.Error = new(RequestError)
+		err = members(c, 3, r.Error, errorMembers)
 	}
 	return err
 }
@@ -246,96 +248,73 @@ func (c *cursor) bool() (bool, error) {
 	return false, c.fail("want true or false, got %s", c.here())
 }
 
-func (c *cursor) requestError() (*RequestError, error) {
-	e := new(RequestError)
-	var code, message, retryable once
-	err := c.object(func(key []byte) (err error) {
-		switch string(key) {
-		case "code":
-			if err = code.mark(c); err == nil {
-				e.Code, err = c.str()
+// A member is a key of an object, and how its value is read into a T.
+type member[T any] struct {
+	key      string
+	required bool
+	read     func(c *cursor, to *T) error
+}
+
+// members reads an object of the known members, which must not occur twice. Others, whose values are at depth, are skipped.
+func members[T any](c *cursor, depth int, to *T, known []member[T]) error {
+	var seen uint32
+	err := c.object(func(key []byte) error {
+		for i := range known {
+			m := &known[i]
+			if m.key != string(key) {
+				continue
 			}
-			return within(err, "code")
-		case "message":
-			if err = message.mark(c); err == nil {
-				e.Message, err = c.str()
+			if seen&(1<<i) != 0 {
+				return within(c.fail("the key occurs twice"), m.key)
 			}
-			return within(err, "message")
-		case "retryable":
-			if err = retryable.mark(c); err == nil {
-				e.Retryable, err = c.bool()
-			}
-			return within(err, "retryable")
+			seen |= 1 << i
+			return within(m.read(c, to), m.key)
 		}
-		return c.skip(3)
+		return inKey(c.skip(depth), key)
 	})
-	return e, err
-}
-
-func (c *cursor) itlSummary(s *ITLSummary) (*ITLSummary, error) {
-	s = orNew(s)
-	var mean, count once
-	err := c.object(func(key []byte) (err error) {
-		switch string(key) {
-		case "mean_ms":
-			if err = mean.mark(c); err == nil {
-				s.MeanMs, err = c.float()
-			}
-			return within(err, "mean_ms")
-		case "count":
-			if err = count.mark(c); err == nil {
-				s.Count, err = c.count()
-			}
-			return within(err, "count")
+	for i := 0; i < len(known) && err == nil; i++ {
+		if known[i].required && seen&(1<<i) == 0 {
+			err = invalid(known[i].key, "missing")
 		}
-		return c.skip(3)
-	})
-	if err == nil {
-		err = cmp.Or(mean.need("mean_ms"), count.need("count"))
 	}
-	return s, err
+	return err
 }
 
-func (c *cursor) itlCtx(x *ITLCtx) (*ITLCtx, error) {
-	x = orNew(x)
-	var running, prefill once
-	err := c.object(func(key []byte) (err error) {
-		switch string(key) {
-		case "num_running":
-			if err = running.mark(c); err == nil {
-				x.NumRunning, err = uints(c, x.NumRunning)
-			}
-			return within(err, "num_running")
-		case "prefill_tokens":
-			if err = prefill.mark(c); err == nil {
-				x.PrefillTokens, err = uints(c, x.PrefillTokens)
-			}
-			return within(err, "prefill_tokens")
-		}
-		return c.skip(3)
-	})
-	if err == nil {
-		err = cmp.Or(running.need("num_running"), prefill.need("prefill_tokens"))
-	}
-	return x, err
+var errorMembers = []member[RequestError]{
+	{"code", false, func(c *cursor, e *RequestError) (err error) {
+		e.Code, err = c.str()
+		return err
+	}},
+	{"message", false, func(c *cursor, e *RequestError) (err error) {
+		e.Message, err = c.str()
+		return err
+	}},
+	{"retryable", false, func(c *cursor, e *RequestError) (err error) {
+		e.Retryable, err = c.bool()
+		return err
+	}},
 }
 
-// once reports whether a key of a small object was seen, and refuses a second.
-type once bool
-
-func (o *once) mark(c *cursor) error {
-	if *o {
-		return c.fail("the key occurs twice")
-	}
-	*o = true
-	return nil
+var summaryMembers = []member[ITLSummary]{
+	{"mean_ms", true, func(c *cursor, s *ITLSummary) (err error) {
+		s.MeanMs, err = c.float()
+		return err
+	}},
+	{"count", true, func(c *cursor, s *ITLSummary) (err error) {
+		s.Count, err = c.count()
+		return err
+	}},
 }
 
-func (o *once) need(key string) error {
-	if *o {
-		return nil
-	}
-	return invalid(key, "missing")
+var contextMembers = []member[ITLCtx]{
+	{"num_running", true, func(c *cursor, x *ITLCtx) (err error) {
+		x.NumRunning, err = uints(c, x.NumRunning)
+		return err
+	}},
+	{"prefill_tokens", true, func(c *cursor, x *ITLCtx) (err error) {
+		x.PrefillTokens, err = uints(c, x.PrefillTokens)
+		return err
+	}},
 }
 
 // floats consumes an array of numbers into the storage of old.

@@ -33,7 +33,7 @@ type Options struct {
 
 // Reader streams a trace.
 type Reader struct {
-	in      stream
+	stream
 	opt     Options
 	without field
 	meta    Meta
@@ -48,31 +48,40 @@ type stream struct {
 	file    io.Closer
 }
 
-func (s *stream) close() error {
+// Truncated reports whether the gzip stream ended without its trailer. It is
+// only known once Next has returned io.EOF.
+func (s *stream) Truncated() bool { return s.lines.cut }
+
+// Warnings returns what was tolerated so far, each naming file and line.
+func (s *stream) Warnings() []string { return s.lines.warnings }
+
+// Close closes the file, if the reader was opened by its path.
+func (s *stream) Close() error {
 	if s.file == nil {
 		return nil
 	}
 	return s.file.Close()
 }
 
-// head reads the first line for parse, which reports whether it is a meta line; otherwise the line comes next again.
-func (s *stream) head(parse func(line []byte) (isMeta bool, err error)) error {
+func (s *stream) owns(file io.Closer) { s.file = file }
+
+// head reads the first line, and by parse the value of its key "meta". A line without that key comes next again.
+func (s *stream) head(parse func(c *cursor) error) (isMeta bool, err error) {
 	line, err := s.lines.next()
 	if err == io.EOF {
 		s.err = io.EOF
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	isMeta, err := parse(line)
-	if err != nil {
-		return s.lines.locate(err)
+	if isMeta, err = parseHead(line, parse); err != nil {
+		return isMeta, s.lines.locate(err)
 	}
 	if !isMeta {
 		s.pending = line
 	}
-	return nil
+	return isMeta, nil
 }
 
 // next lets parse read the next line, whose number it returns. After an error it returns the same one.
@@ -93,7 +102,7 @@ func (s *stream) next(parse func(line []byte) error) (number int, err error) {
 }
 
 // openAs opens the file at path for one of the readers.
-func openAs[R interface{ stream() *stream }](
+func openAs[R interface{ owns(io.Closer) }](
 	path string, opt Options, read func(r io.Reader, name string, gzip bool, opt Options) (R, error),
 ) (r R, err error) {
 	f, err := os.Open(path)
@@ -105,7 +114,7 @@ func openAs[R interface{ stream() *stream }](
 		f.Close()
 		return r, err
 	}
-	opened.stream().file = f
+	opened.owns(f)
 	return opened, nil
 }
 
@@ -116,22 +125,19 @@ func Open(path string, opt Options) (*Reader, error) { return openAs(path, opt, 
 // NewReader reads a trace from r, and its meta line at once. name is for
 // messages; gzip reports whether r is gzipped.
 func NewReader(r io.Reader, name string, gzip bool, opt Options) (*Reader, error) {
-	tr := &Reader{in: stream{lines: newLineReader(r, name, gzip, opt)}, opt: opt}
+	tr := &Reader{stream: stream{lines: newLineReader(r, name, gzip, opt)}, opt: opt}
 	for _, key := range opt.Without {
 		tr.without |= fieldOf([]byte(key)) &^ plain
 	}
-	err := tr.in.head(func(line []byte) (isMeta bool, err error) {
-		tr.meta, tr.hasMeta, err = parseHead(line)
-		return tr.hasMeta, err
-	})
-	if err != nil {
+	var err error
+	if tr.hasMeta, err = tr.head(tr.meta.parse); err != nil {
 		return nil, err
 	}
 	return tr, nil
 }
 
 // Name returns the name the Reader was opened with.
-func (r *Reader) Name() string { return r.in.lines.name }
+func (r *Reader) Name() string { return r.lines.name }
 
 // Meta returns the meta line's content, empty if the trace has none.
 func (r *Reader) Meta() Meta { return r.meta }
@@ -144,7 +150,7 @@ func (r *Reader) HasMeta() bool { return r.hasMeta }
 // into the same rec is overwritten; a fresh Record gets storage of its own.
 // After an error rec is undefined, and further calls return the same error.
 func (r *Reader) Next(rec *Record) (err error) {
-	rec.Line, err = r.in.next(func(line []byte) error {
+	rec.Line, err = r.next(func(line []byte) error {
 		if err := parseRecord(line, rec, r.opt.KeepExtra, r.without); err != nil || !r.opt.Strict {
 			return err
 		}
@@ -152,18 +158,6 @@ func (r *Reader) Next(rec *Record) (err error) {
 	})
 	return err
 }
-
-// Truncated reports whether the gzip stream ended without its trailer. It is
-// only known once Next has returned io.EOF.
-func (r *Reader) Truncated() bool { return r.in.lines.cut }
-
-// Warnings returns what was tolerated so far, each naming file and line.
-func (r *Reader) Warnings() []string { return r.in.lines.warnings }
-
-// Close closes the file, if Open opened it.
-func (r *Reader) Close() error { return r.in.close() }
-
-func (r *Reader) stream() *stream { return &r.in }
 
 // Trace is a whole trace in memory.
 type Trace struct {
@@ -222,25 +216,24 @@ func (r *Record) complete(blockSize *int) error {
 	return nil
 }
 
-// parseHead reads the first line of a trace. ok is false, and m empty, if it
-// is not a meta line: anything but an object with a key "meta".
-func parseHead(line []byte) (m Meta, ok bool, err error) {
-	c := &cursor{b: line}
-	if len(line) == 0 || line[0] != '{' {
-		return m, false, nil
+// parseHead reads the value of "meta" of the first line by parse. A meta line is an object with that key.
+func parseHead(line []byte, parse func(c *cursor) error) (isMeta bool, err error) {
+	if line[0] != '{' {
+		return false, nil
 	}
+	c := &cursor{b: line}
 	err = c.object(func(key []byte) error {
 		if string(key) != "meta" {
 			return inKey(c.skip(2), key)
 		}
-		if ok {
+		if isMeta {
 			return within(c.fail("the key occurs twice"), "meta")
 		}
-		ok = true
-		return within(m.parse(c), "meta")
+		isMeta = true
+		return within(parse(c), "meta")
 	})
 	if err == nil {
 		err = c.end()
 	}
-	return m, ok, err
+	return isMeta, err
 }

@@ -26,39 +26,27 @@ type StepStats struct {
 // Absent and null fields are zero.
 type SchedulerStats = protocol.SchedulerStats
 
+var stepMembers = []member[StepStats]{
+	{"ts_ms", true, func(c *cursor, s *StepStats) (err error) {
+		s.TsMs, err = c.float()
+		return err
+	}},
+	{"scheduler", true, func(c *cursor, s *StepStats) error {
+		c.space()
+		start := c.i
+		err := c.statistics(2, &s.Scheduler)
+		s.Raw = append(s.Raw, c.b[start:c.i]...)
+		return err
+	}},
+}
+
 func parseStep(line []byte, s *StepStats) error {
-	raw := s.Raw[:0]
-	*s = StepStats{}
-	var ts, sched once
+	*s = StepStats{Raw: s.Raw[:0]}
 	c := &cursor{b: line}
-	err := c.object(func(key []byte) (err error) {
-		switch string(key) {
-		case "ts_ms":
-			if err = ts.mark(c); err == nil {
-				s.TsMs, err = c.float()
-			}
-			return within(err, "ts_ms")
-		case "scheduler":
-			if err = sched.mark(c); err == nil {
-				c.space()
-				start := c.i
-				err = c.statistics(2, &s.Scheduler)
-				s.Raw = append(raw, c.b[start:c.i]...)
-			}
-			return within(err, "scheduler")
-		}
-		return c.skip(2)
-	})
-	if err != nil {
+	if err := members(c, 2, s, stepMembers); err != nil {
 		return err
 	}
-	if err := c.end(); err != nil {
-		return err
-	}
-	if err := ts.need("ts_ms"); err != nil {
-		return err
-	}
-	return sched.need("scheduler")
+	return c.end()
 }
 
 // statistics reads an object into what of points to: the members that [protocol.FieldOf] has a field for. All others are skipped,
@@ -102,7 +90,7 @@ func (c *cursor) statistics(depth int, of any) error {
 }
 
 // StepReader streams a sidecar.
-type StepReader struct{ in stream }
+type StepReader struct{ stream }
 
 // OpenSteps opens the sidecar at path. The caller closes the StepReader.
 func OpenSteps(path string, opt Options) (*StepReader, error) {
@@ -120,34 +108,18 @@ func NewStepReader(r io.Reader, name string, gzip bool, opt Options) *StepReader
 // Next fills s with the next line, or returns io.EOF after the last. It reuses
 // the storage of s, as [Reader.Next] does.
 func (r *StepReader) Next(s *StepStats) (err error) {
-	s.Line, err = r.in.next(func(line []byte) error { return parseStep(line, s) })
+	s.Line, err = r.next(func(line []byte) error { return parseStep(line, s) })
 	return err
 }
 
-// Truncated reports whether the gzip stream ended without its trailer. It is
-// only known once Next has returned io.EOF.
-func (r *StepReader) Truncated() bool { return r.in.lines.cut }
-
-// Warnings returns what was tolerated so far, each naming file and line.
-func (r *StepReader) Warnings() []string { return r.in.lines.warnings }
-
-// Close closes the file, if OpenSteps opened it.
-func (r *StepReader) Close() error { return r.in.close() }
-
-func (r *StepReader) stream() *stream { return &r.in }
-
 // StepWriter writes a sidecar. Each line is on its way to the operating system
 // when Write returns.
-type StepWriter struct {
-	lines *lineWriter
-}
+type StepWriter struct{ *lineWriter }
 
 // NewStepWriter returns a writer of a sidecar to w. Nothing is written before
 // the first line, or Close.
 func NewStepWriter(w io.Writer, gzip bool) *StepWriter {
-	lines := newLineWriter(w, gzip)
-	lines.kind = "step"
-	return &StepWriter{lines: lines}
+	return &StepWriter{newLineWriter(w, gzip, "step")}
 }
 
 // Write writes one line. A *WriteError is final, other errors are not.
@@ -161,18 +133,11 @@ func (w *StepWriter) Write(s *StepStats) error {
 // Gather is Write, but for that the line may wait for the next Write, Flush or
 // Close, as with [Writer.Gather].
 func (w *StepWriter) Gather(s *StepStats) error {
-	return w.lines.add(func(b []byte) ([]byte, error) { return appendStep(b, s) })
+	return w.add(func(b []byte) ([]byte, error) { return appendStep(b, s) })
 }
 
-// Flush hands on what was gathered.
-func (w *StepWriter) Flush() error { return w.lines.settle() }
-
 // Lines returns how many lines are in the hands of the operating system.
-func (w *StepWriter) Lines() int { return w.lines.records }
-
-// Close writes what was gathered and the gzip trailer, if there is one to write;
-// see [Writer.Close].
-func (w *StepWriter) Close() error { return w.lines.close() }
+func (w *StepWriter) Lines() int { return w.records }
 
 func appendStep(b []byte, s *StepStats) ([]byte, error) {
 	b, err := appendFloat(append(b, `{"ts_ms":`...), s.TsMs)

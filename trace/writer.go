@@ -63,8 +63,8 @@ const (
 	keptLine = 1 << 20
 )
 
-func newLineWriter(w io.Writer, gz bool) *lineWriter {
-	l := &lineWriter{w: w}
+func newLineWriter(w io.Writer, gz bool, kind string) *lineWriter {
+	l := &lineWriter{w: w, kind: kind}
 	if gz {
 		// No name, no time, and the OS is "unknown" on all of them.
 		z, err := gzip.NewWriterLevel(&l.out, gzipLevel)
@@ -77,15 +77,12 @@ func newLineWriter(w io.Writer, gz bool) *lineWriter {
 	return l
 }
 
-// write writes line, which ends in a line feed.
-func (l *lineWriter) write(line []byte, what string) error {
-	if l.err != nil || l.z == nil {
-		return l.hand(line, what)
-	}
-	if l.gather(line); l.err != nil {
+// writeMeta writes the meta line, which is no record.
+func (l *lineWriter) writeMeta(line []byte) error {
+	if l.gather(append(line, '\n')); l.err != nil {
 		return l.err
 	}
-	return l.flush(what)
+	return l.handOn("the meta line")
 }
 
 // gather takes line without handing it on; a failure is kept.
@@ -97,8 +94,8 @@ func (l *lineWriter) gather(line []byte) {
 	}
 }
 
-// flush hands on what was gathered, up to a sync point.
-func (l *lineWriter) flush(what string) error {
+// handOn hands on what was gathered, for gzip up to a sync point.
+func (l *lineWriter) handOn(what string) error {
 	var err error
 	if l.z != nil {
 		err = l.z.Flush()
@@ -124,15 +121,16 @@ func (l *lineWriter) add(encode func([]byte) ([]byte, error)) error {
 	if l.gather(line); l.err != nil || l.out.Len() < maxGathered {
 		return l.err
 	}
-	return l.settle()
+	return l.Flush()
 }
 
-// settle hands on the lines that were added.
-func (l *lineWriter) settle() error {
+// Flush hands the lines that were gathered to the operating system. What was written before
+// it is readable whatever happens then.
+func (l *lineWriter) Flush() error {
 	if l.err != nil || l.waiting == 0 {
 		return l.err
 	}
-	if err := l.flush(""); err != nil {
+	if err := l.handOn(fmt.Sprintf("%s %d", l.kind, l.records+1)); err != nil {
 		return err
 	}
 	l.records, l.waiting = l.records+l.waiting, 0
@@ -151,7 +149,7 @@ func (l *lineWriter) deflated(err error, what string) error {
 	return err
 }
 
-// hand writes b. What it is, is the next line if not said.
+// hand writes b, which is what.
 func (l *lineWriter) hand(b []byte, what string) error {
 	if l.err != nil {
 		return l.err
@@ -161,9 +159,6 @@ func (l *lineWriter) hand(b []byte, what string) error {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		if what == "" {
-			what = fmt.Sprintf("%s %d", l.kind, l.records+1)
-		}
 		l.err = &WriteError{What: what, Records: l.records, Bytes: l.bytes, Err: err}
 		return l.err
 	}
@@ -171,9 +166,14 @@ func (l *lineWriter) hand(b []byte, what string) error {
 	return nil
 }
 
-// close writes the gzip trailer. It does not close w.
-func (l *lineWriter) close() error {
-	if err := l.settle(); err != nil {
+// Bytes returns how many bytes were handed to the underlying writer.
+func (l *lineWriter) Bytes() int64 { return l.bytes }
+
+// Close writes what was gathered and the gzip trailer, if there is one to write. It
+// does not close, nor sync, the underlying writer. After a failed Write it returns
+// that error.
+func (l *lineWriter) Close() error {
+	if err := l.Flush(); err != nil {
 		return err
 	}
 	if l.z != nil {
@@ -187,9 +187,7 @@ func (l *lineWriter) close() error {
 
 // Writer writes a trace. Each record is on its way to the operating system
 // when Write returns.
-type Writer struct {
-	lines *lineWriter
-}
+type Writer struct{ *lineWriter }
 
 // NewWriter writes the meta line to w, also if meta is empty, and returns a
 // Writer for the records. With gzip the stream is deterministic: the same
@@ -199,9 +197,8 @@ func NewWriter(w io.Writer, gzip bool, meta Meta) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trace: the meta line is not written: %w", err)
 	}
-	tw := &Writer{lines: newLineWriter(w, gzip)}
-	tw.lines.kind = "record"
-	if err := tw.lines.write(append(line, '\n'), "the meta line"); err != nil {
+	tw := &Writer{newLineWriter(w, gzip, "record")}
+	if err := tw.writeMeta(line); err != nil {
 		return nil, err
 	}
 	return tw, nil
@@ -220,19 +217,8 @@ func (w *Writer) Write(rec *Record) error {
 // Close: records that come together share a sync point, which is dear. rec is not
 // used after it.
 func (w *Writer) Gather(rec *Record) error {
-	return w.lines.add(func(b []byte) ([]byte, error) { return appendRecord(b, rec) })
+	return w.add(func(b []byte) ([]byte, error) { return appendRecord(b, rec) })
 }
 
-// Flush hands on what was gathered.
-func (w *Writer) Flush() error { return w.lines.settle() }
-
 // Records returns how many records are in the hands of the operating system.
-func (w *Writer) Records() int { return w.lines.records }
-
-// Bytes returns how many bytes were handed to the underlying writer.
-func (w *Writer) Bytes() int64 { return w.lines.bytes }
-
-// Close writes what was gathered and the gzip trailer, if there is one to write. It
-// does not close, nor sync, the underlying writer. After a failed Write it returns
-// that error.
-func (w *Writer) Close() error { return w.lines.close() }
+func (w *Writer) Records() int { return w.records }

@@ -121,6 +121,13 @@ func exportedOf(typ ast.Expr) ast.Node {
 	}
 	seen := &ast.FieldList{}
 	for _, field := range s.Fields.List {
+		embedded := field.Type
+		if star, ok := embedded.(*ast.StarExpr); ok {
+			embedded = star.X
+		}
+		if id, ok := embedded.(*ast.Ident); ok && len(field.Names) == 0 && !id.IsExported() {
+			continue // of which only the methods are seen
+		}
 		if len(field.Names) == 0 || slices.ContainsFunc(field.Names, func(n *ast.Ident) bool { return n.IsExported() }) {
 			seen.List = append(seen.List, field)
 		}

@@ -47,7 +47,7 @@ var importRules = map[string][]string{
 	"internal/wire/protocol": {"internal/wire/pack", "internal/wire/pytype", "github.com/vmihailenco/msgpack/v5"},
 
 	"internal/engine/scheduler":  {"internal/engine/kvcache"},
-	"internal/engine/kvcache":    {"internal/wire/protocol", "github.com/zeebo"},
+	"internal/engine/kvcache":    {"internal/wire/protocol", "github.com/bytedance/gopkg"},
 	"internal/engine/kvevents":   {"internal/engine/kvcache", "internal/wire"},
 	"internal/engine/kvtransfer": {"internal/wire"},
 	"internal/engine/latency":    {"trace"},

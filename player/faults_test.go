@@ -152,40 +152,6 @@ func TestFaultsByChance(t *testing.T) {
 	equal(t, "fail:3~a7*", []string{"a7", "a70", "a71"}, hit(1, "fail:3~a7*", ""))
 }
 
-// Whom one fault befalls has nothing to do with whom another one does, and the seed
-// decides both.
-func TestFaultsAreDrawnApart(t *testing.T) {
-	both := faults(t, "refuse@0.5,stall@0.5")
-	befallen := func(faults []Fault, seed uint64) (all [2]string) {
-		d := newFaultDraws(faults, seed)
-		for i := range 100 {
-			got := [2]byte{'.', '.'}
-			for _, f := range d.of(pack1(uint32(i))) {
-				if f.Kind == FaultRefuse {
-					got[0] = 'x'
-				} else {
-					got[1] = 'x'
-				}
-			}
-			all[0], all[1] = all[0]+string(got[0]), all[1]+string(got[1])
-		}
-		return all
-	}
-	one := befallen(both, 1)
-	if one[0] == one[1] {
-		t.Errorf("both befall the same requests: %s", one[0])
-	}
-	if again := befallen(both, 1); again != one {
-		t.Errorf("equal seeds: %q, then %q", one, again)
-	}
-	if other := befallen(both, 2); other[0] == one[0] || other[1] == one[1] {
-		t.Errorf("seeds 1 and 2: %q and %q", one, other)
-	}
-	if alone := befallen(both[:1], 1); alone[0] != one[0] {
-		t.Errorf("alone the first one befalls %s, else %s", alone[0], one[0])
-	}
-}
-
 // A killed engine says what it said before, and no last word.
 func TestKill(t *testing.T) {
 	for _, tt := range []struct {

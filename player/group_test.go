@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -242,91 +241,6 @@ func withExperts(t *testing.T, model string) string {
 	}
 	must(t, os.WriteFile(path, text, 0o644))
 	return dir
-}
-
-// envHandshake makes the test binary a single engine of a group: "ADDRESS VERSION INDEX".
-const envHandshake = "VLLM_VCR_TEST_RANK"
-
-func TestMain(m *testing.M) {
-	if words := strings.Fields(os.Getenv(envHandshake)); len(words) == 3 {
-		os.Exit(beRank(words[0], words[1], words[2]))
-	}
-	os.Exit(m.Run())
-}
-
-func beRank(handshake, version, index string) int {
-	i, err := strconv.Atoi(index)
-	if err != nil {
-		return 2
-	}
-	p, err := New(Options{
-		Handshake: handshake, VLLMVersion: version, EngineIndex: i, DataParallelSize: ranks, Source: new(parrot),
-	})
-	if err == nil {
-		err = p.Run(context.Background())
-	}
-	if err != nil && !errors.Is(err, ErrFrontendGone) {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
-
-// When the process of one engine is killed, the others go on. A real frontend does not
-// notice: what it has sent to the one, or sends to it later, fails or has no answer.
-func TestRealFrontendsLoseAnEngine(t *testing.T) {
-	for _, version := range testenv.FrontendVersions() {
-		for _, experts := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/experts=%v", version, experts), func(t *testing.T) {
-				server := startFrontend(t, version, experts)
-				engines := [ranks]*exec.Cmd{}
-				peers := [ranks]*testenv.Peer{}
-				for i := range ranks {
-					engines[i] = exec.Command(os.Args[0])
-					engines[i].Env = append(os.Environ(), fmt.Sprintf("%s=%s v%s %d", envHandshake, server.Handshake(), version, i))
-					peers[i] = testenv.Process(t, fmt.Sprintf("engine %d", i), engines[i])
-				}
-				must(t, server.Healthy(t.Context()))
-				each(t, 40, func(ctx context.Context, i int) error { return parroted(ctx, server, i) })
-				must(t, engines[1].Process.Kill())
-				<-peers[1].Done()
-				// Whatever was given to the dead one is left behind when enough is answered.
-				ctx, enough := context.WithTimeout(t.Context(), patience)
-				defer enough()
-				var answered, asked atomic.Int64
-				var running sync.WaitGroup
-				for range 32 {
-					running.Go(func() {
-						for ctx.Err() == nil {
-							err := parroted(ctx, server, int(asked.Add(1)))
-							var status *openai.StatusError
-							switch {
-							case err == nil:
-								if answered.Add(1) == 200 {
-									enough()
-								}
-							case ctx.Err() == nil && !errors.As(err, &status):
-								t.Error(err)
-							}
-						}
-					})
-				}
-				running.Wait()
-				if n := answered.Load(); n < 200 {
-					t.Errorf("%d requests were answered after the death of one engine in %d", n, ranks)
-				}
-				for i, p := range peers {
-					select {
-					case <-p.Done():
-						if i != 1 {
-							t.Errorf("engine %d ended, too: %v", i, p.Err())
-						}
-					default:
-					}
-				}
-			})
-		}
-	}
 }
 
 func TestRanks(t *testing.T) {

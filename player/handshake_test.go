@@ -219,9 +219,3 @@ func TestAFrontendThatLeavesDuringTheHandshake(t *testing.T) {
 		t.Errorf("Run: %v, want that there was no INIT and the peer is gone", err)
 	}
 }
-
-func TestABadHandshakeAddress(t *testing.T) {
-	for _, address := range []string{"", "127.0.0.1:1", "http://127.0.0.1:1", "tcp://127.0.0.1", "ipc://"} {
-		require.ErrorContains(t, runToEnd(t, Options{Handshake: address}), "handshake: ")
-	}
-}

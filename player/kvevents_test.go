@@ -1,11 +1,8 @@
 package player
 
 import (
-	"context"
 	"encoding/binary"
-	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +12,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/engine/kvevents"
-	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
@@ -133,6 +129,7 @@ func TestKVEvents(t *testing.T) {
 	for _, version := range []string{"0.27.1", "0.33.0"} {
 		t.Run(version, func(t *testing.T) {
 			opt, log := kvEngine(version, kvevents.Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
+			opt.EngineIndex, opt.DataParallelSize = 3, 4
 			s := connect(t, opt, 1)
 			c := log.subscribe(t, registered(t, s), "kv@pod")
 			s.submit(kvPrompt("a", adapter))
@@ -165,7 +162,7 @@ func TestKVEvents(t *testing.T) {
 				{ofTalk(stored(plain[2:], plain[1], 32, 48, nil))},
 			}
 			for i, events := range want {
-				want := batch{Topic: "kv@pod@tiny", Number: uint64(i), Events: events, Rank: int64(0)}
+				want := batch{Topic: "kv@pod@tiny", Number: uint64(i), Events: events, Rank: int64(3)}
 				if d := gocmp.Diff(want, nextBatch(t, c)); d != "" {
 					t.Fatalf("(-want +got):\n%s", d)
 				}
@@ -189,65 +186,4 @@ func stored(hashes []any, parent any, from, to int, adapter *protocol.LoRA) map[
 		"lora_id": id, "medium": "GPU", "lora_name": name, "extra_keys": slices.Repeat([]any{key}, len(hashes)),
 		"group_idx": int64(0), "kv_cache_spec_kind": "full_attention",
 	}
-}
-
-// Each rank of a group has a port of its own, numbers of its own, and names itself.
-func TestKVEventsOfRanks(t *testing.T) {
-	base := twoPorts(t)
-	opt, log := kvEngine("0.33.0", kvevents.Options{Endpoint: fmt.Sprintf("tcp://*:%d", base)})
-	opt.DataParallelSize = 2
-	plain := hashesOf(t, "0.33", nil)
-	ended := make(chan error, 2)
-	for rank := range 2 {
-		opt.EngineIndex = rank
-		s := connectBeside(t, opt, ended)
-		if got, want := registered(t, s), fmt.Sprintf("tcp://*:%d", base+rank); got != want {
-			t.Errorf("rank %d registered with %s, want %s", rank, got, want)
-		}
-		c := log.subscribe(t, fmt.Sprintf("tcp://127.0.0.1:%d", base+rank), "")
-		s.submit(kvPrompt(fmt.Sprint(rank), nil))
-		s.finished(0, 1)
-		want := batch{Topic: "kv@pod@tiny", Events: []any{stored(plain[:2], nil, 0, 32, nil)}, Rank: int64(rank)}
-		if d := gocmp.Diff(want, nextBatch(t, c)); d != "" {
-			t.Errorf("rank %d (-want +got):\n%s", rank, d)
-		}
-	}
-}
-
-// connectBeside is [connect] for one of several engines.
-func connectBeside(t *testing.T, opt Options, ended chan error) *session {
-	t.Helper()
-	ctx, done := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(done)
-	codec, err := protocol.CodecFor(opt.VLLMVersion)
-	must(t, err)
-	front, err := coreclient.Listen(coreclient.Options{Codec: codec})
-	must(t, err)
-	t.Cleanup(func() { front.Close() })
-	opt.Handshake = front.Handshake()
-	s := &session{t: t, ctx: ctx, front: front, ended: ended}
-	s.player, s.stop = run(t, ctx, opt, ended)
-	if s.engine, err = front.Accept(ctx); err != nil {
-		t.Fatal(err)
-	}
-	<-s.player.Ready()
-	return s
-}
-
-// twoPorts returns the first of two ports that follow each other and are free.
-func twoPorts(t *testing.T) int {
-	t.Helper()
-	for range 100 {
-		first, err := net.Listen("tcp", ":0")
-		must(t, err)
-		n := first.Addr().(*net.TCPAddr).Port
-		second, err := net.Listen("tcp", fmt.Sprint(":", n+1))
-		first.Close()
-		if err == nil {
-			second.Close()
-			return n
-		}
-	}
-	t.Fatal("no two free ports")
-	return 0
 }

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -214,7 +214,7 @@ func answers(rec *trace.Record) bool { return len(rec.OutputTokenIDs) > 0 || rec
 // find returns the record that answers a prompt.
 func (c *chains) find(r *Request, used []bool) (index, depth int, err error) {
 	c.hashes = trace.AppendBlockHashes(c.hashes[:0], r.PromptTokenIDs, c.blockSize)
-	c.images = imageHashes(r.MMFeatures)
+	c.images = protocol.FeatureHashes(r.MMFeatures)
 	for blocks := len(c.hashes); blocks > 0; blocks-- {
 		if candidates := c.of(c.hashes[blocks-1]); len(candidates) > 0 {
 			index = c.choose(candidates, r.PromptTokenIDs, used)
@@ -332,7 +332,7 @@ func newExact(t *trace.Trace, records []*trace.Record, blockSize int) (*exact, e
 }
 
 func (e *exact) find(r *Request, used []bool) (index, depth int, err error) {
-	prompt, images := r.PromptTokenIDs, imageHashes(r.MMFeatures)
+	prompt, images := r.PromptTokenIDs, protocol.FeatureHashes(r.MMFeatures)
 	candidates := slices.Clone(e.byIDs[wholePrompt(prompt)])
 	candidates = slices.DeleteFunc(candidates, func(i int) bool { return !slices.Equal(e.records[i].PromptTokenIDs, prompt) })
 	if len(candidates) == 0 {
@@ -355,37 +355,6 @@ func firstUnused(candidates []int, used []bool) int {
 		}
 	}
 	return candidates[0]
-}
-
-// imageHashes returns the content hashes of a request's images and the like, in
-// their order; items without one are skipped. mm_features is a list of
-// MultiModalFeatureSpec (vllm/multimodal/inputs.py).
-func imageHashes(raw []byte) (hashes []string) {
-	if raw == nil {
-		return nil
-	}
-	cur := pack.NewCursor(raw)
-	n, err := cur.ArrayLen()
-	for ; n > 0 && err == nil; n-- {
-		var fields int
-		for fields, err = cur.MapLen(); fields > 0 && err == nil; fields-- {
-			var key, value []byte
-			if key, err = cur.Raw(); err != nil {
-				break
-			}
-			if value, err = cur.Raw(); err != nil {
-				break
-			}
-			name, hash := pack.NewCursor(key), pack.NewCursor(value)
-			if text, err := name.Str(); err != nil || string(text) != "mm_hash" {
-				continue
-			}
-			if text, err := hash.StrString(); err == nil {
-				hashes = append(hashes, text)
-			}
-		}
-	}
-	return hashes
 }
 
 // named finds records by their recorded request id.

@@ -54,36 +54,6 @@ func TestTheModelAcceptsGuesses(t *testing.T) {
 	equal(t, "tokens of each output", []int{1, 2, 2, 1}, sizes(r.answer("a").chunks))
 }
 
-// However late the engine wakes up, 10,000 steps take 10,000 times as long as one.
-func TestModelledPaceDoesNotDrift(t *testing.T) {
-	const steps, late = 10_000, 300 * time.Microsecond
-	r := newRig(t, Options{
-		Timing: Timing{Pace: PaceModelled, Latency: &latency.Knobs{TimeToFirstToken: 5 * ms, InterTokenLatency: ms}}, Limits: Limits{MaxModelLen: 2 * steps},
-	}, 1)
-	r.submit(ask("a", count(0, 4), steps))
-	r.run()
-	for range steps {
-		due, _ := r.nextDue()
-		r.clock.advance(due + late - r.clock.Now())
-		r.run()
-	}
-	a := r.answer("a")
-	if len(a.at) != steps || a.finish.String() != "length" {
-		t.Fatalf("%d outputs that end by %v, want %d by length", len(a.at), a.finish, steps)
-	}
-	if want := 5*ms + (steps-1)*ms + late; a.at[steps-1] != want {
-		t.Errorf("the last of %d steps ended at %v, want %v", steps, a.at[steps-1], want)
-	}
-	stamps := make([]time.Duration, 0, steps)
-	for _, e := range r.envelopes {
-		stamps = append(stamps, time.Duration(e.Timestamp*1e9+0.5)-start)
-	}
-	slices.Sort(stamps)
-	if last := stamps[len(stamps)-1]; last-(5*ms+(steps-1)*ms) > time.Microsecond {
-		t.Errorf("the last one is stamped %v", last)
-	}
-}
-
 // BenchmarkGaps tells how far the gaps between outputs are from what the model says, as
 // a frontend beyond real sockets sees them, and how late the last of all is.
 func BenchmarkGaps(b *testing.B) {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -230,77 +229,4 @@ func TestAnOutboxMakesWait(t *testing.T) {
 			}
 		}
 	})
-}
-
-// The writer may take what is much before it is flushed.
-func TestAnOutboxReleasesWhatIsMuch(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		limit int
-		sizes []int
-		want  bool
-	}{
-		{"a little", 1000, []int{100}, false},
-		{"half of the limit", 1000, []int{600}, true},
-		{"more than a chunk", 1 << 30, []int{chunkSize / 2, chunkSize}, true},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			b := newOutbox(nil, tt.limit, func() {})
-			for _, n := range tt.sizes {
-				b.put([][]byte{make([]byte, n)})
-			}
-			if b.flushed != tt.want {
-				t.Errorf("the writer may take it: %v, want %v", b.flushed, tt.want)
-			}
-		})
-	}
-}
-
-// A chunk that was made for one huge message is not kept for small ones.
-func TestHugeChunksAreNotKept(t *testing.T) {
-	c := &chunk{bytes: make([]byte, 1, chunkSize+1)}
-	c.recycle()
-	if len(c.bytes) == 0 {
-		t.Error("a chunk larger than others is used again")
-	}
-}
-
-// BenchmarkOutbox is a message to a client that reads: written at once, and by way of
-// the outbox. What a step of 64 requests says has some 3 KB.
-func BenchmarkOutbox(b *testing.B) {
-	for _, size := range []int{100, 3000} {
-		message := [][]byte{slices.Repeat([]byte{7}, size)}
-		for _, kind := range []string{"direct", "outbox"} {
-			b.Run(fmt.Sprintf("%s/%d", kind, size), func(b *testing.B) {
-				conn, l := pipe(b)
-				go drain(l)
-				put := func(m [][]byte) { _ = conn.Write(m...) }
-				flush := func() { _ = conn.Flush() }
-				if kind == "outbox" {
-					out := newOutbox(conn, 1<<20, func() {}) // it must wait for the client, too
-					ended := make(chan error, 1)
-					go func() { ended <- out.write() }()
-					b.Cleanup(func() { out.close(); <-ended })
-					put, flush = out.put, out.flush
-				}
-				b.ReportAllocs()
-				b.SetBytes(int64(size))
-				for i := 0; b.Loop(); i++ {
-					put(message)
-					if i%flushEvery == 0 {
-						flush()
-					}
-				}
-			})
-		}
-	}
-}
-
-// drain reads until the socket is closed.
-func drain(l *zmq.Listener) {
-	for {
-		if _, err := l.Recv(context.Background()); err != nil {
-			return
-		}
-	}
 }

@@ -18,35 +18,6 @@ func randomTokens(seed uint64, vocab uint32, id string, n int) []uint32 {
 	return tokens
 }
 
-func TestRandomTokensDependOnSeedAndIDOnly(t *testing.T) {
-	base := randomTokens(1, 1000, "a", 64)
-	for _, tt := range []struct {
-		name  string
-		got   []uint32
-		equal bool
-	}{
-		{"same seed and id", randomTokens(1, 1000, "a", 64), true},
-		{"other seed", randomTokens(2, 1000, "a", 64), false},
-		{"other id", randomTokens(1, 1000, "b", 64), false},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := slices.Equal(base, tt.got); got != tt.equal {
-				t.Errorf("equal: %v, want %v", got, tt.equal)
-			}
-		})
-	}
-	for vocab, most := range map[uint32]uint32{0: defaultVocab, 1: 1, 2: 2, 1000: 1000} {
-		for _, token := range randomTokens(1, vocab, "a", 256) {
-			if token >= most {
-				t.Fatalf("token %d with a vocabulary of %d", token, vocab)
-			}
-		}
-	}
-	if distinct := len(slices.Compact(slices.Sorted(slices.Values(base)))); distinct < 50 {
-		t.Errorf("%d different tokens of 64 from 1000: not much of a draw", distinct)
-	}
-}
-
 // TestRandomTokensOfAClientsID: a frontend appends random digits to the id that its client gave, and tells the latter
 // too; what it says must not depend on them, but on everything else.
 func TestRandomTokensOfAClientsID(t *testing.T) {

@@ -3,10 +3,8 @@ package player
 import (
 	"bytes"
 	"encoding/hex"
-	"slices"
 	"testing"
 
-	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -44,29 +42,6 @@ func TestRegistrationIsTheRecordedOne(t *testing.T) {
 			}
 			if s.engine.Index != 3 || !bytes.Equal(s.engine.Identity, []byte{3, 0}) {
 				t.Errorf("engine %d with identity %x, want 3 with 0300", s.engine.Index, s.engine.Identity)
-			}
-		})
-	}
-}
-
-// What released engines registered with is repeated byte by byte, but for the
-// name of the instance.
-func TestRegistrationOfRealEngines(t *testing.T) {
-	for _, name := range []string{"0.27.1-edge-s1", "0.33.0-multiturn-s7"} {
-		t.Run(name, func(t *testing.T) {
-			captured := testenv.Capture(t, name+".jsonl.gz")
-			at := slices.IndexFunc(captured, func(m testenv.Captured) bool { return m.Channel == "input0" && m.Direction == "e2f" })
-			real := captured[at].Frames[0]
-			ready, err := protocol.DecodeReady(real)
-			must(t, err)
-			tr := traceOf(t, take{prompt: count(0, 4), output: []uint32{1}})
-			raw := hex.EncodeToString(real)
-			tr.Meta.ReadyResponseHex, tr.Meta.VLLMVersion = &raw, &ready.VLLMVersion
-			s := connect(t, Options{Trace: tr}, 1)
-			want := bytes.Replace(real, []byte(ready.InstanceID), []byte(s.engine.Ready.InstanceID), 1)
-			diffs, err := pack.Diff("ready", want, s.engine.RawReady, pack.DiffOptions{})
-			if err != nil || len(diffs) > 0 {
-				t.Errorf("registration: %v %v", diffs, err)
 			}
 		})
 	}

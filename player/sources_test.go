@@ -3,7 +3,6 @@ package player
 import (
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -23,35 +22,6 @@ func said(t *testing.T, s Source, r *protocol.Request) uint32 {
 }
 
 func external(id string) change { return func(r *protocol.Request) { r.ExternalID = id } }
-
-// Several players take their records from one replay, each of them once.
-func TestReplayIsShared(t *testing.T) {
-	const n = 200
-	var takes []take
-	for i := range n {
-		takes = append(takes, take{prompt: count(0, 8), output: []uint32{uint32(i + 1)}})
-	}
-	replay, err := NewReplay(traceOf(t, takes...), ReplayOptions{Match: MatchPrefix, Strict: true, Once: true})
-	must(t, err)
-	var players sync.WaitGroup
-	served := make(chan uint32, n)
-	for p := range 4 {
-		players.Go(func() {
-			for i := range n / 4 {
-				served <- said(t, replay, ask(fmt.Sprintf("%d-%d", p, i), count(0, 8), 9))
-			}
-		})
-	}
-	players.Wait()
-	close(served)
-	seen := map[uint32]bool{}
-	for token := range served {
-		seen[token] = true
-	}
-	if len(seen) != n || seen[0] {
-		t.Errorf("%d records were served, want each of %d once", len(seen), n)
-	}
-}
 
 func TestReplaySummary(t *testing.T) {
 	tr := traceOf(t,

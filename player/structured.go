@@ -405,25 +405,9 @@ func decodeConstraintValue(cur *pack.Cursor, key string) (c grammar.Constraint, 
 		c.Text, err = cur.StrString()
 	case "choice":
 		c.Kind = grammar.Choice
-		c.Choices, err = decodeChoices(cur)
+		c.Choices, err = decodeTexts(cur)
 	default:
 		err = cur.Skip()
 	}
 	return c, err
-}
-
-func decodeChoices(cur *pack.Cursor) ([]string, error) {
-	n, err := cur.ArrayLen()
-	if err != nil {
-		return nil, err
-	}
-	var choices []string
-	for range n {
-		text, err := cur.StrString()
-		if err != nil {
-			return nil, err
-		}
-		choices = append(choices, text)
-	}
-	return choices, nil
 }

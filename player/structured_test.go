@@ -240,20 +240,6 @@ func TestConstraintsAreCompiledOnce(t *testing.T) {
 	}
 }
 
-func TestConstraintsKeepTheOrderOfTheirMembers(t *testing.T) {
-	raw := pack.AppendMapHeader(nil, 1)
-	raw = pack.AppendMapHeader(pack.AppendString(raw, "json"), 3)
-	raw = pack.AppendBool(pack.AppendString(raw, "z"), false)
-	raw = pack.AppendString(pack.AppendString(raw, "a\n\""), "é\\")
-	raw = pack.AppendArrayHeader(pack.AppendString(raw, "m"), 5)
-	raw = pack.AppendFloat64(pack.AppendUint(pack.AppendInt(pack.AppendNil(raw), -5), 1<<63), 0.25)
-	raw = pack.AppendFloat64(raw, 2) // as a client may write an integer
-	got, _, err := decodeConstraint(raw)
-	must(t, err)
-	want := `{"z":false,"a\u000a\"":"é\\","m":[null,-5,9223372036854775808,0.25,2.0]}`
-	equal(t, "text", want, got.Text)
-}
-
 // A constraint that takes too long is that request's error, and no cached one lets it go on.
 func TestConstraintsThatTakeTooLong(t *testing.T) {
 	var branches strings.Builder

@@ -229,40 +229,35 @@ func (e *engine) resetPrefixCache(running, connector bool) (bool, error) {
 	return done, nil
 }
 
-func stringArg(call protocol.UtilityCall, i int) (string, error) {
+// readArg reads an argument of a call.
+func readArg[T any](call protocol.UtilityCall, i int, read func(*pack.Cursor) (T, error)) (value T, err error) {
 	if i >= len(call.Args) {
-		return "", fmt.Errorf("argument %d is missing", i)
+		return value, fmt.Errorf("argument %d is missing", i)
 	}
 	cur := pack.NewCursor(call.Args[i])
-	s, err := cur.StrString()
-	if err == nil && !utf8.ValidString(s) {
-		err = fmt.Errorf("%q: %w", s, errNotText)
+	if value, err = read(&cur); err != nil {
+		err = fmt.Errorf("argument %d: %w", i, err)
 	}
-	if err != nil {
-		return "", fmt.Errorf("argument %d: %w", i, err)
-	}
-	return s, nil
+	return value, err
+}
+
+func stringArg(call protocol.UtilityCall, i int) (string, error) {
+	return readArg(call, i, func(cur *pack.Cursor) (string, error) {
+		s, err := cur.StrString()
+		if err == nil && !utf8.ValidString(s) {
+			err = fmt.Errorf("%q: %w", s, errNotText)
+		}
+		return s, err
+	})
 }
 
 func intArg(call protocol.UtilityCall, i int) (int64, error) {
-	if i >= len(call.Args) {
-		return 0, fmt.Errorf("argument %d is missing", i)
-	}
-	cur := pack.NewCursor(call.Args[i])
-	n, err := cur.Int()
-	if err != nil {
-		return 0, fmt.Errorf("argument %d: %w", i, err)
-	}
-	return n, nil
+	return readArg(call, i, (*pack.Cursor).Int)
 }
 
 func boolArg(call protocol.UtilityCall, i int) bool {
-	if i >= len(call.Args) {
-		return false
-	}
-	cur := pack.NewCursor(call.Args[i])
-	b, err := cur.Bool()
-	return b && err == nil
+	is, err := readArg(call, i, (*pack.Cursor).Bool)
+	return is && err == nil
 }
 
 // sleepTags are the parts of GPU memory that a sleeping engine has given up
@@ -446,21 +441,22 @@ func tagsArg(call protocol.UtilityCall, i int) ([]string, error) {
 	if i >= len(call.Args) {
 		return nil, nil
 	}
-	cur := pack.NewCursor(call.Args[i])
-	if cur.Nil() {
-		return nil, nil
-	}
-	n, err := cur.ArrayLen()
-	if err != nil {
-		return nil, fmt.Errorf("argument %d: %w", i, err)
-	}
-	tags := make([]string, 0, n)
-	for range n {
-		tag, err := cur.StrString()
-		if err != nil {
-			return nil, fmt.Errorf("argument %d: %w", i, err)
+	return readArg(call, i, func(cur *pack.Cursor) ([]string, error) {
+		if cur.Nil() {
+			return nil, nil
 		}
-		tags = append(tags, tag)
+		return decodeTexts(cur)
+	})
+}
+
+// decodeTexts reads a list of texts.
+func decodeTexts(cur *pack.Cursor) ([]string, error) {
+	n, err := cur.ArrayLen()
+	texts := []string{}
+	for i := 0; i < n && err == nil; i++ {
+		var text string
+		text, err = cur.StrString()
+		texts = append(texts, text)
 	}
-	return tags, nil
+	return texts, err
 }

@@ -69,7 +69,6 @@ type Observer struct {
 	codec    *protocol.Codec
 	sampling *samplingWriter
 	tracked  map[string]*request // in flight, by id
-	order    map[int][]*request  // by client: the requests of the last envelope, in its order
 	finished finishedIDs
 	steps    uint64
 	tokens   uint64
@@ -98,7 +97,6 @@ func NewObserver(opt Options, sinks Sinks, counts *Counts, log *slog.Logger) *Ob
 		opt: opt, counts: counts, log: log, logged: make(map[string]int),
 		files:   newFileSet(opt, sinks, counts, log),
 		tracked: make(map[string]*request),
-		order:   make(map[int][]*request),
 	}
 }
 

@@ -1,7 +1,6 @@
 package recorder
 
 import (
-	"fmt"
 	"io"
 	"log/slog"
 	"strings"
@@ -71,67 +70,6 @@ func BenchmarkObserveCapture(b *testing.B) {
 				}
 			}
 			s.perToken(b)
-		})
-	}
-}
-
-// BenchmarkObserveSteps observes decode steps of n requests, a token each, with
-// statistics, which is what an engine says nearly all the time.
-func BenchmarkObserveSteps(b *testing.B) {
-	for _, n := range []int{1, 16, 64, 256} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			s := obsBench(b, Options{RecordTokens: true}, "a.jsonl.gz")
-			s.register("0.33.0")
-			start := func() []byte {
-				var outs []obsOut
-				for i := range n {
-					id := fmt.Sprintf("cmpl-0123456789abcdef-0-%08x", i)
-					s.abort(id)
-					s.add(obsRequest(id, 100))
-					outs = append(outs, obsTokens(id, uint32(100+400*i)))
-				}
-				return s.envelope(n, outs...)
-			}
-			frame := start()
-			ev := Event{Channel: Output, Frames: [][]byte{frame}}
-			b.ReportAllocs()
-			b.ResetTimer()
-			for i := 0; b.Loop(); i++ {
-				if i%1000 == 999 { // requests do not grow for ever
-					b.StopTimer()
-					start()
-					b.StartTimer()
-				}
-				s.at += time.Millisecond
-				ev.At = s.at
-				s.o.Observe(&ev)
-			}
-			s.perToken(b)
-		})
-	}
-}
-
-// BenchmarkObserveRecord is a request of 129 tokens from its ADD to its record:
-// 128 gaps, 1,000 prompt tokens.
-func BenchmarkObserveRecord(b *testing.B) {
-	for _, name := range []string{"a.jsonl", "a.jsonl.gz"} {
-		b.Run(name, func(b *testing.B) {
-			s := obsBench(b, Options{RecordTokens: true}, name)
-			s.register("0.33.0")
-			add := s.codec.AppendRequest(nil, obsRequest("a", 1000))
-			out, end := s.envelope(64, obsTokens("a", 100)), s.envelope(64, obsEnd("a", protocol.FinishStop, 101))
-			noise := uint32(1)
-			b.ReportAllocs()
-			for b.Loop() {
-				s.event(Input, FromFrontend, []byte{protocol.TypeAdd}, add)
-				for range 128 {
-					noise = noise*1664525 + 1013904223
-					s.at += 5*time.Millisecond + time.Duration(noise>>12)
-					s.event(Output, FromEngine, out)
-				}
-				s.event(Output, FromEngine, end)
-			}
-			b.ReportMetric(float64(s.counts.Records.Load())/b.Elapsed().Seconds(), "records/s")
 		})
 	}
 }

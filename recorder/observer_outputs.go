@@ -58,9 +58,11 @@ func (o *Observer) beginStep(ev *Event, out *protocol.Outputs) step {
 		}
 		o.files.step(o.sinceZero(o.now), out.SchedulerStats)
 	}
-	o.meant(ev.Client, out.Outputs)
 	prefill := 0
-	for i, q := range o.step {
+	o.step = o.step[:0]
+	for i := range out.Outputs {
+		q := o.tracked[string(out.Outputs[i].ID)]
+		o.step = append(o.step, q)
 		if q == nil || q.chunks > 0 || len(out.Outputs[i].Tokens) == 0 || q.remote || q.prefill == o.steps {
 			continue
 		}
@@ -71,52 +73,6 @@ func (o *Observer) beginStep(ev *Event, out *protocol.Outputs) step {
 }
 
 func clampUint32(n int) uint32 { return uint32(min(n, math.MaxUint32)) }
-
-// meant finds the request of each output, nil if there is none, and leaves them in
-// o.step. A client hears of the same requests in the same order, step after step,
-// but for those that have come or gone: they are looked for first where they stood
-// the last time.
-func (o *Observer) meant(client int, outs []protocol.RequestOutput) {
-	last := o.order[client]
-	at, hits := 0, 0
-	o.step = o.step[:0]
-	for i := range outs {
-		id := outs[i].ID
-		for at < len(last) && !last[at].live {
-			at++
-		}
-		q := (*request)(nil)
-		for ahead := at; ahead < min(at+2, len(last)); ahead++ {
-			if last[ahead].is(id) {
-				q, at = last[ahead], ahead+1
-				hits++
-				break
-			}
-		}
-		if q == nil {
-			q = o.tracked[string(id)]
-		}
-		o.step = append(o.step, q)
-	}
-	if hits < len(outs) || hits < len(last) {
-		o.keepOrder(client, last)
-	}
-}
-
-// is reports whether q is the request in flight with the id.
-func (q *request) is(id []byte) bool { return q.live && q.id == string(id) }
-
-// keepOrder remembers the order of o.step.
-func (o *Observer) keepOrder(client int, last []*request) {
-	clear(last)
-	last = last[:0]
-	for _, q := range o.step {
-		if q != nil {
-			last = append(last, q)
-		}
-	}
-	o.order[client] = last
-}
 
 // output takes what one request gets in a step.
 func (o *Observer) output(ev *Event, q *request, out *protocol.RequestOutput, st step) {

@@ -1,7 +1,6 @@
 package recorder
 
 import (
-	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -119,7 +118,10 @@ func (o *Observer) fill(q *request, r *protocol.Request) {
 	rec.PromptTokens = len(r.PromptTokenIDs)
 	rec.Concurrency = uint64(len(o.tracked)) + 1
 	rec.BlockHashes = trace.AppendBlockHashes(rec.BlockHashes, r.PromptTokenIDs, o.opt.BlockSize)
-	rec.MMHashes = mmHashes(r.MMFeatures)
+	rec.MMHashes = protocol.FeatureHashes(r.MMFeatures)
+	for i, hash := range rec.MMHashes {
+		rec.MMHashes[i] = validText(hash)
+	}
 	q.remote = remotePrefill(r.Sampling.ExtraArgs)
 	q.extra.priority = r.Priority
 	if r.HasSampling {
@@ -147,25 +149,6 @@ func (o *Observer) abort(ev *Event) {
 			o.endAborted(q, true)
 		}
 	}
-}
-
-// mmHashes returns the content hashes of a request's multimodal items, in order;
-// items without one are skipped. mm_features is a list of MultiModalFeatureSpec
-// (vllm/multimodal/inputs.py).
-func mmHashes(raw []byte) (hashes []string) {
-	cur := pack.NewCursor(raw)
-	n, err := cur.ArrayLen()
-	for i := 0; i < n && err == nil; i++ {
-		var item []byte
-		if item, err = cur.Raw(); err != nil {
-			break
-		}
-		hash := pack.NewCursor(mapValue(item, "mm_hash"))
-		if text, err := hash.StrString(); err == nil {
-			hashes = append(hashes, strings.ToValidUTF8(text, "\ufffd"))
-		}
-	}
-	return hashes
 }
 
 // remotePrefill reports whether another engine has filled the request's KV blocks
@@ -210,30 +193,16 @@ func mapCount(raw []byte, key string) (int, bool) {
 
 // finishedIDs remembers the last requests that ended, to tell an output that
 // comes late from one for an unknown request.
-type finishedIDs struct {
-	at   map[string]int // the place in ring
-	ring []string
-	next int
-}
+type finishedIDs struct{ recent, older map[string]bool }
 
-// maxFinished bounds what is remembered.
-const maxFinished = 8192
+// maxFinished is how many are remembered at least; twice as many are the most.
+const maxFinished = 4096
 
 func (f *finishedIDs) add(id string) {
-	if f.at == nil {
-		f.at = make(map[string]int)
+	if f.recent == nil || len(f.recent) == maxFinished {
+		f.recent, f.older = map[string]bool{}, f.recent
 	}
-	if len(f.ring) < maxFinished {
-		f.ring = append(f.ring, "")
-	}
-	if old := f.ring[f.next]; f.at[old] == f.next {
-		delete(f.at, old)
-	}
-	f.ring[f.next], f.at[id] = id, f.next
-	f.next = (f.next + 1) % maxFinished
+	f.recent[id] = true
 }
 
-func (f *finishedIDs) has(id []byte) bool {
-	_, ok := f.at[string(id)]
-	return ok
-}
+func (f *finishedIDs) has(id []byte) bool { return f.recent[string(id)] || f.older[string(id)] }

@@ -96,38 +96,6 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// TestQueueKeepsLittle: when nothing waits any more, memory for a few batches is kept,
-// and none that one large message needed.
-func TestQueueKeepsLittle(t *testing.T) {
-	var waiting atomic.Int64
-	q := newQueue(time.Now(), 64<<20, &waiting)
-	src := &source{rank: &rank{}}
-	var b batch
-	for i := range 4000 {
-		queuePut(q, src, queueMessage(i, 1000), false)
-	}
-	queuePut(q, src, queueMessage(0, 10<<20), false)
-	queuePut(q, src, queueMessage(0, 1), false)
-	if n := len(q.full); n < 4000*1000/batchBytes {
-		t.Fatalf("%d full batches", n)
-	}
-	for waiting.Load() > 0 {
-		b, _ = q.take(b)
-		for i := range b.entries {
-			q.done(&b.entries[i])
-		}
-	}
-	queuePut(q, src, queueMessage(0, 1), false)
-	b, _ = q.take(b)
-	kept := cap(b.buf) + cap(q.filling.buf)
-	for _, s := range q.spare {
-		kept += cap(s.buf)
-	}
-	if len(q.full) > 0 || kept > (keptBatches+2)*2*batchBytes {
-		t.Errorf("%d batches are full, %d bytes are kept", len(q.full), kept)
-	}
-}
-
 // TestQueueGivesBack: what a relay lent is given back once it was observed.
 func TestQueueGivesBack(t *testing.T) {
 	var waiting atomic.Int64

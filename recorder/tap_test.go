@@ -17,8 +17,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
-	"github.com/vllm-vcr/conformance/internal/frontends/openai"
-	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -582,26 +580,6 @@ func TestTapSeesHangUps(t *testing.T) {
 		tap.fails("requests in flight at the end, which are not in the recording: 1")
 		tap.noted("the engine hung up")
 	})
-}
-
-// A real frontend does not notice that its engine has gone, and keeps its sockets.
-func TestTapWhenTheEngineOfARealFrontendLeaves(t *testing.T) {
-	binary, model := testenv.Frontend(t, "0.33.0"), testenv.ModelDir(t)
-	server, err := vllmrs.Start(patient(t), vllmrs.Options{Binary: binary, ModelDir: model})
-	require.NoError(t, err)
-	defer server.Close()
-	tap := startTap(t, server.Handshake(), nil)
-	_, leave := startPlayer(t, player.Options{Handshake: tap.engine, Vocab: 2000})
-	require.NoError(t, server.Healthy(patient(t)))
-	if _, err := server.Complete(patient(t), openai.Request{ID: "a", Prompt: []uint32{1, 2}, MaxTokens: 4}); err != nil {
-		t.Fatal(err)
-	}
-	leave()
-	if err := tap.end(); err != nil && !strings.Contains(err.Error(), "ENGINE_CORE_DEAD") {
-		t.Error(err)
-	}
-	tap.recorded(1)
-	tap.noted("the engine hung up")
 }
 
 func countRecords(t *testing.T, path string) int {

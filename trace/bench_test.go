@@ -2,7 +2,6 @@ package trace
 
 import (
 	"bytes"
-	"encoding/json"
 	"io"
 	"testing"
 
@@ -100,21 +99,6 @@ type jsonCtx struct {
 type jsonGaps struct {
 	MeanMs float64 `json:"mean_ms"`
 	Count  int     `json:"count"`
-}
-
-// BenchmarkEncodingJSON is the yardstick: the same lines through the standard
-// library, without any of the checks.
-func BenchmarkEncodingJSON(b *testing.B) {
-	data := corpus(b)
-	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))[1:]
-	b.SetBytes(int64(len(data)))
-	b.ReportAllocs()
-	for b.Loop() {
-		for _, line := range lines {
-			var rec jsonRecord
-			require.NoError(b, json.Unmarshal(line, &rec))
-		}
-	}
 }
 
 func benchmarkWrite(b *testing.B, gz bool) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -94,28 +93,6 @@ func TestFramesSpelling(t *testing.T) {
 	require.NoDiff(t, cmp.Diff(want, got), "(-want +got)")
 }
 
-// TestFramesReadCaptures reads what another program has written.
-func TestFramesReadCaptures(t *testing.T) {
-	for name, messages := range map[string]int{"0.27.1-edge-s1": 369, "0.33.0-multiturn-s7": 948} {
-		t.Run(name, func(t *testing.T) {
-			r, err := OpenFrames(filepath.Join("..", "testdata", "captures", name+".jsonl.gz"), Options{Strict: true})
-			require.NoError(t, err)
-			defer r.Close()
-			var m Message
-			n, last := 0, time.Duration(0)
-			for ; r.Next(&m) == nil; n++ {
-				if m.At < last || len(m.Frames) == 0 || m.Line != n+1 {
-					t.Fatalf("message %d: %+v", n, m)
-				}
-				last = m.At
-			}
-			if n != messages || r.err != io.EOF || r.Meta() != nil {
-				t.Errorf("%d messages, then %v; want %d", n, r.err, messages)
-			}
-		})
-	}
-}
-
 func TestFramesRefuse(t *testing.T) {
 	const ok = `{"t":1,"ch":"input0","dir":"f2e","frames":["AA=="]}`
 	for _, test := range []struct{ name, text, want string }{
@@ -176,43 +153,6 @@ func TestFramesTolerate(t *testing.T) {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
 		})
-	}
-}
-
-// TestFramesCut: a stream cut anywhere gives its whole lines up to some point,
-// and all that was flushed.
-func TestFramesCut(t *testing.T) {
-	var out bytes.Buffer
-	w, err := NewFrameWriter(&out, true, json.RawMessage(`{}`))
-	require.NoError(t, err)
-	flushed := []int{out.Len()} // bytes after n messages
-	for range 3 {
-		for _, m := range sampleMessages() {
-			require.NoError(t, errors.Join(w.Write(&m), w.Flush()))
-			flushed = append(flushed, out.Len())
-		}
-	}
-	if w.records != 18 || w.Messages() != 18 {
-		t.Errorf("%d safe of %d", w.records, w.Messages())
-	}
-	data := out.Bytes()
-	for cut := range len(data) + 1 {
-		r, got, err := readFrames(data[:cut], true, Options{})
-		if err != nil {
-			t.Fatalf("cut at %d: %v", cut, err)
-		}
-		least := 0
-		for n, size := range flushed {
-			if cut >= size {
-				least = n
-			}
-		}
-		if len(got) < least || !r.Truncated() {
-			t.Fatalf("cut at %d: %d messages, want %d; truncated %v", cut, len(got), least, r.Truncated())
-		}
-		if _, _, err := readFrames(data[:cut], true, Options{Strict: true}); err == nil {
-			t.Fatalf("cut at %d: a strict reader takes it", cut)
-		}
 	}
 }
 

@@ -289,21 +289,6 @@ func TestLines(t *testing.T) {
 	}
 }
 
-func TestErrorNamesLineAndField(t *testing.T) {
-	rec := `{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}`
-	r, err := NewReader(strings.NewReader("\n"+rec+"\n\n"+`{"prompt_tokens":1,"output_tokens":1,"ttft_ms":x}`+"\n"+rec+"\n"), "dir/a.jsonl", false, Options{})
-	require.NoError(t, err)
-	var got Record
-	require.NoError(t, r.Next(&got))
-	first := r.Next(&got)
-	if want := "dir/a.jsonl: line 4, column 48: ttft_ms: want a value, got 'x'"; first == nil || first.Error() != want {
-		t.Errorf("want %q, got %v", want, first)
-	}
-	if again := r.Next(&got); again != first {
-		t.Errorf("after an error: want the same again, got %v", again)
-	}
-}
-
 func TestReadFault(t *testing.T) {
 	rec := `{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}` + "\n"
 	for _, gz := range []bool{false, true} {

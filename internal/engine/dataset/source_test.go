@@ -284,39 +284,3 @@ func TestSourceOfNothing(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-func BenchmarkSource(b *testing.B) {
-	var rows []string
-	for i := range 10_000 {
-		rows = append(rows, row1(fmt.Sprintf("What is %d and %d, and why? %s", i, i*i, strings.Repeat("Tell me more. ", i%20)), strings.Repeat("It is so. ", 50)))
-	}
-	path, tok := write(b, "a.jsonl", strings.Join(rows, "\n")), tiny(b)
-	b.Run("load", func(b *testing.B) {
-		for b.Loop() {
-			if _, err := Load(path, tok, nil); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	set, err := Load(path, tok, nil)
-	require.NoError(b, err)
-	b.Run("index beginnings", func(b *testing.B) {
-		for b.Loop() {
-			if _, err := set.Source(Options{Strict: true, MinDepth: 16}); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	s, err := set.Source(Options{Strict: true})
-	require.NoError(b, err)
-	for name, prompt := range map[string]string{"text": set.Rows[77].Prompt, "chat": chatML(set.Rows[77].Prompt)} {
-		b.Run(name, func(b *testing.B) {
-			r := request("a", tok.Encode(prompt))
-			for b.Loop() {
-				if _, err := s.Script(r); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

@@ -2,10 +2,11 @@ package kvcache
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"slices"
 
-	"github.com/zeebo/xxh3"
+	"github.com/bytedance/gopkg/util/xxhash3"
 )
 
 // Algorithm names how blocks are hashed, as --prefix-caching-hash-algo does.
@@ -68,8 +69,9 @@ func newHasher(o *Options) (*hasher, error) {
 }
 
 func sumXXH3(b []byte) (d digest) {
-	sum := xxh3.Hash128(b).Bytes()
-	copy(d[:], sum[:])
+	sum := xxhash3.Hash128(b)
+	binary.BigEndian.PutUint64(d[:], sum[0])
+	binary.BigEndian.PutUint64(d[8:], sum[1])
 	return d
 }
 

@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -175,39 +174,6 @@ func TestSmallPromptsTakeAStep(t *testing.T) {
 	require.NoDiff(t, cmp.Diff(8., mustFit(t, 0, record).service.time(16, 0), exact), "a fast one (-want +got)")
 }
 
-func TestServiceOfSeveralConcurrencies(t *testing.T) {
-	records := quiet()
-	for i := range records {
-		records[i].Concurrency = uint64(1 + i%4)
-	}
-	f := mustFit(t, 8192, records...)
-	if diff := cmp.Diff(820.0, f.service.time(20000, 0), exact); diff != "" || !f.service.curve {
-		t.Errorf("curve %v (-want +got):\n%s", f.service.curve, diff)
-	}
-}
-
-// A gap beside that of another prompt does not tell what one of them took, and one far
-// longer than a full chunk was not one.
-func TestChunksLeavesOut(t *testing.T) {
-	crowded := marked()
-	for i := range crowded {
-		crowded[i].ITLMs[6], crowded[i].ITLCtx.PrefillTokens[6] = 500, 600
-	}
-	paused := saturated()
-	for range 4 {
-		r := saturated()[0]
-		r.ITLMs = slices.Repeat([]float64{10, 10, 2000}, 14)[:40] // 2.5 full chunks take 413 ms
-		paused = append(paused, r)
-	}
-	gaps, _ := gapsOf(&crowded[0])
-	if n := len(observe(gaps, 8192)); n != 3 {
-		t.Errorf("%d chunks were observed, want the 3 that no other prompt is near", n)
-	}
-	f := mustFit(t, 8192, slices.Concat(quiet(), crowded, paused)...)
-	got := []float64{f.law.c0, f.law.c1, f.floor}
-	require.NoDiff(t, cmp.Diff([]float64{0.012, 2e-6, 186}, got, exact), "(-want +got)")
-}
-
 // A step that has no token left of its budget takes at least what full steps took.
 func TestPremium(t *testing.T) {
 	f := mustFit(t, 8192, slices.Concat(quiet(), marked(), saturated())...)
@@ -267,32 +233,6 @@ func timeline() *Fit {
 	f.donors.add(donor{steps: []sample{{10, 1}}, weight: 1}, 4, 1, false)
 	f.donors.finish()
 	return f
-}
-
-// The engine makes one step after the other; a prompt that comes beside a decode gets
-// what the decode leaves of the budget.
-func TestTimeline(t *testing.T) {
-	const budget = 8192
-	f := timeline()
-	r1, r2 := NewRequest(0, "r1", 4, 0), NewRequest(0, "r2", 8192, 0)
-	decode := func(context int) []Decode { return []Decode{{Request: r1, Context: context, Tokens: 1}} }
-	steps := []Step{
-		{Running: 1, Left: budget - 4, Chunks: []Chunk{{Request: r1, Tokens: 4, Last: true}}},
-		{Running: 1, Left: budget - 1, Decodes: decode(5)},
-		{Running: 2, Left: 0, Decodes: decode(6), Chunks: []Chunk{{Request: r2, Tokens: 8191}}},
-		{Running: 2, Left: budget - 2, Decodes: decode(7), Chunks: []Chunk{
-			{Request: r2, Tokens: 1, Depth: 8191, Last: true},
-		}},
-	}
-	var now time.Duration
-	var ends []time.Duration
-	for i := range steps {
-		steps[i].Budget, steps[i].Limit = budget, 128
-		now += f.Duration(&steps[i])
-		ends = append(ends, now)
-	}
-	want := []time.Duration{1_000_000, 11_000_000, 92_910_000, 102_910_000}
-	require.NoDiff(t, cmp.Diff(want, ends), "ends of steps (-want +got)")
 }
 
 func TestFitErrors(t *testing.T) {

@@ -1,7 +1,6 @@
 package latency
 
 import (
-	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -101,51 +100,6 @@ func TestKnobsTransfer(t *testing.T) {
 	}
 }
 
-// Draws vary around their mean as far as the deviation says, and never leave 0.3 to 1.7 of it.
-func TestKnobsDeviation(t *testing.T) {
-	const mean, deviation, n = 10.0, 3.0, 20_000
-	knobs := Knobs{
-		TimeToFirstToken: 10 * ms, TimeToFirstTokenStdDev: 3 * ms,
-		InterTokenLatency: 10 * ms, InterTokenLatencyStdDev: 3 * ms,
-		TransferLatency: 10 * ms, TransferLatencyStdDev: 3 * ms,
-	}
-	prefill := Knobs{PrefillOverhead: 9 * ms, PrefillPerToken: ms / 10, PrefillStdDev: 3 * ms}
-	draws := map[string]func(*Request) time.Duration{
-		"first token": func(r *Request) time.Duration {
-			return knobs.Duration(&Step{Chunks: []Chunk{{Request: r, Tokens: 10, Last: true}}})
-		},
-		"in parts": func(r *Request) time.Duration {
-			return knobs.Duration(&Step{Chunks: []Chunk{{Request: r, Tokens: 6}}}) +
-				knobs.Duration(&Step{Chunks: []Chunk{{Request: r, Tokens: 4, Depth: 6, Last: true}}})
-		},
-		"prefill": func(r *Request) time.Duration {
-			return prefill.Duration(&Step{Chunks: []Chunk{{Request: r, Tokens: 10, Last: true}}})
-		},
-		"decode": func(r *Request) time.Duration {
-			return knobs.Duration(&Step{Decodes: []Decode{{Request: r, Context: 99}}})
-		},
-		"transfer": knobs.Transfer,
-	}
-	for name, draw := range draws {
-		t.Run(name, func(t *testing.T) {
-			sum, squares := 0.0, 0.0
-			for i := range n {
-				x := float64(draw(NewRequest(1, fmt.Sprint(i), 10, 0))) / float64(ms)
-				if x < 0.3*mean-1e-5 || x > 1.7*mean+1e-5 {
-					t.Fatalf("%v leaves 3 to 17", x)
-				}
-				sum, squares = sum+x, squares+x*x
-			}
-			gotMean := sum / n
-			gotDeviation := math.Sqrt(squares/n - gotMean*gotMean)
-			// Clamping at 2.3 deviations takes 2 % of them.
-			if math.Abs(gotMean-mean) > 0.1 || math.Abs(gotDeviation-deviation) > 0.2 {
-				t.Errorf("got %.3f ± %.3f, want %v ± %v", gotMean, gotDeviation, mean, deviation)
-			}
-		})
-	}
-}
-
 func TestKnobsErrors(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -189,13 +143,5 @@ func TestKnobsErrors(t *testing.T) {
 				t.Errorf("got error %v, want %q", err, test.want)
 			}
 		})
-	}
-}
-
-func TestClamped(t *testing.T) {
-	for _, z := range []float64{-9, -1, 0, 1, 9} {
-		if got, want := clamped(100, 50*z), min(max(100+50*z, 30), 170); got != want {
-			t.Errorf("%v deviations: got %v, want %v", z, got, want)
-		}
 	}
 }

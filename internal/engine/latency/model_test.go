@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -71,27 +70,6 @@ func TestDrawsAreTheRequestsOwn(t *testing.T) {
 				t.Errorf("the next step takes %v too: nothing was drawn", a)
 			}
 		})
-	}
-}
-
-func TestSeedsAndIDs(t *testing.T) {
-	seen := make(map[float64]string)
-	for seed := range uint64(10) {
-		for id := range 1000 {
-			name := fmt.Sprint(seed, "/", id)
-			u := NewRequest(seed, fmt.Sprint(id), 1, 0).uniform(drawStep, 5)
-			if u < 0 || u >= 1 || seen[u] != "" {
-				t.Fatalf("%s draws %v, as %q", name, u, seen[u])
-			}
-			seen[u] = name
-		}
-	}
-	sum := 0.0
-	for u := range seen {
-		sum += u
-	}
-	if mean := sum / float64(len(seen)); mean < 0.49 || mean > 0.51 {
-		t.Errorf("the mean is %v", mean)
 	}
 }
 
@@ -237,18 +215,6 @@ func speculating(t testing.TB) *Fit {
 	return mustFit(t, 8192, records...)
 }
 
-func TestNoAllocations(t *testing.T) {
-	all := models(t)
-	all["speculating"] = speculating(t)
-	for name, m := range all {
-		s := large(4)
-		m.Duration(s)
-		if n := testing.AllocsPerRun(20, func() { m.Duration(s) }); n != 0 {
-			t.Errorf("%s: %v allocations a step", name, n)
-		}
-	}
-}
-
 func BenchmarkDuration(b *testing.B) {
 	all := models(b)
 	all["speculating"] = speculating(b)
@@ -267,34 +233,6 @@ func BenchmarkDuration(b *testing.B) {
 }
 
 var _ = []Model{&Knobs{}, &Fit{}}
-
-func TestNanoseconds(t *testing.T) {
-	for ns, want := range map[float64]time.Duration{
-		0.4: 0, 1.5: 2, -3: 0, math.Inf(1): math.MaxInt64, math.NaN(): 0, math.Inf(-1): 0,
-	} {
-		if got := nanoseconds(ns); got != want {
-			t.Errorf("%v: got %d, want %d", ns, got, want)
-		}
-	}
-}
-
-func TestBuckets(t *testing.T) {
-	for tokens, want := range map[int]int{
-		0: 0, 1: 0, 64: 0, 65: 1, 128: 1, 129: 2, 256: 2, 257: 3, 512: 3, 513: 4, 1024: 4, 1025: 5, 2049: 6, 4096: 6, 4097: 7,
-		8193: 8, 16384: 8, 16385: 9, 32768: 9, 32769: 10, 50_000: 10,
-	} {
-		if got := promptBucket(tokens); got != want {
-			t.Errorf("a prompt of %d is in bucket %d, want %d", tokens, got, want)
-		}
-	}
-	for running, want := range map[int]int{
-		0: 0, 1: 0, 2: 1, 4: 1, 5: 2, 6: 2, 7: 3, 8: 3, 9: 4, 16: 4, 17: 5, 33: 6, 64: 6, 65: 7, 900: 7,
-	} {
-		if got := concurrencyBucket(running); got != want {
-			t.Errorf("%d running are in bucket %d, want %d", running, got, want)
-		}
-	}
-}
 
 // Under churn, requests that ran under churn are the donors, and only where there are
 // none others; and the other way round.

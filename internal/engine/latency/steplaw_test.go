@@ -352,26 +352,6 @@ func TestStepNoise(t *testing.T) {
 	require.NoDiff(t, cmp.Diff(1990.0/2, l.pausesEvery, exact), "a pause every ms (-want +got)")
 }
 
-// A step meets as many pauses as fit its length, and they do not grow with it.
-func TestPauses(t *testing.T) {
-	l := &stepLaw{pauses: []float64{20, 30}, pausesEvery: 100}
-	for _, test := range []struct {
-		name        string
-		ms, u, want float64
-	}{
-		{"none", 10, 0.1, 0},
-		{"the longest", 10, 0, 30},
-		{"between", 10, 0.05, 25},
-		{"a longer step meets more", 50, 0.1, 28},
-		{"one at most", 500, 0.5, 25},
-	} {
-		require.NoDiff(t, cmp.Diff(test.want, l.paused(test.ms, test.u), exact), "%s (-want +got)", test.name)
-	}
-	if got := (&stepLaw{}).paused(10, 0); got != 0 {
-		t.Errorf("a law without pauses pauses for %v", got)
-	}
-}
-
 // Without prompts beside decodes, the times to the first token tell what chunks take.
 func TestChunksOfServiceCurve(t *testing.T) {
 	records := quiet()

@@ -41,6 +41,24 @@ func DecodeFeatures(raw []byte) ([]Feature, error) {
 	return features, nil
 }
 
+// FeatureHashes returns the mm_hash of each of the MMFeatures of a request, in their order. Features without one are skipped, and
+// what cannot be read ends the list.
+func FeatureHashes(raw []byte) (hashes []string) {
+	cur := pack.NewCursor(raw)
+	n, err := cur.ArrayLen()
+	for i := 0; i < n && err == nil; i++ {
+		err = decodeMembers(&cur, func(name []byte) (err error) {
+			if string(name) != "mm_hash" || cur.Kind() != pack.String {
+				return cur.Skip()
+			}
+			hash, err := cur.StrString()
+			hashes = append(hashes, hash)
+			return err
+		})
+	}
+	return hashes
+}
+
 func decodeFeature(cur *pack.Cursor) (Feature, error) {
 	f := Feature{Offset: -1, Length: -1}
 	named := false

@@ -10,21 +10,6 @@ import (
 // expectArray is the array of tables that the file of expectations is.
 const expectArray = "expect"
 
-// ExpectationRules lists what is checked of a file of expectations, by code.
-func ExpectationRules() []tomlfile.Rule {
-	return []tomlfile.Rule{
-		{Code: string(CodeExpectUnreadable), Text: "the file exists and is UTF-8 text of a reasonable size"},
-		{Code: string(CodeExpectSyntax), Text: "the file is TOML"},
-		{Code: string(CodeExpectUnknownKey), Text: "every key is known, or starts with x_"},
-		{Code: string(CodeExpectWrongType), Text: "every value has the type of its key"},
-		{Code: string(CodeExpectMissing), Text: "pattern, outcome, reason and issue are present, and not empty"},
-		{Code: string(CodeExpectPattern), Text: "a pattern is one that can match the name of a case"},
-		{Code: string(CodeExpectOutcome), Text: "outcome is fail or flaky"},
-		{Code: string(CodeExpectTwice), Text: "no pattern is listed twice"},
-		{Code: string(CodeExpectCode), Text: "codes are those of failures of the subject, or R004 to R007 or R010"},
-	}
-}
-
 // LoadExpectations reads a file of expectations and checks it alone; what needs the
 // cases, such as a pattern that matches none, is found when they are run. The result
 // is never nil; it is fit for use when no finding is an error.

@@ -73,16 +73,16 @@ type Registration struct {
 // Registered says what a registration found and did. After a refusal it has what
 // was known by then.
 type Registered struct {
-	Golden   manifest.Golden
-	Messages int     // of raw frames; 0 for a trace
-	Report   *Report // of the replay; nil if there was none
-	Location string  // where the bytes are, or would be
-	Stored   bool    // the bytes were written; false if they were there already
-	Changed  bool    // the manifest was edited, or would be
-	Replaced bool    // a golden of the same name was registered before
-	Removed  string  // path of the file of the golden that was replaced, if that was removed
-	// Warnings are the findings about the manifest that it did not have before.
-	Warnings []manifest.Diagnostic
+	Golden   manifest.Golden `json:"golden,omitzero"`
+	Messages int             `json:"messages,omitempty"` // of raw frames; 0 for a trace
+	Report   *Report         `json:"-"`                  // of the replay; nil if there was none
+	Location string          `json:"location,omitempty"` // where the bytes are, or would be
+	Stored   bool            `json:"stored"`             // the bytes were written; false if they were there already
+	Changed  bool            `json:"manifest_changed"`   // the manifest was edited, or would be
+	Replaced bool            `json:"replaced"`           // a golden of the same name was registered before
+	Removed  string          `json:"removed,omitempty"`  // path of the file of the golden that was replaced, if that was removed
+	// Warnings are the diagnostics of the manifest that it did not have before.
+	Warnings []manifest.Diagnostic `json:"warnings"`
 }
 
 // RegistrationError is a refusal. Nothing was registered then.

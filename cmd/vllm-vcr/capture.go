@@ -51,16 +51,11 @@ func (opts *targetOptions) addFlags(flags *pflag.FlagSet) {
 // load reads and checks the compat matrix and the targets. Diagnostics that are errors end the command.
 func (opts targetOptions) load(env *environment) (*compat.Matrix, *target.File, error) {
 	matrix, diagnostics := loadCompat(opts.compat)
-	printDiagnostics(env, diagnostics)
-	if tomlfile.HasErrors(diagnostics) {
-		return nil, nil, unusable(matrix.File)
+	if err := refuse(env, matrix.File, diagnostics); err != nil {
+		return nil, nil, err
 	}
 	file, diagnostics := loadTargets(opts.targets, matrix)
-	printDiagnostics(env, diagnostics)
-	if tomlfile.HasErrors(diagnostics) {
-		return nil, nil, unusable(file.Name)
-	}
-	return matrix, file, nil
+	return matrix, file, refuse(env, file.Name, diagnostics)
 }
 
 // loadTargets reads a file of targets. Of the one in the binary only errors are diagnostics: a matrix without one of its
@@ -198,10 +193,6 @@ func newCaptureListCommand(env *environment) *cobra.Command {
 			"TARGET is LINE/ID, or ID for all lines. In it, * is any text. @FILE reads targets from a file.",
 		Example: "  vllm-vcr capture list --line 0.33\n  vllm-vcr capture list '*/multiturn-*' --format json",
 		RunE: func(_ *cobra.Command, args []string) error {
-			format, err := chooseOne("--format", format, "text", "json")
-			if err != nil {
-				return err
-			}
 			targets, err := opts.resolve(env, args)
 			if err != nil {
 				return err
@@ -210,7 +201,7 @@ func newCaptureListCommand(env *environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if format == "json" {
+			if format == formJSON {
 				return listTargetsJSON(env, targets, registered)
 			}
 			return listTargets(env, targets, registered)
@@ -218,17 +209,16 @@ func newCaptureListCommand(env *environment) *cobra.Command {
 	}
 	opts.addFlags(cmd.Flags())
 	cmd.Flags().StringVar(&path, "manifest", "", manifestUsage)
-	cmd.Flags().StringVar(&format, "format", "text", "output format: text or json")
+	oneOf(cmd.Flags(), &format, "format", formText, "output format: text or json", formText, formJSON)
 	return cmd
 }
 
 // registeredGoldens are the goldens of the manifest by line and id.
 func registeredGoldens(env *environment, opts targetOptions, path string) (map[string]manifest.Golden, error) {
 	matrix, _ := loadCompat(opts.compat) // its diagnostics are printed already
-	mf, diagnostics := loadManifest(env, path, matrix)
-	printDiagnostics(env, diagnostics)
-	if tomlfile.HasErrors(diagnostics) {
-		return nil, unusable(mf.File)
+	mf, err := manifestAt(env, path, matrix)
+	if err != nil {
+		return nil, err
 	}
 	goldens := map[string]manifest.Golden{}
 	for _, g := range mf.Goldens {

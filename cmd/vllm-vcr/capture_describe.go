@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -51,6 +49,7 @@ func newCaptureDescribeCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.base, "base", "", "manifest `FILE` without the change; required")
 	flags.StringVar(&opts.baseGoldens, "base-goldens", "", "`FOLDER` of the goldens without the change (default that of --goldens)")
 	flags.StringVarP(&opts.body, "output", "o", "", outputUsage)
+	required(flags, "line", "base")
 	grouped(flags, "Flags")
 	opts.s3.addFlags(flags)
 	common(flags, "line", "compat", "manifest", "goldens", "bundle", "base", "base-goldens", "output")
@@ -69,7 +68,7 @@ func runCaptureDescribe(ctx context.Context, env *environment, opts describeOpti
 	if err != nil {
 		return err
 	}
-	if err := writeBody(env, opts.body, d.Body); err != nil {
+	if err := writeResult(env, opts.body, writeText(d.Body)); err != nil {
 		return exitError{conformance.ExitInfra, err}
 	}
 	switch {
@@ -82,30 +81,13 @@ func runCaptureDescribe(ctx context.Context, env *environment, opts describeOpti
 	return nil
 }
 
-func writeBody(env *environment, path, body string) error {
-	if path == "" {
-		_, err := io.WriteString(env.stdout, body)
-		return err
-	}
-	return writeFile(path, func(w io.Writer) error {
-		_, err := io.WriteString(w, body)
-		return err
-	})
-}
-
 func (opts *describeOptions) options(env *environment) (opt capture.DescribeOptions, err error) {
-	for _, needed := range []struct{ flag, value string }{{"--line", opts.line}, {"--base", opts.base}} {
-		if needed.value == "" {
-			return opt, fmt.Errorf("%s is not given", needed.flag)
-		}
-	}
 	if err := opts.s3.resolve(); err != nil {
 		return opt, err
 	}
 	matrix, diagnostics := loadCompat(opts.compat)
-	printDiagnostics(env, diagnostics)
-	if tomlfile.HasErrors(diagnostics) {
-		return opt, unusable(matrix.File)
+	if err := refuse(env, matrix.File, diagnostics); err != nil {
+		return opt, err
 	}
 	selected, err := matrix.Select([]string{opts.line})
 	if err != nil {
@@ -128,9 +110,5 @@ func (opts *describeOptions) options(env *environment) (opt capture.DescribeOpti
 // manifestAt reads a manifest that must have no errors.
 func manifestAt(env *environment, path string, matrix *compat.Matrix) (*manifest.Manifest, error) {
 	mf, diagnostics := loadManifest(env, path, matrix)
-	printDiagnostics(env, diagnostics)
-	if tomlfile.HasErrors(diagnostics) {
-		return nil, unusable(mf.File)
-	}
-	return mf, nil
+	return mf, refuse(env, mf.File, diagnostics)
 }

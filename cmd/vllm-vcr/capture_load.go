@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
@@ -23,9 +22,9 @@ import (
 
 // loadOptions are the flags of capture load.
 type loadOptions struct {
-	cfg                       load.Config
-	workload, report, records string
-	serverTimeout             time.Duration
+	cfg             load.Config
+	report, records string
+	serverTimeout   time.Duration
 
 	// In a pod: the folder that is shared with the tap, how long somebody may take to fetch what is in it, and how long the
 	// tap to finish its files.
@@ -64,16 +63,9 @@ func newCaptureLoadCommand(env *environment) *cobra.Command {
 			return runCaptureLoad(cmd.Context(), env, opts)
 		},
 	}
-	opts.addFlags(cmd.Flags())
-	return cmd
-}
-
-func (opts *loadOptions) addFlags(flags *pflag.FlagSet) {
-	var names []string
-	for _, w := range load.Workloads() {
-		names = append(names, string(w))
-	}
-	flags.StringVar(&opts.workload, "workload", string(load.Multiturn), "`WORKLOAD` to send: "+strings.Join(names, ", "))
+	flags := cmd.Flags()
+	words := texts(load.Workloads())
+	oneOf(flags, (*string)(&opts.cfg.Workload), "workload", load.Multiturn, "`WORKLOAD` to send: "+strings.Join(words, ", "), load.Workloads()...)
 	flags.Uint64Var(&opts.cfg.Seed, "seed", 7, "seed for the requests")
 	flags.StringVar(&opts.cfg.Model, "model", "", "served model `NAME` of the server")
 	flags.DurationVar(&opts.cfg.Idle, "idle-timeout", load.DefaultIdle, "maximum time without data from the server while a request runs")
@@ -91,7 +83,10 @@ func (opts *loadOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.traceDir, "trace-dir", "", "`FOLDER` that the load generator of a pod shares with the recorder")
 	flags.DurationVar(&opts.waitForFetch, "fetch-timeout", 2*time.Hour, "maximum time to wait until the files of --trace-dir are fetched")
 	flags.DurationVar(&opts.tapTime, "tap-timeout", 5*time.Minute, "maximum time for the recorder to finish its files in --trace-dir")
+	above0(flags, "idle-timeout", "fetch-timeout", "tap-timeout")
+	least0(flags, "server-timeout")
 	grouped(flags, "In a pod")
+	return cmd
 }
 
 // usedBy names the workloads that a field of a shape is for, and what they take it for unless it is given.
@@ -126,29 +121,10 @@ func (f shapeFlag) String() string {
 	return f.shape.Get(f.field.Key)
 }
 
-// check finds what is wrong with a command line before anything is sent or written.
-func (opts *loadOptions) check() (err error) {
-	if opts.cfg.Workload, err = chooseOne("--workload", load.Workload(opts.workload), load.Workloads()...); err != nil {
-		return err
-	}
-	for _, limit := range []struct {
-		flag  string
-		value time.Duration
-	}{{"--idle-timeout", opts.cfg.Idle}, {"--fetch-timeout", opts.waitForFetch}, {"--tap-timeout", opts.tapTime}} {
-		if limit.value <= 0 {
-			return fmt.Errorf("%s %v: want more than 0", limit.flag, limit.value)
-		}
-	}
-	if opts.serverTimeout < 0 {
-		return fmt.Errorf("--server-timeout %v: want 0 or more", opts.serverTimeout)
-	}
-	return opts.cfg.Check()
-}
-
 func runCaptureLoad(ctx context.Context, env *environment, opts loadOptions) error {
 	opts.cfg.Log = env.log
 	opts.cfg.OpenTrace = openOnce(env)
-	if err := opts.check(); err != nil {
+	if err := opts.cfg.Check(); err != nil {
 		return err
 	}
 	if opts.traceDir == "" {

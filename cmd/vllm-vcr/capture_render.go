@@ -16,7 +16,6 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
-	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -28,6 +27,7 @@ func (opts *jobOptions) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&opts.run.Start, "start-timeout", time.Hour, "maximum time for the engine to start, with the download of the model (default 1h; 10m with --local of capture run)")
 	flags.DurationVar(&opts.run.Load, "load-timeout", time.Hour, "maximum time to send all requests after that")
 	flags.DurationVar(&opts.run.Fetch, "fetch-timeout", 2*time.Hour, "maximum time that the pod keeps its GPU until its files are fetched")
+	above0(flags, "start-timeout")
 	flags.StringVar(&opts.run.ModelCache, "model-cache", "100Gi", "`SIZE` of the pod's volume for models of the Hugging Face Hub")
 	flags.StringVar(&opts.run.TokenSecret, "hub-token-secret", "", "`NAME[/KEY]` of the Secret in the cluster with the token of the Hugging Face Hub (default no token)")
 	flags.StringToStringVar(&opts.run.NodeSelector, "node-selector", nil, "label that nodes must have, `KEY=VALUE`; may be repeated")
@@ -56,7 +56,7 @@ type renderOptions struct {
 	jobs                 jobOptions
 	clusterQueue         string
 	runID, namespace     string
-	format               string
+	format               deploy.Format
 	setup, offlineReplay bool
 	replay               replayOptions
 }
@@ -78,14 +78,20 @@ func newCaptureRenderCommand(env *environment) *cobra.Command {
 			"  vllm-vcr capture render --offline-replay --golden 0.33/multiturn-s7 \\\n" +
 			"      --frontend rust --image ghcr.io/vllm-vcr/vllm-vcr:1.1.0@sha256:… \\\n" +
 			"      --vllm-image docker.io/vllm/vllm-openai:v0.33.0@sha256:…",
-		RunE: func(_ *cobra.Command, args []string) error { return runCaptureRender(env, opts, args) },
+		RunE: func(_ *cobra.Command, args []string) error {
+			objects, err := renderObjects(env, &opts, args)
+			if err != nil {
+				return err
+			}
+			return deploy.Write(env.stdout, opts.format, objects...)
+		},
 	}
 	flags := cmd.Flags()
 	opts.targets.addFlags(flags)
 	flags.StringVar(&opts.clusterQueue, "cluster-queue", "", "`FILE` of the ClusterQueue; each Job must fit into its quota (default the one of "+vcr.DeployPath+"/ in the binary)")
 	flags.StringVar(&opts.runID, "run-id", "preview", "`ID` of the run, which is part of the names of its Jobs")
 	flags.StringVar(&opts.namespace, "namespace", deploy.DefaultNamespace, "`NAMESPACE` of the objects")
-	flags.StringVar(&opts.format, "format", string(deploy.YAML), "output format: yaml or json")
+	oneOf(flags, (*string)(&opts.format), "format", deploy.YAML, "output format: yaml or json", deploy.Formats()...)
 	flags.BoolVar(&opts.setup, "setup", false, "print the objects that the cluster needs before the first capture")
 	flags.BoolVar(&opts.offlineReplay, "offline-replay", false, "print the Deployment and the Service that serve --golden without an engine")
 	exclusive(flags, "setup", "offline-replay")
@@ -96,19 +102,7 @@ func newCaptureRenderCommand(env *environment) *cobra.Command {
 	return cmd
 }
 
-func runCaptureRender(env *environment, opts renderOptions, args []string) error {
-	format, err := chooseOne("--format", deploy.Format(opts.format), deploy.Formats()...)
-	if err != nil {
-		return err
-	}
-	objects, err := renderObjects(env, opts, args)
-	if err != nil {
-		return err
-	}
-	return deploy.Write(env.stdout, format, objects...)
-}
-
-func renderObjects(env *environment, opts renderOptions, args []string) ([]any, error) {
+func renderObjects(env *environment, opts *renderOptions, args []string) ([]any, error) {
 	switch {
 	case opts.setup || opts.offlineReplay:
 		if len(args) > 0 {
@@ -118,9 +112,6 @@ func renderObjects(env *environment, opts renderOptions, args []string) ([]any, 
 			return deploy.Setup(vcr.Files, vcr.DeployPath)
 		}
 		return renderReplay(env, opts)
-	}
-	if opts.replay.golden != "" || opts.replay.frontend != "" {
-		return nil, errors.New("--golden and --frontend need --offline-replay")
 	}
 	targets, err := opts.targets.resolve(env, args)
 	if err != nil {
@@ -150,15 +141,20 @@ func renderObjects(env *environment, opts renderOptions, args []string) ([]any, 
 
 // replayOptions are the flags of capture render --offline-replay.
 type replayOptions struct {
-	golden, frontend string
+	golden           string
+	frontend         deploy.FrontendKind
 	manifest         string
 	image, vllmImage string
 	store            storeOptions // only the bucket, and how to reach it
+	given            *pflag.FlagSet
 }
 
 func (opts *replayOptions) addFlags(flags *pflag.FlagSet) {
+	opts.given = flags
 	flags.StringVar(&opts.golden, "golden", "", "golden to serve, `LINE/ID`")
-	flags.StringVar(&opts.frontend, "frontend", "", "`FRONTEND` that serves it: rust (vllm-rs) or python (vllm serve) (default rust)")
+	oneOf(flags, (*string)(&opts.frontend), "frontend", deploy.Rust, "`FRONTEND` that serves it: rust (vllm-rs) or python (vllm serve)", deploy.FrontendKinds()...)
+	needs(flags, "golden", "offline-replay")
+	needs(flags, "frontend", "offline-replay")
 	flags.StringVar(&opts.manifest, "manifest", "", manifestUsage)
 	flags.StringVar(&opts.image, "image", "", "`IMAGE` of vllm-vcr with its digest (default tap_image of the line)")
 	flags.StringVar(&opts.vllmImage, "vllm-image", "", "`IMAGE` of vLLM for the frontend, with its digest; python needs an image for CPUs (default that of the line)")
@@ -168,11 +164,7 @@ func (opts *replayOptions) addFlags(flags *pflag.FlagSet) {
 }
 
 // renderReplay are the objects that serve a golden.
-func renderReplay(env *environment, opts renderOptions) ([]any, error) {
-	kind, err := chooseOne("--frontend", deploy.FrontendKind(cmp.Or(opts.replay.frontend, string(deploy.Rust))), deploy.FrontendKinds()...)
-	if err != nil {
-		return nil, err
-	}
+func renderReplay(env *environment, opts *renderOptions) ([]any, error) {
 	registered, err := replayedGolden(env, opts)
 	if err != nil {
 		return nil, err
@@ -191,7 +183,7 @@ func renderReplay(env *environment, opts renderOptions) ([]any, error) {
 		t.Images.Engine, t.Images.Frontend = opts.replay.vllmImage, ""
 	}
 	objects, err := deploy.Replay{
-		Target: t, Frontend: kind, Source: source,
+		Target: t, Frontend: opts.replay.frontend, Source: source,
 		Namespace: opts.namespace, TokenSecret: opts.jobs.run.TokenSecret, ModelCache: opts.jobs.run.ModelCache,
 	}.Objects()
 	if err != nil {
@@ -201,7 +193,7 @@ func renderReplay(env *environment, opts renderOptions) ([]any, error) {
 }
 
 // replayedGolden is the golden that is named, which must be one that play takes.
-func replayedGolden(env *environment, opts renderOptions) (manifest.Golden, error) {
+func replayedGolden(env *environment, opts *renderOptions) (manifest.Golden, error) {
 	_, _, ok := strings.Cut(opts.replay.golden, "/")
 	if !ok || strings.ContainsAny(opts.replay.golden, "*@") {
 		return manifest.Golden{}, fmt.Errorf("--golden %q: want LINE/ID of one golden", opts.replay.golden)
@@ -227,7 +219,6 @@ func replayedGolden(env *environment, opts renderOptions) (manifest.Golden, erro
 
 // source are the flags by which the pod finds the golden. It has no files but those in the binary.
 func (opts *replayOptions) source(env *environment, g manifest.Golden) ([]string, error) {
-	opts.store.maxSize = golden.DefaultMaxSize
 	if err := opts.store.resolve(env, new(inputs)); err != nil {
 		return nil, err
 	}
@@ -235,5 +226,5 @@ func (opts *replayOptions) source(env *environment, g manifest.Golden) ([]string
 	if opts.store.bucket == "" && err != nil && !strings.Contains(g.BucketPath, "://") {
 		return nil, errors.New("golden " + g.Line + "/" + g.ID + " is not in the binary and so not in its image: give its place with --bucket")
 	}
-	return opts.store.repeat(), nil
+	return repeated(opts.given, "bucket", "anonymous", "region", "endpoint-url", "path-style"), nil
 }

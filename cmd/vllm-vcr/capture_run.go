@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
@@ -21,7 +19,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/report"
-	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
 
 // workPath is where captures of this machine keep their files.
@@ -65,14 +62,11 @@ func newCaptureRunCommand(env *environment) *cobra.Command {
 			return runCaptureRun(cmd.Context(), env, opts, args)
 		},
 	}
-	opts.addFlags(cmd.Flags())
-	return cmd
-}
-
-func (opts *captureRunOptions) addFlags(flags *pflag.FlagSet) {
+	flags := cmd.Flags()
 	opts.targets.addFlags(flags)
 	flags.BoolVar(&opts.local, "local", false, "run on this machine, without a GPU and without a cluster")
 	flags.IntVar(&opts.engines, "jobs", 1, "number of engines that run at the same time with --local; engines that share two cores distort each other's latencies")
+	above0(flags, "jobs")
 	opts.engine.addFlags(flags)
 	grouped(flags, "Capture on this machine")
 	flags.StringVar(&opts.repo, "repo", "", "`FOLDER` of the repository: its compat.toml, targets and manifest are used, and relative paths start there (default the current folder)")
@@ -87,15 +81,10 @@ func (opts *captureRunOptions) addFlags(flags *pflag.FlagSet) {
 	opts.addAdmissionFlag(flags)
 	opts.s3.addFlags(flags)
 	common(flags, "line", "local", "jobs", "work", "no-register", "manifest", "goldens", "upload", "fail-fast", "run-id", "kubeconfig", "namespace")
+	return cmd
 }
 
 func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions, args []string) error {
-	if opts.engines < 1 {
-		return fmt.Errorf("--jobs %d: want 1 or more", opts.engines)
-	}
-	if opts.jobs.run.Start <= 0 {
-		return fmt.Errorf("--start-timeout %v: want more than 0", opts.jobs.run.Start)
-	}
 	if opts.repo != "" {
 		if err := env.chdir(opts.repo); err != nil {
 			return fmt.Errorf("--repo: %w", err)
@@ -247,13 +236,5 @@ func modelFolder(path string) (string, error) {
 	if path != vcr.ModelPath {
 		return "", fmt.Errorf("there is no %s", filepath.Join(dir, "config.json"))
 	}
-	files, err := fs.Sub(vcr.Files, vcr.ModelPath)
-	if err != nil {
-		return "", err
-	}
-	cache, err := driftCache("")
-	if err != nil {
-		return "", err
-	}
-	return drift.Model(files, cache)
+	return acceptanceModel("")
 }

@@ -28,7 +28,7 @@ func TestCaptureRunLocal(t *testing.T) {
 		{name: "not registered", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s7", "--no-register"}, want: "180 requests"},
 		{name: "no engine", engine: "echo '::error::cannot load' >&2; exit 1", args: []string{"0.33/multiturn-s7"}, code: 3, want: "\n0.33/multiturn-s7: failed: | ::error::cannot load\n"},
 		{name: "unknown target", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s8"}, code: 2, want: `there is no target "0.33/multiturn-s8"`},
-		{name: "no jobs", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s7", "--jobs", "0"}, code: 2, want: "--jobs 0: want 1 or more"},
+		{name: "no jobs", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s7", "--jobs", "0"}, code: 2, want: "--jobs 0: want more than 0"},
 		{name: "nowhere", engine: testenv.PlayerForEngine, args: []string{"0.33/multiturn-s7", "--repo", "nowhere"}, code: 2, want: "--repo: chdir nowhere: no such file"},
 	}
 	for _, test := range tests {

@@ -84,13 +84,9 @@ func checkTargets(env *environment, path string, matrix *compat.Matrix, result *
 		return nil
 	}
 	file, diagnostics := loadTargets(path, matrix)
-	printDiagnostics(env, diagnostics)
 	result.TargetsFile, result.Targets = file.Name, len(file.Targets)
-	result.Diagnostics = append(result.Diagnostics, diagnosticsResult(diagnostics)...)
-	if tomlfile.HasErrors(diagnostics) {
-		return unusable(file.Name)
-	}
-	return nil
+	result.Diagnostics = append(result.Diagnostics, diagnostics...)
+	return refuse(env, file.Name, diagnostics)
 }
 
 // The kinds of a matrix.
@@ -130,7 +126,7 @@ func newCompatMatrixCommand(env *environment) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return runCompatMatrix(env, opts) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&opts.kind, "kind", matrixCI, "purpose of the jobs: ci, docker, release or capture")
+	oneOf(flags, &opts.kind, "kind", matrixCI, "purpose of the jobs: ci, docker, release or capture", matrixCI, matrixDocker, matrixRelease, matrixCapture)
 	flags.StringSliceVar(&opts.lines, "line", nil, linesUsage)
 	flags.StringVar(&opts.version, "version", "", "`VERSION` of vllm-vcr in the names of images and assets, X.Y.Z (default that of the binary)")
 	flags.BoolVar(&opts.pending, "pending", false, "with --kind capture, print only lines that do not gate yet")
@@ -141,15 +137,11 @@ func newCompatMatrixCommand(env *environment) *cobra.Command {
 }
 
 func runCompatMatrix(env *environment, opts compatMatrixOptions) error {
-	kind, err := chooseOne("--kind", opts.kind, matrixCI, matrixDocker, matrixRelease, matrixCapture)
-	if err != nil {
-		return err
-	}
 	matrix, mf, err := loadInputs(env, &opts.in)
 	if err != nil {
 		return err
 	}
-	if opts.pending && kind != matrixCapture {
+	if opts.pending && opts.kind != matrixCapture {
 		return fmt.Errorf("--pending needs --kind %s", matrixCapture)
 	}
 	lines, err := matrix.Select(opts.lines)
@@ -157,7 +149,7 @@ func runCompatMatrix(env *environment, opts compatMatrixOptions) error {
 		return err
 	}
 	var rows any
-	switch goldens := countGoldens(mf); kind {
+	switch goldens := countGoldens(mf); opts.kind {
 	case matrixCI:
 		rows = compat.CIRows(lines, goldens)
 	case matrixDocker:
@@ -288,11 +280,7 @@ func newCompatSetCommand(env *environment) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runCompatSet(env, opts, cmd.Flags()) },
 	}
-	opts.addFlags(cmd.Flags())
-	return cmd
-}
-
-func (opts *compatSetOptions) addFlags(flags *pflag.FlagSet) {
+	flags := cmd.Flags()
 	flags.StringVar(&opts.change.Line, "line", "", "vLLM `LINE` to change, such as 0.33, nightly or rc; required")
 	flags.StringVar(&opts.tag, "tag", "", "release `TAG` of vLLM that represents the line, such as v0.33.0")
 	flags.StringVar(&opts.rev, "rev", "", "`COMMIT` of the vLLM repository that the tag was built from")
@@ -305,6 +293,8 @@ func (opts *compatSetOptions) addFlags(flags *pflag.FlagSet) {
 	grouped(flags, "Change")
 	opts.in.addFlags(flags)
 	addJSONFlag(flags, &opts.json)
+	required(flags, "line")
+	return cmd
 }
 
 // complete takes over the flags that were given.
@@ -331,10 +321,7 @@ func (opts *compatSetOptions) complete(flags *pflag.FlagSet) error {
 	if flags.Changed("fidelity-validated") {
 		opts.change.Validated = &opts.validated
 	}
-	switch {
-	case opts.change.Line == "":
-		return errors.New("--line is not given")
-	case flags.Changed("default") && !opts.change.Default:
+	if flags.Changed("default") && !opts.change.Default {
 		return errors.New("--default=false: a default line is required: give --default with another line")
 	}
 	return nil
@@ -416,8 +403,7 @@ func checkEdit(env *environment, edit matrixEdit, manifestPath string, mayLackPr
 	matrix, diagnostics := compat.Parse(edit.File, edit.after)
 	mf, more := loadManifest(env, manifestPath, edit.Matrix)
 	if tomlfile.HasErrors(more) {
-		printDiagnostics(env, more)
-		return checkedMatrix{}, unusable(mf.File)
+		return checkedMatrix{}, refuse(env, mf.File, more)
 	}
 	diagnostics = slices.Concat(diagnostics, more, conformance.CheckInputs(matrix, mf))
 	tomlfile.Sort(diagnostics)

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
@@ -53,16 +52,13 @@ func newCompatWatchCommand(env *environment) *cobra.Command {
 			"could not be read.",
 		Example: "  vllm-vcr compat watch stable --index --write --github-output\n" +
 			"  vllm-vcr compat watch rc --tags-file tags.txt",
-		Args: watchArgs,
+		ValidArgs: []string{watchStable, watchRC},
+		Args:      watchArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runCompatWatch(cmd.Context(), env, args[0], opts)
 		},
 	}
-	opts.addFlags(cmd.Flags())
-	return cmd
-}
-
-func (opts *compatWatchOptions) addFlags(flags *pflag.FlagSet) {
+	flags := cmd.Flags()
 	flags.StringVar(&opts.tagsFile, "tags-file", "", "`FILE` with the output of git ls-remote --tags")
 	flags.StringVar(&opts.index, "index", "",
 		"`URL` of the Python package index; --index without a URL is $PIP_INDEX_URL, else "+pypi.DefaultURL)
@@ -73,8 +69,10 @@ func (opts *compatWatchOptions) addFlags(flags *pflag.FlagSet) {
 	exclusive(flags, "write", "dry-run")
 	exclusive(flags, "index", "tags-file")
 	addOutputFlag(flags, &opts.outputs)
+	above0(flags, "max-stable")
 	grouped(flags, "Update")
 	opts.in.addFlags(flags)
+	return cmd
 }
 
 func watchArgs(_ *cobra.Command, args []string) error {
@@ -84,25 +82,15 @@ func watchArgs(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return errors.New("want one argument: compat watch stable, or compat watch rc")
 	}
-	_, err := chooseOne("compat watch", args[0], watchStable, watchRC)
-	return err
-}
-
-func (opts *compatWatchOptions) check() error {
-	switch {
-	case opts.tagsFile == "" && opts.index == "":
-		return errors.New("no list of releases is given: want --index, or --tags-file FILE")
-	case opts.maxStable < 1:
-		return fmt.Errorf("--max-stable %d: want 1 or more", opts.maxStable)
-	case opts.write && opts.in.compat == "" && !exists(vcr.CompatPath):
-		return fmt.Errorf("--write: there is no %s in this folder: give the file with --compat", vcr.CompatPath)
-	}
-	return nil
+	return oneOfWords("compat watch", args[0], []string{watchStable, watchRC})
 }
 
 func runCompatWatch(ctx context.Context, env *environment, axis string, opts compatWatchOptions) error {
-	if err := opts.check(); err != nil {
-		return err
+	switch {
+	case opts.tagsFile == "" && opts.index == "":
+		return errors.New("no list of releases is given: want --index, or --tags-file FILE")
+	case opts.write && opts.in.compat == "" && !exists(vcr.CompatPath):
+		return fmt.Errorf("--write: there is no %s in this folder: give the file with --compat", vcr.CompatPath)
 	}
 	matrix, data, err := watchedMatrix(env, opts.in.compat)
 	if err != nil {
@@ -134,8 +122,7 @@ func runCompatWatch(ctx context.Context, env *environment, axis string, opts com
 func watchedMatrix(env *environment, path string) (*compat.Matrix, []byte, error) {
 	matrix, diagnostics := loadCompat(path)
 	if tomlfile.HasErrors(diagnostics) {
-		printDiagnostics(env, diagnostics)
-		return nil, nil, unusable(matrix.File)
+		return nil, nil, refuse(env, matrix.File, diagnostics)
 	}
 	if isEmbedded(matrix.File) {
 		return matrix, embedded(vcr.CompatPath), nil
@@ -178,7 +165,7 @@ func concludeWatch(env *environment, opts compatWatchOptions, edit matrixEdit, d
 		decided.AddToDo(checked.matrix, checked.diagnostics, countGoldens(checked.mf), buildVersion())
 	}
 	if opts.outputs {
-		if err := setOutputs(env, stepOutputs(decided.Outputs())...); err != nil {
+		if err := setOutputs(env, decided.Outputs()...); err != nil {
 			return err
 		}
 	}

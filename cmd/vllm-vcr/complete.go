@@ -7,12 +7,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/capture/load"
-	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
-	"github.com/vllm-vcr/conformance/player"
 )
 
 // What a shell completes: `vllm-vcr completion bash` and its likes print the scripts, which ask this program for the values
@@ -24,27 +20,8 @@ var completed = map[string]func(env *environment, cmd *cobra.Command) []string{
 	"vllm-version":          func(env *environment, cmd *cobra.Command) []string { return append(completeLines(env, cmd), "auto") },
 	"golden":                completeGoldens,
 	"capture render/golden": completeNamedGoldens,
-	"explain":               func(*environment, *cobra.Command) []string { return completeCodes() },
-	"suite":                 values(conformance.Suites()...),
 	"assertion":             completeAssertions,
-	"match":                 values(player.MatchIndex, player.MatchPrefix),
-	"enforce":               values(conformance.EnforceValidated, conformance.EnforceAll, conformance.EnforceNone),
-	"print-plan":            values(planCases, planRequests),
-	"report-format":         values(report.Formats()...),
-	"annotations":           values("auto", "on", "off"),
-	"log-format":            values("text", "json"),
-	"color":                 values(colorAuto, colorAlways, colorNever),
-	"anonymous":             values("auto", "true", "false"),
-	"path-style":            values("auto", "true", "false"),
-	"prefix-caching":        values("auto", "true", "false"),
-	"mode":                  values(modeRandom, modeEcho),
-	"pace":                  values(paceAuto, string(player.PaceInstant), string(player.PaceRecorded), string(player.PaceModelled)),
-	"replay-match":          values(player.Matches()...),
-	"scheduling-policy":     values(player.PolicyFCFS, player.PolicyPriority),
-	"workload":              values(load.Workloads()...),
-	"kind":                  values(matrixCI, matrixDocker, matrixRelease, matrixCapture),
-	"fail-on":               values(failBreaking, failAny, failNever),
-	"role":                  values(manifest.Fidelity, manifest.Schema, manifest.Wire, manifest.Frames),
+	"explain":               func(*environment, *cobra.Command) []string { return completeCodes() },
 }
 
 // completedArguments are the values of arguments by command.
@@ -71,7 +48,9 @@ func addCompletion(env *environment, cmd *cobra.Command) {
 	_, path, _ := strings.Cut(cmd.CommandPath(), " ")
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		find := completed[path+"/"+f.Name]
-		if find == nil {
+		if words := f.Annotations[noteChoices]; words != nil {
+			find = values(words...)
+		} else if find == nil {
 			find = completed[f.Name]
 		}
 		if find == nil {
@@ -113,14 +92,6 @@ func values[T ~string](words ...T) func(*environment, *cobra.Command) []string {
 	return func(*environment, *cobra.Command) []string { return texts(words) }
 }
 
-func texts[T ~string](words []T) []string {
-	all := make([]string, len(words))
-	for i, word := range words {
-		all[i] = string(word)
-	}
-	return all
-}
-
 // flagText is the value of a flag, "" where the command has no such flag.
 func flagText(cmd *cobra.Command, name string) string {
 	if f := cmd.Flags().Lookup(name); f != nil {
@@ -132,7 +103,11 @@ func flagText(cmd *cobra.Command, name string) string {
 // completeLines are the lines of the compat matrix.
 func completeLines(_ *environment, cmd *cobra.Command) []string {
 	matrix, _ := loadCompat(flagText(cmd, "compat"))
-	return lineNames(matrix)
+	var names []string
+	for _, l := range matrix.Lines {
+		names = append(names, l.Name)
+	}
+	return names
 }
 
 // completeReleases are the releases of the lines.
@@ -206,14 +181,6 @@ func completeTargets(_ *environment, cmd *cobra.Command) []string {
 	var names []string
 	for _, t := range file.Targets {
 		names = append(names, t.Name())
-	}
-	return names
-}
-
-func lineNames(matrix *compat.Matrix) []string {
-	var names []string
-	for _, l := range matrix.Lines {
-		names = append(names, l.Name)
 	}
 	return names
 }

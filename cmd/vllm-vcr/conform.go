@@ -16,8 +16,10 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/player"
 )
 
 // A run makes much garbage that is dead at once, and keeps 20 MB. The percentage saves a sixth of the processor time, and the
@@ -33,7 +35,6 @@ type conformOptions struct {
 	sel        conformance.Selection
 	assertions []string
 	matches    []string
-	enforce    string
 	store      storeOptions
 	frontends  []string
 	model      string
@@ -72,7 +73,7 @@ func newConformCommand(env *environment) *cobra.Command {
 			"  vllm-vcr conform --line 0.33 --frontend ./vllm-rs\n" +
 			"  vllm-vcr conform --self-test",
 		Args: onlyCommands,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runConform(cmd.Context(), env, opts) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runConform(cmd.Context(), env, &opts) },
 	}
 	opts.addFlags(cmd.Flags())
 	cmd.AddCommand(newReportCommands(env)...)
@@ -85,7 +86,9 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&opts.sel.Goldens, "golden", nil, "goldens to replay, by id (default all)")
 	flags.StringSliceVar(&opts.assertions, "assertion", nil, "checks to make: "+strings.Join(texts(conformance.Assertions()), ", ")+", or those of --suite (default all)")
 	flags.StringSliceVar(&opts.matches, "match", nil, "how fidelity requests find their record: index (by arrival order), prefix (by prompt) (default both)")
+	choices(flags, "match", player.MatchIndex, player.MatchPrefix)
 	flags.IntSliceVar(&opts.sel.Concurrency, "concurrency", nil, "number of requests that run at the same time in fidelity; several numbers make several cases (default 1,16)")
+	above0(flags, "concurrency")
 	opts.plan.addFlags(flags)
 	grouped(flags, "What is checked")
 	opts.subject.addFlags(flags)
@@ -97,8 +100,12 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&opts.timeouts.Golden, "golden-timeout", opts.timeouts.Golden, "maximum time to fetch a golden, and to run a case")
 	flags.IntVar(&opts.maxFailures, "max-failures", 0, "end the run after this number of failed cases and errors, and skip the other cases (default 0: no limit)")
 	flags.BoolVar(&opts.failFast, "fail-fast", false, "end the run after the first failed case or error, as --max-failures 1")
+	exclusive(flags, "fail-fast", "max-failures")
+	above0(flags, "start-timeout", "idle-timeout", "golden-timeout")
+	least0(flags, "max-failures")
 	grouped(flags, "Timeouts and limits")
-	flags.StringVar(&opts.enforce, "enforce", string(conformance.EnforceValidated), "lines that decide the exit code: validated (those with fidelity_validated in compat.toml), all or none")
+	oneOf(flags, (*string)(&opts.sel.Enforce), "enforce", conformance.EnforceValidated, "lines that decide the exit code: validated (those with fidelity_validated in compat.toml), all or none",
+		conformance.EnforceValidated, conformance.EnforceAll, conformance.EnforceNone)
 	flags.StringVar(&opts.plan.expectations, "expectations", "", "`FILE` of known failures (default ./"+vcr.ExpectationsPath+", else the one in the binary)")
 	flags.BoolVar(&opts.plan.update, "update-expectations", false, "after the run, add new failures to the file of --expectations, which is created if it does not exist, and remove entries that no longer fail")
 	grouped(flags, "Verdict")
@@ -118,24 +125,24 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	opts.report.addFlags(flags)
 	flags.BoolVar(&opts.report.onStdout, "json", false, "print the report, or the cases of --list, as one JSON value instead of text; docs/json.md has its keys")
 	grouped(flags, "Report")
+	exclusive(flags, "list", "print-plan", "explain")
+	for _, name := range []string{"report-json", "report-dir", "update-expectations", "keep-alive"} { // they need a run
+		exclusive(flags, "list", name)
+		exclusive(flags, "print-plan", name)
+		exclusive(flags, "explain", name)
+	}
 	opts.in.addFlags(flags)
 	opts.store.addFlags(flags)
 	common(flags, "line", "golden", "assertion", "run", "suite", "engine-command", "engine-handshake", "frontend-command", "frontend-url", "frontend-handshake",
 		"frontend", "model", "start-timeout", "idle-timeout", "golden-timeout", "fail-fast", "expectations", "self-test", "list", "explain", "report-dir", "report-json", "compat", "manifest", "goldens")
 }
 
-func runConform(ctx context.Context, env *environment, opts conformOptions) error {
+func runConform(ctx context.Context, env *environment, opts *conformOptions) error {
 	started := env.now()
 	defer env.growHeap(conformGCPercent)()
 	defer env.limitHeap(conformMaxHeap)()
-	if err := opts.plan.check(opts.given); err != nil {
-		return err
-	}
 	if opts.plan.explain != "" {
 		return runExplain(env, opts.plan.explain)
-	}
-	if err := opts.check(); err != nil {
-		return err
 	}
 	if err := opts.store.resolve(env, &opts.in); err != nil {
 		return err
@@ -158,17 +165,13 @@ func runConform(ctx context.Context, env *environment, opts conformOptions) erro
 // judgeCases plans the cases of a selection and runs them, or prints what it was asked to
 // print of them.
 func judgeCases(
-	ctx context.Context, env *environment, opts conformOptions, sel conformance.Selection, matrix *compat.Matrix, mf *manifest.Manifest, started time.Time,
+	ctx context.Context, env *environment, opts *conformOptions, sel conformance.Selection, matrix *compat.Matrix, mf *manifest.Manifest, started time.Time,
 ) error {
 	cases, err := conformance.NewPlan(matrix, mf, sel)
 	if err != nil {
 		return err
 	}
-	all, err := conformance.EveryCase(matrix, mf, sel)
-	if err != nil {
-		return err
-	}
-	expected, err := loadExpectations(env, opts.plan.expectations, opts.plan.update, all)
+	all, expected, err := expectations(env, opts.plan.expectations, opts.plan.update, matrix, mf, sel)
 	if err != nil {
 		return err
 	}
@@ -177,14 +180,17 @@ func judgeCases(
 	if err != nil {
 		return err
 	}
+	if opts.failFast {
+		runner.MaxFailures = 1
+	}
 	if err := opts.subject.configure(env, &runner, sel.Suite, model, cases); err != nil {
 		return err
 	}
 	if opts.plan.list || opts.plan.printPlan != "" {
-		return printPlanned(ctx, env, &opts, &runner, cases)
+		return printPlanned(ctx, env, opts, &runner, cases)
 	}
 	defer opts.report.openDir()()
-	result, whole, err := runCases(ctx, env, &opts, &runner, cases)
+	result, whole, err := runCases(ctx, env, opts, &runner, cases)
 	if err != nil {
 		return err
 	}
@@ -227,68 +233,40 @@ func runCases(ctx context.Context, env *environment, opts *conformOptions, runne
 		}
 	}
 	r = runner.Run(ctx, cases)
-	r.Flags = opts.inputFlags()
+	r.Flags = opts.repeat()
 	return r, whole, nil
 }
 
-// check refuses flags that say nothing sensible together.
-func (opts *conformOptions) check() error {
-	for _, limit := range limitsOf(&opts.timeouts) {
-		if *limit.value <= 0 {
-			return fmt.Errorf("--%s %v: want more than 0", limit.flag, *limit.value)
+// repeated are those of some flags that do not have their defaults, as arguments.
+func repeated(flags *pflag.FlagSet, names ...string) (args []string) {
+	for _, name := range names {
+		f := mustLookup(flags, name)
+		values := []string{f.Value.String()}
+		if list, isList := f.Value.(pflag.SliceValue); isList {
+			values = list.GetSlice()
+		} else if !f.Changed && f.Value.String() == f.DefValue {
+			continue
 		}
-	}
-	if err := opts.report.check(); err != nil {
-		return err
-	}
-	switch {
-	case opts.maxFailures < 0:
-		return fmt.Errorf("--max-failures %d: want 0 or more", opts.maxFailures)
-	case opts.failFast && opts.maxFailures > 1:
-		return fmt.Errorf("--fail-fast and --max-failures %d: give only one of them", opts.maxFailures)
-	case opts.failFast:
-		opts.maxFailures = 1
-	}
-	return nil
-}
-
-// A timeLimit is one of the timeouts of a run, and its flag.
-type timeLimit struct {
-	flag  string
-	value *time.Duration
-}
-
-func limitsOf(t *conformance.Timeouts) []timeLimit {
-	return []timeLimit{{"start-timeout", &t.Connect}, {"idle-timeout", &t.Idle}, {"golden-timeout", &t.Golden}}
-}
-
-// A setFlag is a flag with its value and its default.
-type setFlag struct{ name, value, fallback string }
-
-// repeated are the flags that do not have their defaults, as arguments.
-func repeated(flags ...setFlag) (args []string) {
-	for _, f := range flags {
-		if f.value != f.fallback {
-			args = append(args, f.name, f.value)
+		for _, value := range values {
+			if f.Value.Type() == "bool" {
+				args = append(args, "--"+name)
+			} else {
+				args = append(args, "--"+name, golden.Scrub(value))
+			}
 		}
 	}
 	return args
 }
 
-// inputFlags are the flags that name the inputs of a run, whether they came from
-// the command line or from the environment.
-func (opts *conformOptions) inputFlags() []string {
-	flags := repeated(setFlag{"--compat", opts.in.compat, ""}, setFlag{"--manifest", opts.in.manifest, ""},
-		setFlag{"--expectations", opts.plan.expectations, ""}, setFlag{"--enforce", opts.enforce, string(conformance.EnforceValidated)})
-	for _, limit := range limitsOf(&opts.timeouts) {
-		if opts.given != nil && opts.given.Changed(limit.flag) { // a drift check has no such flags
-			flags = append(flags, "--"+limit.flag, limit.value.String())
-		}
+// repeat are the flags that judge the same subject by the same inputs again, whether they came from the command line or from the
+// environment.
+func (opts *conformOptions) repeat() []string {
+	flags := repeated(opts.given, "compat", "manifest", "expectations", "enforce", "start-timeout", "idle-timeout", "golden-timeout")
+	if opts.subject.frontendCommand != "" {
+		flags = append(flags, repeated(opts.given, "model")...)
 	}
-	if opts.model != "" && opts.subject.frontendCommand != "" {
-		flags = append(flags, "--model", opts.model)
-	}
-	return slices.Concat(flags, opts.store.repeat(), opts.subject.flags())
+	return slices.Concat(flags, repeated(opts.given, storeFlags...), repeated(opts.given, "suite", "engine-command", "engine-handshake", "frontend-command",
+		"frontend-url", "frontend-handshake", "engine-grace", "logprobs-mode", "engine-env", "frontend-env"))
 }
 
 // writeFile creates a file and reports a failed write or close.

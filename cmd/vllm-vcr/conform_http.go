@@ -29,7 +29,8 @@ type httpOptions struct {
 	frontend              string
 	apiKey, referenceKey  string
 	run                   []string
-	corpus, known, depth  string
+	corpus, known         string
+	depth                 httpdiff.Depth
 	timeout, settle       time.Duration
 	peers                 engineOptions
 	offline, list, asJSON bool
@@ -64,7 +65,8 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&opts.against, "against", "", "`URL` of the reference (default one that is started for this run)")
-	flags.StringVar(&opts.frontend, "frontend", serve.Rust, "`FRONTEND` that is started as the reference: rust (vllm-rs), or python (of an environment of capture engine)")
+	oneOf(flags, &opts.frontend, "frontend", serve.Rust, "`FRONTEND` that is started as the reference: rust (vllm-rs), or python (of an environment of capture engine)", serve.Rust, serve.Python)
+	exclusive(flags, "against", "frontend")
 	flags.StringVar(&opts.line, "line", "", "vLLM line of the reference that is started (default the newest)")
 	flags.StringVar(&opts.model, "model", "", "name of the model at both servers (default the first one that the reference, else the server at URL, lists)")
 	flags.StringVar(&opts.apiKey, "api-key", "", "`KEY` for the server at URL, sent as bearer token; prefer its variable, which no list of processes shows (default none)")
@@ -72,11 +74,13 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 	grouped(flags, "Servers")
 	flags.StringSliceVar(&opts.run, "run", nil, "`PATTERNS` of the names of requests to send, such as chat/*; a star matches any text (default all)")
 	flags.StringVar(&opts.corpus, "requests", "", "`FILE` of requests in the format of .http files (default those in this program)")
-	flags.StringVar(&opts.depth, "depth", string(httpdiff.Values), "what is compared: values (everything), shapes (no texts and numbers), status (status and content type)")
+	oneOf(flags, (*string)(&opts.depth), "depth", httpdiff.Values, "what is compared: values (everything), shapes (no texts and numbers), status (status and content type)",
+		httpdiff.Values, httpdiff.Shapes, httpdiff.Status)
 	flags.StringVar(&opts.known, "known", "", "`FILE` of known differences with their reasons (default none; without --against, those of the builtin frontend if the server is one)")
 	flags.DurationVar(&opts.timeout, "request-timeout", 30*time.Second, "maximum time for an answer")
 	flags.DurationVar(&opts.settle, "settle", 2*time.Second, "how long the metrics of the two servers may differ after a request")
 	flags.BoolVar(&opts.list, "list", false, "print the requests with the reason for each, and send none")
+	above0(flags, "request-timeout", "settle")
 	grouped(flags, "What is compared")
 	opts.peers.addFlags(flags)
 	flags.BoolVar(&opts.offline, "offline", false, "fetch no frontend: use the cached one, or fail")
@@ -165,21 +169,8 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 
 // comparison reads what is compared, before anything is started.
 func (opts *httpOptions) comparison() (o httpdiff.Options, err error) {
-	depth, err := chooseOne("--depth", httpdiff.Depth(opts.depth), httpdiff.Values, httpdiff.Shapes, httpdiff.Status)
-	if err != nil {
-		return o, err
-	}
-	if opts.frontend, err = chooseOne("--frontend", opts.frontend, serve.Rust, serve.Python); err != nil {
-		return o, err
-	}
-	if opts.against != "" && opts.frontend != serve.Rust {
-		return o, errors.New("--against and --frontend: give one of them: the frontend is started only where no reference is given")
-	}
-	if opts.timeout <= 0 || opts.settle <= 0 {
-		return o, errors.New("--request-timeout and --settle: want more than 0")
-	}
 	o = httpdiff.Options{
-		A: httpdiff.Side{APIKey: opts.apiKey}, B: httpdiff.Side{APIKey: opts.referenceKey}, Model: opts.model, Depth: depth,
+		A: httpdiff.Side{APIKey: opts.apiKey}, B: httpdiff.Side{APIKey: opts.referenceKey}, Model: opts.model, Depth: opts.depth,
 		Timeout: opts.timeout, Settle: opts.settle, Requests: httpdiff.Corpus(),
 	}
 	if opts.corpus != "" {

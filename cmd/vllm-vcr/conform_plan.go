@@ -15,11 +15,13 @@ import (
 	"github.com/spf13/pflag"
 
 	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/report"
+	"github.com/vllm-vcr/conformance/manifest"
 )
 
 // What --print-plan prints.
@@ -52,21 +54,12 @@ func (opts *planOptions) addPrintFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&opts.list, "list", false, "print the selected cases as a table, and run nothing")
 	flags.StringVar(&opts.printPlan, "print-plan", "", "print the names of the selected `cases`, or with =requests the requests of each fidelity case, and run nothing")
 	flags.Lookup("print-plan").NoOptDefVal = planCases
+	choices(flags, "print-plan", planCases, planRequests)
 	flags.StringVar(&opts.explain, "explain", "", "print what the `CODE` of a failure means, such as F001, and run nothing")
 }
 
 // sel completes a selection with the patterns.
 func (opts *planOptions) sel(sel *conformance.Selection) (err error) {
-	switch opts.printPlan {
-	case "true": // it was a flag without a value, and can be set in the environment
-		opts.printPlan = planCases
-	case "", "false":
-		opts.printPlan = ""
-	default:
-		if _, err := chooseOne("--print-plan", opts.printPlan, planCases, planRequests); err != nil {
-			return err
-		}
-	}
 	if sel.Run, err = readPatterns("--run", opts.run); err != nil {
 		return err
 	}
@@ -95,36 +88,6 @@ func failedCases(path string) ([]string, error) {
 		return nil, exitError{conformance.ExitVacuous, fmt.Errorf("--rerun-failed %s: no case failed in this report: there is nothing to run again", path)}
 	}
 	return names, nil
-}
-
-// check refuses flags that would be without effect, as something is printed instead of
-// a run.
-func (opts *planOptions) check(given *pflag.FlagSet) error {
-	var printing []string
-	for _, flag := range []struct {
-		name string
-		on   bool
-	}{
-		{"--explain", opts.explain != ""},
-		{"--list", opts.list},
-		{"--print-plan", opts.printPlan != "" && opts.printPlan != "false"},
-	} {
-		if flag.on {
-			printing = append(printing, flag.name)
-		}
-	}
-	if len(printing) > 1 {
-		return fmt.Errorf("%s: give only one of them", strings.Join(printing, " and "))
-	}
-	if len(printing) == 0 {
-		return nil
-	}
-	for _, name := range []string{"report-json", "report-dir", "update-expectations", "keep-alive"} {
-		if flag := given.Lookup(name); flag.Changed && flag.Value.String() != "false" {
-			return fmt.Errorf("%s and --%s: give only one of them, as %[1]s runs nothing", printing[0], name)
-		}
-	}
-	return nil
 }
 
 // printPlanned prints what was asked for instead of a run.
@@ -161,8 +124,8 @@ func printPlan(env *environment, cases []conformance.Case) error {
 	return nil
 }
 
-// updateAfterRun brings the expectations up to date after a run, if that was asked for, and
-// returns how the command ends: as the report said, unless that cannot be done.
+// updateAfterRun brings the expectations up to date after a run, if that was asked for, and returns the error of the command: that of
+// the report, unless the update fails.
 func updateAfterRun(env *environment, opts *planOptions, r *conformance.Report, all []conformance.Case, reported error) error {
 	if !opts.update {
 		return reported
@@ -177,24 +140,36 @@ func updateAfterRun(env *environment, opts *planOptions, r *conformance.Report, 
 	return errors.Join(reported, err)
 }
 
-// loadExpectations reads what is known to fail: the file, else that of the working
-// directory, else the one in the binary, which also stands for a file that mayLack: it is yet to be created. Diagnostics that are errors end the command. What
-// the binary's own expects of goldens that all does not have is left out: the user did
-// not write it there.
+// expectations are all cases of a selection, and what is known to fail of them.
+func expectations(env *environment, path string, mayLack bool, matrix *compat.Matrix, mf *manifest.Manifest, sel conformance.Selection) ([]conformance.Case, *conformance.Expectations, error) {
+	all, err := conformance.EveryCase(matrix, mf, sel)
+	if err != nil {
+		return nil, nil, err
+	}
+	expected, err := loadExpectations(env, path, mayLack, all)
+	return all, expected, err
+}
+
+// loadExpectations reads a file of expectations: the named one, else that of the working directory, else the one in the binary, which
+// also takes the place of a file that mayLack: it is yet to be created. Diagnostics that are errors end the command.
 func loadExpectations(env *environment, path string, mayLack bool, all []conformance.Case) (*conformance.Expectations, error) {
 	var expected *conformance.Expectations
-	var findings []tomlfile.Diagnostic
+	var diagnostics []tomlfile.Diagnostic
 	if path = expectationsPath(path); path != "" && (exists(path) || !mayLack) {
-		expected, findings = conformance.LoadExpectations(path)
+		expected, diagnostics = conformance.LoadExpectations(path)
 	} else {
-		expected, findings = conformance.ParseExpectations(report.Embedded+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
+		expected, diagnostics = conformance.ParseExpectations(report.Embedded+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
 		keepMatching(expected, all)
 	}
-	printDiagnostics(env, findings)
-	if tomlfile.HasErrors(findings) {
-		return nil, unusable(expected.File)
-	}
-	return expected, nil
+	return expected, refuse(env, expected.File, diagnostics)
+}
+
+// keepMatching leaves out the expectations of the binary that match no case: the user did not write them.
+func keepMatching(expected *conformance.Expectations, all []conformance.Case) {
+	expected.List = slices.DeleteFunc(expected.List, func(e conformance.Expectation) bool {
+		p, err := conformance.ParsePattern(e.Pattern)
+		return err == nil && !slices.ContainsFunc(all, func(c conformance.Case) bool { return p.Match(c.Name()) })
+	})
 }
 
 // expectationsPath is the file, empty when there is none but in the binary.
@@ -203,14 +178,6 @@ func expectationsPath(path string) string {
 		return vcr.ExpectationsPath
 	}
 	return path
-}
-
-// keepMatching leaves out the expectations that match no case.
-func keepMatching(expected *conformance.Expectations, all []conformance.Case) {
-	expected.List = slices.DeleteFunc(expected.List, func(e conformance.Expectation) bool {
-		p, err := conformance.ParsePattern(e.Pattern)
-		return err == nil && !slices.ContainsFunc(all, func(c conformance.Case) bool { return p.Match(c.Name()) })
-	})
 }
 
 // updateExpectations brings the file up to date with a report on some of all cases, and

@@ -28,13 +28,10 @@ func newCompareCommand(env *environment) *cobra.Command {
 		Example: "  vllm-vcr conform compare main/report.json report.json",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if _, err := chooseOne("--format", format, "text", "markdown"); err != nil {
-				return err
-			}
 			return runCompare(env, args[0], args[1], format, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "text", "output format: text or markdown")
+	oneOf(cmd.Flags(), &format, "format", formText, "output format: text or markdown", formText, formMarkdown)
 	addJSONFlag(cmd.Flags(), &asJSON)
 	return cmd
 }
@@ -45,8 +42,12 @@ func runCompare(env *environment, before, after, format string, asJSON bool) err
 		return err
 	}
 	difference := report.Compare(documents[0].Document, documents[1].Document)
-	err = printResult(env, asJSON, compareResult(before, after, difference), func(w io.Writer) error {
-		if format == "markdown" {
+	result := compareJSON{Schema: schemaOf("conform-compare"), Worse: difference.Worse(), Difference: difference, OldFile: before, NewFile: after}
+	if result.Worse {
+		result.ExitCode = conformance.ExitFail
+	}
+	err = printResult(env, asJSON, result, func(w io.Writer) error {
+		if format == formMarkdown {
 			return difference.Markdown(w, report.MarkdownLimit)
 		}
 		return difference.Text(w)
@@ -70,9 +71,6 @@ func newMergeCommand(env *environment) *cobra.Command {
 		Example: "  vllm-vcr conform merge reports/*.json --report-dir report",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := opts.check(); err != nil {
-				return err
-			}
 			documents, err := readReports(args...)
 			if err != nil {
 				return err

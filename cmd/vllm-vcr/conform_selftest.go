@@ -24,7 +24,7 @@ import (
 
 // runSelfTest makes the runner prove that it can fail, and reports on each fault like
 // on a case; with list it only prints what it would play.
-func runSelfTest(ctx context.Context, env *environment, opts conformOptions, matrix *compat.Matrix, mf *manifest.Manifest, started time.Time) error {
+func runSelfTest(ctx context.Context, env *environment, opts *conformOptions, matrix *compat.Matrix, mf *manifest.Manifest, started time.Time) error {
 	store, err := openStore(env, &opts.store)
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func runSelfTest(ctx context.Context, env *environment, opts conformOptions, mat
 	if err != nil {
 		return selfTestError(ctx, err)
 	}
-	result.Flags = opts.inputFlags()
+	result.Flags = opts.repeat()
 	return finishReport(ctx, env, report.New(result, newReportMeta(env, opts.report, &opts.in, started, matrix.File, mf.File)), opts.report)
 }
 

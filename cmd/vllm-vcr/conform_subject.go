@@ -15,7 +15,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/process"
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -45,6 +44,7 @@ type subjectOptions struct {
 func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	opts.given = flags
 	flags.StringVar(&opts.suite, "suite", "", "`SUITE` of checks: replay (for an engine that replays traces), live (for an engine that computes), frontend (default replay, or frontend if one is under test)")
+	choices(flags, "suite", conformance.Suites()...)
 	flags.StringVar(&opts.engineCommand, "engine-command", "", "`COMMAND` that starts the engine under test, once for each case (live: for each line). It is split into words as in a shell, but no shell runs it. "+
 		"Placeholders: {handshake}, {handshake_host}, {handshake_port}, {trace}, {match}, {line}, {tag}, {index}")
 	flags.StringVar(&opts.engineAddress, "engine-handshake", "", "handshake `ADDRESS`, tcp://HOST:PORT, where conform waits for an engine that you start yourself")
@@ -56,6 +56,12 @@ func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.frontendURL, "frontend-url", "", "`URL` of the HTTP API of the frontend under test (default http://127.0.0.1:{http_port} for --frontend-command)")
 	flags.StringVar(&opts.frontendHandshake, "frontend-handshake", "", "handshake `ADDRESS` of the frontend at --frontend-url, where it waits for its engine")
 	flags.StringSliceVar(&opts.frontendEnv, "frontend-env", nil, "`NAMES` of environment variables to pass to the frontend of --frontend-command although they look like secrets (default none; other variables are passed)")
+	choices(flags, "logprobs-mode", logprobsModes...)
+	above0(flags, "engine-grace")
+	needs(flags, "engine-grace", "engine-command")
+	needs(flags, "engine-env", "engine-command")
+	needs(flags, "frontend-env", "frontend-command")
+	needs(flags, "logprobs-mode", "engine-command", "engine-handshake")
 	flags.BoolVar(&opts.keepAlive, "keep-alive", false, "for debugging: set no timeouts, print the address of each engine or frontend, and keep the last one until an interrupt")
 }
 
@@ -73,33 +79,20 @@ func (opts *subjectOptions) hasFrontend() bool {
 
 // chosenSuite is the suite that was named, else the one that fits what is under test.
 func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
-	fallback := conformance.SuiteReplay
-	if opts.hasFrontend() {
-		fallback = conformance.SuiteFrontend
-	}
-	suite, err := chooseOne("--suite", conformance.Suite(cmp.Or(opts.suite, string(fallback))), conformance.Suites()...)
+	suite := conformance.Suite(opts.suite)
 	switch {
-	case err != nil:
-		return "", err
+	case suite == "" && opts.hasFrontend():
+		suite = conformance.SuiteFrontend
+	case suite == "":
+		suite = conformance.SuiteReplay
+	}
+	switch {
 	case opts.hasEngine() && opts.hasFrontend():
 		return "", errors.New("an engine and a frontend under test: give only one of them, conform is the other side")
 	case suite == conformance.SuiteFrontend && !opts.hasFrontend():
 		return "", errors.New("--suite frontend needs a frontend: --frontend-command, or --frontend-url with --frontend-handshake")
 	case suite != conformance.SuiteFrontend && opts.hasFrontend():
 		return "", fmt.Errorf("--suite %s needs an engine under test, but a frontend is given", suite)
-	case opts.given.Changed("engine-grace") && opts.engineCommand == "":
-		return "", errors.New("--engine-grace needs --engine-command")
-	case len(opts.engineEnv) > 0 && opts.engineCommand == "":
-		return "", errors.New("--engine-env needs --engine-command")
-	case len(opts.frontendEnv) > 0 && opts.frontendCommand == "":
-		return "", errors.New("--frontend-env needs --frontend-command")
-	case opts.given.Changed("logprobs-mode") && !opts.hasEngine():
-		return "", errors.New("--logprobs-mode needs --engine-command or --engine-handshake")
-	case opts.engineGrace <= 0:
-		return "", fmt.Errorf("--engine-grace %v: want more than 0", opts.engineGrace)
-	}
-	if _, err := chooseOne("--logprobs-mode", opts.logprobsMode, logprobsModes...); opts.given.Changed("logprobs-mode") && err != nil {
-		return "", err
 	}
 	for _, name := range slices.Concat(opts.engineEnv, opts.frontendEnv) {
 		if before, _, assigned := strings.Cut(name, "="); assigned || before == "" { // what follows may be a secret
@@ -150,16 +143,16 @@ func (opts *subjectOptions) withDefaults(t conformance.Timeouts, suite conforman
 	case opts.hasFrontend():
 		fallback.Connect = frontendStart
 	}
-	defaults := limitsOf(&fallback)
-	for i, limit := range limitsOf(&t) {
-		if !opts.given.Changed(limit.flag) {
-			*limit.value = *defaults[i].value
-		}
+	if opts.given.Changed("start-timeout") {
+		fallback.Connect, fallback.Stuck = t.Connect, t.Stuck
 	}
-	if !opts.given.Changed("start-timeout") {
-		t.Stuck = fallback.Stuck
+	if opts.given.Changed("idle-timeout") {
+		fallback.Idle = t.Idle
 	}
-	return t
+	if opts.given.Changed("golden-timeout") {
+		fallback.Golden = t.Golden
+	}
+	return fallback
 }
 
 // configure makes the runner judge what the flags name.
@@ -204,26 +197,6 @@ func logAttached(env *environment, at conformance.Attached) {
 		where += fmt.Sprintf(", process %d", at.Pid)
 	}
 	fmt.Fprintf(env.stderr, "handshake at %s%s\n", at.Handshake, where)
-}
-
-// flags are those that a command needs to judge the same subject again.
-func (opts *subjectOptions) flags() []string {
-	flags := repeated(setFlag{"--suite", opts.suite, ""}, setFlag{"--engine-command", opts.engineCommand, ""},
-		setFlag{"--engine-handshake", opts.engineAddress, ""}, setFlag{"--frontend-command", opts.frontendCommand, ""},
-		setFlag{"--frontend-url", opts.frontendURL, ""}, setFlag{"--frontend-handshake", opts.frontendHandshake, ""})
-	if opts.engineCommand != "" && opts.engineGrace != conformance.DefaultGrace {
-		flags = append(flags, "--engine-grace", opts.engineGrace.String())
-	}
-	if opts.logprobsMode != "" && opts.logprobsMode != logprobsModes[0] {
-		flags = append(flags, "--logprobs-mode", opts.logprobsMode)
-	}
-	for _, name := range opts.engineEnv {
-		flags = append(flags, "--engine-env", name)
-	}
-	for _, name := range opts.frontendEnv {
-		flags = append(flags, "--frontend-env", name)
-	}
-	return flags
 }
 
 // realFrontends reads --frontend LINE=PATH.
@@ -294,48 +267,17 @@ func (opts *conformOptions) selection(ctx context.Context) (sel conformance.Sele
 	if sel.Frontends, err = opts.realFrontends(ctx); err != nil {
 		return sel, err
 	}
-	if sel.Assertions, err = choose("--assertion", opts.assertions, conformance.AssertionsOf(sel.Suite)...); err != nil {
-		return sel, err
+	for _, name := range opts.assertions {
+		if err := oneOfWords("--assertion", name, texts(conformance.AssertionsOf(sel.Suite))); err != nil {
+			return sel, err
+		}
 	}
-	if sel.Matches, err = choose("--match", opts.matches, player.MatchIndex, player.MatchPrefix); err != nil {
-		return sel, err
-	}
+	sel.Assertions, sel.Matches = as[conformance.Assertion](opts.assertions), as[player.Match](opts.matches)
 	if err = opts.subject.checkMatches(sel.Matches); err != nil {
 		return sel, err
-	}
-	for _, n := range sel.Concurrency {
-		if n < 1 {
-			return sel, fmt.Errorf("--concurrency %d: want at least 1", n)
-		}
 	}
 	if len(sel.Matches) == 0 && sel.Suite == conformance.SuiteReplay {
 		sel.Matches = opts.subject.matches()
 	}
-	if err = opts.plan.sel(&sel); err != nil {
-		return sel, err
-	}
-	sel.Enforce, err = chooseOne("--enforce", conformance.Enforce(opts.enforce),
-		conformance.EnforceValidated, conformance.EnforceAll, conformance.EnforceNone)
-	return sel, err
-}
-
-// choose converts words and refuses those that are not among the known ones.
-func choose[T ~string](flag string, words []string, known ...T) ([]T, error) {
-	var chosen []T
-	for _, word := range words {
-		one, err := chooseOne(flag, T(word), known...)
-		if err != nil {
-			return nil, err
-		}
-		chosen = append(chosen, one)
-	}
-	return chosen, nil
-}
-
-func chooseOne[T ~string](flag string, word T, known ...T) (T, error) {
-	if !slices.Contains(known, word) {
-		words := texts(known)
-		return "", fmt.Errorf("%s %q%s", flag, word, tomlfile.DidYouMean(string(word), words, "want one of "+strings.Join(words, ", ")))
-	}
-	return word, nil
+	return sel, opts.plan.sel(&sel)
 }

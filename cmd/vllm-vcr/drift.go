@@ -46,22 +46,20 @@ func writeResult(env *environment, path string, write func(io.Writer) error) err
 	return atomicfile.WriteFunc(path, 0o644, write)
 }
 
-// What makes drift diff end with exit code 1.
+// writeText writes a text.
+func writeText(text string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := io.WriteString(w, text)
+		return err
+	}
+}
+
+// Changes that make drift diff end with exit code 1.
 const (
 	failBreaking = "breaking"
 	failAny      = "any"
 	failNever    = "never"
 )
-
-// diffFormats are the forms that drift diff writes.
-var diffFormats = map[string]func(io.Writer, *wirediff.Diff) error{
-	"text": wirediff.Text,
-	"json": wirediff.JSON,
-	"markdown": func(w io.Writer, d *wirediff.Diff) error {
-		return wirediff.Markdown(w, d, wirediff.MarkdownLimit)
-	},
-	"sarif": func(w io.Writer, d *wirediff.Diff) error { return wirediff.SARIF(w, d, buildVersion()) },
-}
 
 // diffOptions are the flags of drift diff.
 type diffOptions struct {
@@ -92,20 +90,14 @@ func newDriftDiffCommand(env *environment) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&opts.format, "format", "text", "output format: text, json, markdown (at most 60 kB) or sarif")
+	oneOf(flags, &opts.format, "format", formText, "output format: text, json, markdown (at most 60 kB) or sarif", formText, formJSON, formMarkdown, "sarif")
 	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
-	flags.StringVar(&opts.failOn, "fail-on", failBreaking, "changes that give exit code 1: breaking, any or never")
+	oneOf(flags, &opts.failOn, "fail-on", failBreaking, "changes that give exit code 1: breaking, any or never", failBreaking, failAny, failNever)
 	flags.StringVar(&opts.index, "index", "", indexUsage)
 	return cmd
 }
 
 func runDriftDiff(ctx context.Context, env *environment, opts diffOptions, from, to string) error {
-	if _, err := chooseOne("--fail-on", opts.failOn, failBreaking, failAny, failNever); err != nil {
-		return err
-	}
-	if _, err := chooseOne("--format", opts.format, "text", "json", "markdown", "sarif"); err != nil {
-		return err
-	}
 	before, err := readSide(ctx, env, from, opts.index)
 	if err != nil {
 		return err
@@ -116,8 +108,19 @@ func runDriftDiff(ctx context.Context, env *environment, opts diffOptions, from,
 	}
 	d := wirediff.Compare(before.Profile, after.Profile)
 	d.Gaps = append(append(d.Gaps, before.Gaps...), after.Gaps...)
-	if err := writeResult(env, opts.output, func(w io.Writer) error { return diffFormats[opts.format](w, d) }); err != nil {
-		return exitError{conformance.ExitInfra, err}
+	err = writeResult(env, opts.output, func(w io.Writer) error {
+		switch opts.format {
+		case formJSON:
+			return wirediff.JSON(w, d)
+		case formMarkdown:
+			return wirediff.Markdown(w, d, wirediff.MarkdownLimit)
+		case "sarif":
+			return wirediff.SARIF(w, d, buildVersion())
+		}
+		return wirediff.Text(w, d)
+	})
+	if err != nil {
+		return infra(err)
 	}
 	switch {
 	case len(d.Gaps) > 0:
@@ -176,7 +179,7 @@ func newDriftExtractCommand(env *environment) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
-	flags.StringVar(&opts.format, "format", "json", "output format: json (a profile that other commands read) or text")
+	oneOf(flags, &opts.format, "format", formJSON, "output format: json (a profile that other commands read) or text", formJSON, formText)
 	flags.StringVar(&opts.index, "index", "", indexUsage)
 	flags.StringVar(&opts.version, "vllm-version", "", "vLLM `VERSION` of the sources in DIR, if they do not contain it")
 	flags.BoolVar(&opts.partial, "partial", false, "print an incomplete profile too; the exit code is still 3")
@@ -185,17 +188,14 @@ func newDriftExtractCommand(env *environment) *cobra.Command {
 }
 
 func runDriftExtract(ctx context.Context, env *environment, opts driftExtractOptions, name string) error {
-	if opts.format != "json" && opts.format != "text" {
-		return fmt.Errorf("--format %q: want json or text", opts.format)
-	}
 	got, err := extract.Read(ctx, extract.Request{Name: name, Index: opts.index, Version: opts.version, Yanked: opts.yanked}, env.log)
 	if err != nil {
 		return releaseError(err)
 	}
 	if len(got.Gaps) == 0 || opts.partial {
 		write := func(w io.Writer) error { return protocol.WriteProfile(w, got.Profile) }
-		if opts.format == "text" {
-			write = func(w io.Writer) error { _, err := io.WriteString(w, extract.Text(got.Profile)); return err }
+		if opts.format == formText {
+			write = writeText(extract.Text(got.Profile))
 		}
 		if err := writeResult(env, opts.output, write); err != nil {
 			return exitError{conformance.ExitInfra, err}
@@ -216,13 +216,6 @@ func runDriftExtract(ctx context.Context, env *environment, opts driftExtractOpt
 		fmt.Errorf("release %s could not be read completely: %s not known, see above", got.Profile.Version, parts),
 	}
 }
-
-// The forms of a history.
-const (
-	historyHTML     = "html"
-	historyJSON     = "json"
-	historyMarkdown = "markdown"
-)
 
 // driftHistoryOptions are the flags of drift history.
 type driftHistoryOptions struct {
@@ -247,16 +240,12 @@ func newDriftHistoryCommand(env *environment) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&opts.index, "index", "", indexUsage)
-	flags.StringVar(&opts.format, "format", historyHTML, "output format: html, json or markdown")
+	oneOf(flags, &opts.format, "format", "html", "output format: html, json or markdown", "html", formJSON, formMarkdown)
 	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
 	return cmd
 }
 
 func runDriftHistory(ctx context.Context, env *environment, opts driftHistoryOptions, args []string) error {
-	format, err := chooseOne("--format", opts.format, historyHTML, historyJSON, historyMarkdown)
-	if err != nil {
-		return err
-	}
 	var named []wirediff.Source
 	for _, name := range args {
 		side, err := readSide(ctx, env, name, opts.index)
@@ -273,7 +262,7 @@ func runDriftHistory(ctx context.Context, env *environment, opts driftHistoryOpt
 	if err != nil {
 		return err
 	}
-	write := map[string]func(io.Writer) error{historyHTML: h.HTML, historyJSON: h.JSON, historyMarkdown: h.Markdown}[format]
+	write := map[string]func(io.Writer) error{"html": h.HTML, formJSON: h.JSON, formMarkdown: h.Markdown}[opts.format]
 	if err := writeResult(env, opts.output, write); err != nil {
 		return exitError{conformance.ExitInfra, fmt.Errorf("write history: %w", err)}
 	}

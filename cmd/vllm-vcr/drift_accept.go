@@ -54,9 +54,10 @@ func newDriftAcceptCommand(env *environment) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&opts.output, "output", "o", acceptance.Folder, "`FOLDER` of the tables")
-	flags.StringVar(&opts.client, "frontend", acceptance.RustFrontend, "the frontend: "+acceptance.RustFrontend+" or "+acceptance.PythonFrontend)
+	oneOf(flags, &opts.client, "frontend", acceptance.RustFrontend, "the frontend: "+acceptance.RustFrontend+" or "+acceptance.PythonFrontend, acceptance.RustFrontend, acceptance.PythonFrontend)
 	flags.BoolVar(&opts.core, "engine-core", false, "measure the engine core: which messages of a frontend it accepts")
 	flags.IntVar(&opts.jobs, "jobs", defaultAcceptJobs, "number of frontends or engines that run at the same time")
+	above0(flags, "jobs")
 	flags.BoolVar(&opts.check, "check", false, "compare with the existing tables, and write nothing")
 	opts.engine.addFlags(flags)
 	flags.StringVar(&opts.cache, "cache", "", "`FOLDER` for the model of the frontends (default vllm-vcr in the user's cache directory)")
@@ -66,12 +67,6 @@ func newDriftAcceptCommand(env *environment) *cobra.Command {
 }
 
 func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptions, releases []string) error {
-	if opts.jobs < 1 {
-		return fmt.Errorf("--jobs %d: want 1 or more", opts.jobs)
-	}
-	if opts.client != acceptance.RustFrontend && opts.client != acceptance.PythonFrontend {
-		return fmt.Errorf("--frontend %q: want %s or %s", opts.client, acceptance.RustFrontend, acceptance.PythonFrontend)
-	}
 	if opts.core {
 		opts.client = acceptance.EngineCore
 	}
@@ -121,6 +116,11 @@ func acceptanceModel(named string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return modelIn(cache)
+}
+
+// modelIn is the folder of the model of the binary in a cache, to which it is written unless it is there.
+func modelIn(cache string) (string, error) {
 	files, err := fs.Sub(vcr.Files, vcr.ModelPath)
 	if err != nil {
 		return "", err

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/compat"
@@ -26,18 +25,12 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// What --engine takes.
-const (
-	engineAuto    = string(drift.EngineAuto)
-	engineInstall = string(drift.EngineInstall)
-	engineNever   = string(drift.EngineNever)
-)
-
-// Forms of a report of drift adopt.
+// Forms of documents.
 const (
 	formText     = "text"
 	formJSON     = "json"
 	formMarkdown = "markdown"
+	formCSV      = "csv"
 )
 
 // adoptOptions are the flags of drift adopt.
@@ -45,7 +38,7 @@ type adoptOptions struct {
 	repo, manifest string
 	maxStable      int
 	rev            string
-	engineUse      string
+	engineUse      drift.EngineMode
 	engine         engineOptions
 	work, upload   string
 	prune, dryRun  bool
@@ -78,44 +71,35 @@ func newDriftAdoptCommand(env *environment) *cobra.Command {
 			return runDriftAdopt(cmd.Context(), env, opts, releasesOf(args)[0])
 		},
 	}
-	opts.addFlags(cmd.Flags())
-	return cmd
-}
-
-func (opts *adoptOptions) addFlags(flags *pflag.FlagSet) {
+	flags := cmd.Flags()
 	flags.StringVar(&opts.repo, "repo", ".", "`FOLDER` of the repository; relative paths start there")
 	flags.StringVar(&opts.manifest, "manifest", "", "manifest, the `FILE` that lists the goldens; it is edited (default $CONFORMANCE_MANIFEST, else ./"+vcr.ManifestPath+" or ./manifest.toml)")
 	flags.IntVar(&opts.maxStable, "max-stable", drift.DefaultLines, "maximum number of stable lines in compat.toml")
+	above0(flags, "max-stable")
 	flags.StringVar(&opts.rev, "rev", "", "`COMMIT` of the vLLM repository that the release was built from (default that in its wheel)")
 	flags.BoolVar(&opts.validated, "fidelity-validated", false, "let the line gate, if all its targets were captured and pass")
 	flags.BoolVar(&opts.prune, "prune", false, "also delete the golden files of lines that are removed")
 	flags.BoolVar(&opts.dryRun, "dry-run", false, "print what would be done, and write nothing")
 	grouped(flags, "Repository")
-	flags.StringVar(&opts.engineUse, "engine", engineAuto, "engine for CPUs to capture with: auto (if one is installed), install (6 GB) or never")
+	oneOf(flags, (*string)(&opts.engineUse), "engine", drift.EngineAuto, "engine for CPUs to capture with: auto (if one is installed), install (6 GB) or never",
+		drift.EngineAuto, drift.EngineInstall, drift.EngineNever)
 	opts.engine.addFlags(flags)
 	flags.StringVar(&opts.work, "work", workPath, workUsage)
 	flags.StringVar(&opts.upload, "upload", "", uploadUsage)
 	grouped(flags, "Capture")
-	flags.StringVar(&opts.format, "format", formText, "format of the report: text, json or markdown")
+	oneOf(flags, &opts.format, "format", formText, "format of the report: text, json or markdown", formText, formJSON, formMarkdown)
 	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
 	addOutputFlag(flags, &opts.outputs)
 	grouped(flags, "Report")
 	opts.store.addFlags(flags)
 	common(flags, "repo", "max-stable", "fidelity-validated", "prune", "dry-run", "engine", "work", "format", "output")
+	return cmd
 }
 
-// check refuses flags that say nothing sensible, before anything is read.
+// check refuses flags that cannot be meant together, before anything is read.
 func (opts *adoptOptions) check() error {
-	if _, err := chooseOne("--format", opts.format, formText, formJSON, formMarkdown); err != nil {
-		return err
-	}
-	if _, err := chooseOne("--engine", opts.engineUse, engineAuto, engineInstall, engineNever); err != nil {
-		return err
-	}
 	switch {
-	case opts.maxStable < 1:
-		return fmt.Errorf("--max-stable %d: want 1 or more", opts.maxStable)
-	case opts.validated && opts.engineUse == engineNever:
+	case opts.validated && opts.engineUse == drift.EngineNever:
 		return errors.New("--fidelity-validated and --engine never: give only one of them, as a line needs captured goldens to gate")
 	case opts.rev != "" && (len(opts.rev) < 9 || strings.Trim(opts.rev, "0123456789abcdef") != ""):
 		return fmt.Errorf("--rev %q: want a commit of 9 to 40 hexadecimal digits", opts.rev)
@@ -125,19 +109,14 @@ func (opts *adoptOptions) check() error {
 
 // enter goes to the folder of the repository, once the paths that begin here are known.
 func (opts *adoptOptions) enter(env *environment, source string) (string, error) {
-	if exists(source) {
-		path, err := filepath.Abs(source)
-		if err != nil {
-			return "", err
+	for _, path := range []*string{&source, &opts.output} {
+		if exists(source) && path == &source || *path != "" && path == &opts.output {
+			absolute, err := filepath.Abs(*path)
+			if err != nil {
+				return "", err
+			}
+			*path = absolute
 		}
-		source = path
-	}
-	if opts.output != "" {
-		path, err := filepath.Abs(opts.output)
-		if err != nil {
-			return "", err
-		}
-		opts.output = path
 	}
 	if err := env.chdir(opts.repo); err != nil {
 		return "", fmt.Errorf("--repo: %w", err)
@@ -170,7 +149,7 @@ func runDriftAdopt(ctx context.Context, env *environment, opts adoptOptions, sou
 	}
 	run := &drift.Adoption{
 		AdoptOptions: drift.AdoptOptions{Tree: tree, Profile: profile, Rev: opts.rev, Lines: opts.maxStable, Prune: opts.prune},
-		DryRun:       opts.dryRun, Validated: opts.validated, NoEngine: opts.engineUse == engineNever,
+		DryRun:       opts.dryRun, Validated: opts.validated, NoEngine: opts.engineUse == drift.EngineNever,
 		Targets: func() ([]target.Target, error) {
 			_, file, err := targetOptions{targets: tree.Targets, compat: tree.Compat}.load(env)
 			if err != nil {
@@ -229,7 +208,7 @@ func adoptTree(env *environment, opts adoptOptions) (tree drift.Tree, err error)
 
 // hasEngine reports whether there is an engine to capture with, or is to be one.
 func (opts *adoptOptions) hasEngine(ctx context.Context, env *environment, release string) (bool, error) {
-	if opts.engineUse == engineInstall {
+	if opts.engineUse == drift.EngineInstall {
 		return true, nil
 	}
 	_, err := local.Find(ctx, local.EngineOptions{Release: release, Dir: opts.engine.dir, Index: opts.engine.index, Log: env.log})
@@ -264,11 +243,7 @@ func judgeTree(ctx context.Context, env *environment, tree drift.Tree, from *sto
 	if err != nil {
 		return nil, err
 	}
-	all, err := conformance.EveryCase(matrix, mf, sel)
-	if err != nil {
-		return nil, err
-	}
-	expected, err := loadExpectations(env, "", false, all)
+	all, expected, err := expectations(env, "", false, matrix, mf, sel)
 	if err != nil {
 		return nil, err
 	}
@@ -290,7 +265,7 @@ func printAdoption(env *environment, opts adoptOptions, r *drift.AdoptReport, co
 	}[opts.format]
 	err := writeResult(env, opts.output, write)
 	if opts.outputs {
-		err = errors.Join(err, setOutputs(env, withoutFences(stepOutputs(r.Outputs(bodyLimit)))...))
+		err = errors.Join(err, setOutputs(env, r.Outputs(bodyLimit)...))
 	}
 	if err != nil {
 		return exitError{cmp.Or(code, conformance.ExitInfra), fmt.Errorf("write report: %w", err)}

@@ -269,7 +269,7 @@ func TestDriftAdoptRefuses(t *testing.T) {
 		{name: "names the field", args: []string{unfit}, code: 1, want: "brand_new"},
 		{name: "no repository", args: []string{release, "--repo", t.TempDir()}, code: 2, want: "it has no compat.toml"},
 		{name: "no folder", args: []string{release, "--repo", "nowhere"}, code: 2, want: "--repo: "},
-		{name: "window", args: []string{release, "--max-stable", "0"}, code: 2, want: "--max-stable 0: want 1 or more"},
+		{name: "window", args: []string{release, "--max-stable", "0"}, code: 2, want: "--max-stable 0: want more than 0"},
 		{name: "gates by nothing", args: []string{release, "--engine", "never", "--fidelity-validated"}, code: 2, want: "a line needs captured goldens to gate"},
 		{name: "engine", args: []string{release, "--engine", "maybe"}, code: 2, want: `--engine "maybe": want one of`},
 		{name: "commit", args: []string{release, "--rev", "main"}, code: 2, want: `--rev "main"`},

@@ -19,7 +19,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 	"github.com/vllm-vcr/conformance/internal/serve/simulator"
-	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
 
 // environment is what a command has of the process that runs it: what it writes to, what it asks, and the flags that every
@@ -58,7 +57,7 @@ func newEnvironment(stdout, stderr io.Writer, lookupEnv func(string) (string, bo
 func (env *environment) above(screen *monitor.Screen) *environment {
 	inner := *env
 	inner.stderr = screen
-	_ = inner.openLog() // its format was read before
+	inner.openLog()
 	return &inner
 }
 
@@ -134,35 +133,15 @@ func (env *environment) printErr(text any) {
 	_ = safetext.Fprint(env.stderr, said) // there is no other place to report it
 }
 
-func (env *environment) openLog() error {
-	if env.logFormat != "text" && env.logFormat != "json" {
-		return fmt.Errorf("--log-format %q: want text or json", env.logFormat)
-	}
+func (env *environment) openLog() {
 	env.log = safetext.NewLog(env.stderr, env.verbose, env.logFormat)
-	return nil
 }
 
 // An output is a value that a step of a GitHub workflow hands on to others.
 type output struct{ Name, Value string }
 
-// stepOutputs are the outputs that a report has for a step.
-func stepOutputs(all []drift.StepOutput) (outputs []output) {
-	for _, o := range all {
-		outputs = append(outputs, output(o))
-	}
-	return outputs
-}
-
 // outputFence ends a value in the file that GitHub reads: a value that has it could set other outputs.
 const outputFence = "_GitHubActionsFileCommandDelimeter_"
-
-// withoutFences takes the fence out of outputs, whose values may be of others.
-func withoutFences(outputs []output) []output {
-	for i := range outputs {
-		outputs[i].Value = strings.ReplaceAll(outputs[i].Value, outputFence, "(fence)")
-	}
-	return outputs
-}
 
 // addOutputFlag adds the flag of the commands that set outputs.
 func addOutputFlag(flags *pflag.FlagSet, wanted *bool) {
@@ -170,15 +149,10 @@ func addOutputFlag(flags *pflag.FlagSet, wanted *bool) {
 }
 
 // setOutputs hands values on to the next steps of a workflow.
-func setOutputs(env *environment, outputs ...output) (err error) {
+func setOutputs[T ~struct{ Name, Value string }](env *environment, outputs ...T) (err error) {
 	path := env.getenv("GITHUB_OUTPUT")
 	if path == "" {
 		return errors.New("--github-output: GITHUB_OUTPUT is not set: this does not run as a step of a GitHub workflow")
-	}
-	for _, o := range outputs {
-		if strings.Contains(o.Value, outputFence) {
-			return fmt.Errorf("output %s: its value has %s in it", o.Name, outputFence)
-		}
 	}
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -195,7 +169,7 @@ func setOutputs(env *environment, outputs ...output) (err error) {
 	}()
 	action := githubactions.New(githubactions.WithGetenv(func(name string) string { return env.getenv(name) }))
 	for _, o := range outputs {
-		action.SetOutput(o.Name, o.Value)
+		action.SetOutput(output(o).Name, strings.ReplaceAll(output(o).Value, outputFence, "(fence)"))
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
@@ -20,11 +19,6 @@ func TestEveryCodeIsExplained(t *testing.T) {
 	codes := readSource(t).codes
 	if len(codes) < 40 || !slices.Contains(codes, string(check.CodeStray)) || !slices.Contains(codes, "T001") {
 		t.Fatalf("the source has the codes %q: some were not found", codes)
-	}
-	for _, rule := range conformance.ExpectationRules() {
-		if !slices.Contains(codes, rule.Code) {
-			t.Errorf("rule %s is not a code of the source", rule.Code)
-		}
 	}
 	for _, rule := range slices.Concat(compat.Rules(), manifest.Rules(), target.Rules()) {
 		codes = append(codes, rule.Code)

@@ -60,9 +60,6 @@ func newGithubIssueCommand(env *environment) *cobra.Command {
 			"  vllm-vcr github issue --key drift --state closed",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if state != "open" && state != "closed" {
-				return fmt.Errorf("--state %q: want open or closed", state)
-			}
 			body, err := opts.body()
 			if err != nil {
 				return err
@@ -75,7 +72,8 @@ func newGithubIssueCommand(env *environment) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&key, "key", "", "hidden `NAME` of the issue, which never changes, such as drift; required")
-	flags.StringVar(&state, "state", "", "`STATE` of the issue: open or closed; required")
+	oneOf(flags, &state, "state", "", "`STATE` of the issue: open or closed; required", "open", "closed")
+	required(flags, "state")
 	opts.addFlags(flags)
 	return cmd
 }

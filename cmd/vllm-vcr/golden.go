@@ -13,14 +13,12 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
 )
@@ -37,7 +35,6 @@ func newGoldenCommand(env *environment) *cobra.Command {
 type goldenAddOptions struct {
 	req    conformance.Registration
 	compat string
-	role   string
 	seed   int64
 	s3     s3Options
 	json   bool
@@ -71,16 +68,13 @@ func newGoldenAddCommand(env *environment) *cobra.Command {
 			return runGoldenAdd(cmd.Context(), env, opts)
 		},
 	}
-	opts.addFlags(cmd.Flags())
-	addJSONFlag(cmd.Flags(), &opts.json)
-	return cmd
-}
-
-func (opts *goldenAddOptions) addFlags(flags *pflag.FlagSet) {
+	flags := cmd.Flags()
 	flags.StringVar(&opts.req.Trace, "trace", "", "trace `FILE` that vllm-vcr record wrote, .jsonl or .jsonl.gz; required")
 	flags.StringVar(&opts.req.Line, "line", "", "vLLM `LINE` of the engine, such as 0.33 or v0.33.0; required")
 	flags.StringVar(&opts.req.ID, "id", "", "`ID` of the golden, unique in its line; required")
-	flags.StringVar(&opts.role, "role", string(manifest.Fidelity), "what conform checks with the golden: fidelity, schema, wire or frames")
+	required(flags, "trace", "line", "id")
+	oneOf(flags, (*string)(&opts.req.Role), "role", manifest.Fidelity, "what conform checks with the golden: fidelity, schema, wire or frames",
+		manifest.Fidelity, manifest.Schema, manifest.Wire, manifest.Frames)
 	flags.StringVar(&opts.req.Workload, "workload", "", "`NAME` of the requests that were sent (default the id)")
 	flags.StringVar(&opts.req.Scenario, "scenario", "", "`NAME` of the engine options, such as baseline or nocache (default that of the golden it replaces)")
 	flags.Int64Var(&opts.seed, "seed", 0, "seed of the load generator (default that of the golden it replaces)")
@@ -100,28 +94,21 @@ func (opts *goldenAddOptions) addFlags(flags *pflag.FlagSet) {
 	grouped(flags, "Files")
 	opts.s3.addFlags(flags)
 	common(flags, "trace", "line", "id", "role", "scenario", "seed", "dry-run", "manifest", "goldens", "upload")
+	addJSONFlag(flags, &opts.json)
+	return cmd
 }
 
 func runGoldenAdd(ctx context.Context, env *environment, opts goldenAddOptions) error {
-	for _, needed := range []struct{ flag, value string }{{"--trace", opts.req.Trace}, {"--line", opts.req.Line}, {"--id", opts.req.ID}} {
-		if needed.value == "" {
-			return fmt.Errorf("%s is not given", needed.flag)
-		}
-	}
 	if err := opts.s3.resolve(); err != nil {
 		return err
 	}
 	opts.req.Facts.VLLMTag = tagOf(opts.req.Facts.VLLMTag)
 	opts.req.S3 = opts.s3.Options
 	matrix, diagnostics := loadCompat(opts.compat)
-	for _, finding := range diagnostics {
-		env.printErr(finding)
+	if err := refuse(env, matrix.File, diagnostics); err != nil {
+		return err
 	}
-	if tomlfile.HasErrors(diagnostics) {
-		return unusable(matrix.File)
-	}
-	opts.req.Matrix, opts.req.Role = matrix, manifest.Role(opts.role)
-	opts.req.Manifest = cmp.Or(cmp.Or(opts.req.Manifest, env.getenv("CONFORMANCE_MANIFEST")), vcr.ManifestPath)
+	opts.req.Matrix, opts.req.Manifest = matrix, cmp.Or(opts.req.Manifest, env.getenv("CONFORMANCE_MANIFEST"), vcr.ManifestPath)
 	opts.req.Log, opts.req.Progress = env.log, func(r conformance.Result) { logResult(env, r) }
 	done, err := conformance.Register(ctx, opts.req)
 	if err != nil {
@@ -210,21 +197,19 @@ func newGoldenListCommand(env *environment) *cobra.Command {
 		Long: "Print the goldens of the manifest as a table: line, id, role, number of requests, number of output tokens, size " +
 			"of the file in bytes, and path of the file.",
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return runGoldenList(env, path, asJSON) },
+		RunE: func(*cobra.Command, []string) error {
+			matrix, _ := loadCompat("") // only to leave lines out of the embedded manifest
+			mf, err := manifestAt(env, path, matrix)
+			if err != nil {
+				return err
+			}
+			result := goldensJSON{schemaOf("golden-list"), mf.File, append([]manifest.Golden{}, mf.Goldens...)}
+			return printResult(env, asJSON, result, func(w io.Writer) error { return printGoldens(w, mf.Goldens) })
+		},
 	}
 	cmd.Flags().StringVar(&path, "manifest", "", manifestUsage)
 	addJSONFlag(cmd.Flags(), &asJSON)
 	return cmd
-}
-
-func runGoldenList(env *environment, path string, asJSON bool) error {
-	matrix, _ := loadCompat("") // only tells what to leave out of the embedded manifest
-	mf, diagnostics := loadManifest(env, path, matrix)
-	printDiagnostics(env, diagnostics)
-	if tomlfile.HasErrors(diagnostics) {
-		return unusable(mf.File)
-	}
-	return printResult(env, asJSON, goldensResult(mf), func(w io.Writer) error { return printGoldens(w, mf.Goldens) })
 }
 
 func printGoldens(w io.Writer, goldens []manifest.Golden) error {
@@ -309,12 +294,8 @@ func exportGolden(ctx context.Context, env *environment, opts *exportOptions) er
 	if err != nil {
 		return exitError{worseCode(conformance.ExitOK, err), fmt.Errorf("golden %s/%s: %w", g.Line, g.ID, err)}
 	}
-	err = atomicfile.WriteFunc(opts.out, 0o644, func(w io.Writer) error {
-		_, err := w.Write(data)
-		return err
-	})
-	if err != nil {
-		return exitError{conformance.ExitInfra, err}
+	if err := atomicfile.Write(opts.out, data, 0o644); err != nil {
+		return infra(err)
 	}
 	_, err = fmt.Fprintf(env.stdout, "%s: %s/%s, %d bytes, from %s\n",
 		safetext.Line(filepath.ToSlash(opts.out)), g.Line, g.ID, len(data), safetext.Line(from))
@@ -334,13 +315,10 @@ func writeModel(folder string) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		return atomicfile.WriteFunc(filepath.Join(folder, filepath.FromSlash(name)), 0o644, func(w io.Writer) error {
-			text, err := fs.ReadFile(files, name)
-			if err != nil {
-				return err
-			}
-			_, err = w.Write(text)
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
 			return err
-		})
+		}
+		return atomicfile.Write(filepath.Join(folder, filepath.FromSlash(name)), text, 0o644)
 	})
 }

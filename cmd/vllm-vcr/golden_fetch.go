@@ -38,6 +38,7 @@ func (opts *fetchOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&opts.sel.Lines, "line", nil, linesUsage)
 	flags.StringSliceVar(&opts.sel.Goldens, "golden", nil, "goldens to select, by id (default all)")
 	flags.DurationVar(&opts.store.timeout, "golden-timeout", conformance.DefaultTimeouts().Golden, "maximum time to fetch a golden")
+	above0(flags, "golden-timeout")
 	grouped(flags, "Selection")
 	opts.in.addFlags(flags)
 	opts.store.addFlags(flags)
@@ -62,6 +63,7 @@ func newGoldenPullCommand(env *environment) *cobra.Command {
 	opts.addFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&opts.cacheKey, "cache-key", false, "print a key for the content of the cache, and download nothing")
 	addJSONFlag(cmd.Flags(), &opts.json)
+	exclusive(cmd.Flags(), "cache-key", "json")
 	addOutputFlag(cmd.Flags(), &opts.githubOutput)
 	grouped(cmd.Flags(), "Output")
 	common(cmd.Flags(), "cache-key")
@@ -100,6 +102,7 @@ func newGoldenBundleCommand(env *environment) *cobra.Command {
 	}
 	opts.addFlags(cmd.Flags())
 	cmd.Flags().StringVarP(&opts.out, "output", "o", "", "bundle `FILE` to write; required")
+	required(cmd.Flags(), "output")
 	grouped(cmd.Flags(), "Output")
 	common(cmd.Flags(), "output")
 	return cmd
@@ -116,9 +119,6 @@ type fetch struct {
 func beginFetch(env *environment, opts *fetchOptions) (*fetch, error) {
 	if err := opts.store.resolve(env, &opts.in); err != nil {
 		return nil, err
-	}
-	if opts.store.timeout <= 0 {
-		return nil, fmt.Errorf("--golden-timeout %v: want more than 0", opts.store.timeout)
 	}
 	matrix, mf, err := loadInputs(env, &opts.in)
 	if err != nil {
@@ -151,31 +151,24 @@ func runGoldenPull(ctx context.Context, env *environment, opts fetchOptions) err
 	if err != nil {
 		return err
 	}
-	if opts.cacheKey && opts.json {
-		return errors.New("--cache-key and --json: want one of the two, as a cache key is no result")
-	}
 	if opts.cacheKey {
 		return printCacheKey(env, run, opts.githubOutput)
 	}
 	start := time.Now()
-	pulled, err := pullGoldens(ctx, env, run, opts.command("golden-pull"))
+	pulled, err := pullGoldens(ctx, env, run, "golden-pull", opts.json)
 	if err != nil || opts.json {
 		return err
 	}
-	var here, cached int
+	count := map[string]int{}
 	var bytes int64
 	for _, p := range pulled {
-		switch {
-		case !run.store.Bytes.IsRemote(p.Object):
-			here++
-		case p.Cached:
-			cached++
-		default:
+		state := fetchState(run, p)
+		if count[state]++; state == "downloaded" {
 			bytes += p.Bytes
 		}
 	}
 	_, err = fmt.Fprintf(env.stdout, "%d goldens: %d downloaded, %d cached, %d on this machine; %d bytes in %s\n",
-		len(pulled), len(pulled)-here-cached, cached, here, bytes, time.Since(start).Round(time.Millisecond))
+		len(pulled), count["downloaded"], count["cached"], count["local"], bytes, time.Since(start).Round(time.Millisecond))
 	return err
 }
 
@@ -189,7 +182,7 @@ func runGoldenVerify(ctx context.Context, env *environment, opts fetchOptions) e
 			return err
 		}
 	}
-	pulled, err := pullGoldens(ctx, env, run, opts.command("golden-verify"))
+	pulled, err := pullGoldens(ctx, env, run, "golden-verify", opts.json)
 	if err != nil || opts.json {
 		return err
 	}
@@ -221,16 +214,8 @@ func (r *fetch) verifyBundle(ctx context.Context, opts *fetchOptions) error {
 	return nil
 }
 
-// command is the name of a command that is to print JSON, else "".
-func (opts *fetchOptions) command(name string) string {
-	if opts.json {
-		return name
-	}
-	return ""
-}
-
-// pullGoldens gets all goldens of a run and prints a line for each, or the JSON of a command.
-func pullGoldens(ctx context.Context, env *environment, run *fetch, jsonOf string) ([]golden.Pulled, error) {
+// pullGoldens gets all goldens of a run and prints a line for each, or the JSON of the command.
+func pullGoldens(ctx context.Context, env *environment, run *fetch, command string, asJSON bool) ([]golden.Pulled, error) {
 	bar, _ := openBar(env, "goldens", make([]string, len(run.goldens)))
 	pulled := make([]golden.Pulled, len(run.goldens))
 	run.store.Bytes.PullEach(ctx, run.objects(), func(i int, p golden.Pulled) {
@@ -238,15 +223,22 @@ func pullGoldens(ctx context.Context, env *environment, run *fetch, jsonOf strin
 		bar.add(p.Err != nil)
 	})
 	bar.close()
-	code := conformance.ExitOK
-	for _, p := range pulled {
-		code = worseCode(code, p.Err)
+	result := fetchedJSON{Schema: schemaOf(command), Goldens: make([]fetchedEntry, len(pulled))}
+	for i, p := range pulled {
+		result.ExitCode = worseCode(result.ExitCode, p.Err)
+		g := run.goldens[i]
+		result.Goldens[i] = fetchedEntry{g.Line, g.ID, p.SHA256, p.Bytes, fetchState(run, p), p.From, errorText(p.Err)}
 	}
-	err := printResult(env, jsonOf != "", fetchedResult(jsonOf, run, pulled, code), func(w io.Writer) error {
+	result.OK = result.ExitCode == conformance.ExitOK
+	err := printResult(env, asJSON, result, func(w io.Writer) error {
+		from := map[string]string{"mismatch": "other bytes", "missing": "not fetched", "cached": "cached", "downloaded": "from ", "local": "at "}
 		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		for i, p := range pulled {
-			g := run.goldens[i]
-			fmt.Fprintf(tw, "%s/%s\t%d\t%s\t%s\n", g.Line, g.ID, p.Bytes, p.SHA256[:12], safetext.Line(origin(run, p)))
+		for _, g := range result.Goldens {
+			text := from[g.State]
+			if g.State == "downloaded" || g.State == "local" {
+				text += safetext.Line(g.From)
+			}
+			fmt.Fprintf(tw, "%s/%s\t%d\t%s\t%s\n", g.Line, g.ID, g.Bytes, g.SHA256[:12], text)
 		}
 		return tw.Flush()
 	})
@@ -258,25 +250,10 @@ func pullGoldens(ctx context.Context, env *environment, run *fetch, jsonOf strin
 			env.printErr(fmt.Sprintf("vllm-vcr: error: %v", p.Err))
 		}
 	}
-	if code != conformance.ExitOK {
-		return nil, exitError{code, errReported}
+	if !result.OK {
+		return nil, exitError{result.ExitCode, errReported}
 	}
 	return pulled, nil
-}
-
-// origin returns where a golden came from.
-func origin(run *fetch, p golden.Pulled) string {
-	switch {
-	case errors.As(p.Err, new(*golden.MismatchError)):
-		return "other bytes"
-	case p.Err != nil:
-		return "not fetched"
-	case p.Cached:
-		return "cached"
-	case run.store.Bytes.IsRemote(p.Object):
-		return "from " + p.From
-	}
-	return "at " + p.From
 }
 
 // worseCode returns the exit code of a run after one more golden: other bytes weigh more than a golden that could not be
@@ -314,14 +291,11 @@ func printCacheKey(env *environment, run *fetch, githubOutput bool) error {
 }
 
 func runGoldenBundle(ctx context.Context, env *environment, opts fetchOptions) error {
-	if opts.out == "" {
-		return errors.New("--output is not given")
-	}
 	run, err := beginFetch(env, &opts)
 	if err != nil {
 		return err
 	}
-	if _, err := pullGoldens(ctx, env, run, ""); err != nil {
+	if _, err := pullGoldens(ctx, env, run, "", false); err != nil {
 		return err
 	}
 	matrix, mf, err := conformance.NarrowInputs(run.compat, run.goldens)

@@ -11,51 +11,6 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Annotations of a flag.
-const (
-	noteGroup  = "group"  // the title that the help lists it under
-	noteCommon = "common" // the short help lists it
-)
-
-// grouped lists all flags that are in no group yet under a title.
-func grouped(flags *pflag.FlagSet, title string) {
-	inOrder(flags, func(f *pflag.Flag) {
-		if f.Annotations[noteGroup] == nil {
-			annotate(f, noteGroup, title)
-		}
-	})
-}
-
-// inOrder visits flags in the order in which they were defined, which takes no sorting.
-func inOrder(flags *pflag.FlagSet, do func(*pflag.Flag)) {
-	defer func(sorted bool) { flags.SortFlags = sorted }(flags.SortFlags)
-	flags.SortFlags = false
-	flags.VisitAll(do)
-}
-
-// common chooses the flags that the short help lists. Without a choice it lists all.
-func common(flags *pflag.FlagSet, names ...string) {
-	for _, name := range names {
-		annotate(mustLookup(flags, name), noteCommon, "")
-	}
-}
-
-func annotate(f *pflag.Flag, note, value string) {
-	if f.Annotations == nil {
-		f.Annotations = map[string][]string{}
-	}
-	f.Annotations[note] = append(f.Annotations[note], value)
-}
-
-// mustLookup returns a flag that the program has.
-func mustLookup(flags *pflag.FlagSet, name string) *pflag.Flag {
-	f := flags.Lookup(name)
-	if f == nil {
-		panic("there is no flag --" + name)
-	}
-	return f
-}
-
 // usageTemplate is what cobra prints below the description of a command. Cobra's own one lists the flags in one group.
 const usageTemplate = `Usage:
   {{.UseLine}}

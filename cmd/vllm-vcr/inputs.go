@@ -74,11 +74,7 @@ func loadInputs(env *environment, in *inputs) (*compat.Matrix, *manifest.Manifes
 		Schema: schemaOf("compat-check"), Compat: matrix.File, Lines: len(matrix.Lines), Manifest: mf.File, Goldens: len(mf.Goldens),
 		Diagnostics: diagnosticsResult(diagnostics),
 	}
-	printDiagnostics(env, diagnostics)
-	if tomlfile.HasErrors(diagnostics) {
-		return nil, nil, unusable(matrix.File + " or " + mf.File)
-	}
-	return matrix, mf, nil
+	return matrix, mf, refuse(env, matrix.File+" or "+mf.File, diagnostics)
 }
 
 // maxDiagnostics is how many diagnostics of a file are printed. More have one cause, such as a wrong file.
@@ -338,6 +334,15 @@ func loadProfileFolder(env *environment, dir string, files fs.FS) (err error) {
 	}
 	env.profiles, err = filepath.Abs(dir)
 	return err
+}
+
+// refuse prints diagnostics, and returns an error if one of them is an error.
+func refuse(env *environment, file string, diagnostics []tomlfile.Diagnostic) error {
+	printDiagnostics(env, diagnostics)
+	if tomlfile.HasErrors(diagnostics) {
+		return unusable(file)
+	}
+	return nil
 }
 
 // unusable is the error for a configuration file whose diagnostics are printed.

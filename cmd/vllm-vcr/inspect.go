@@ -3,11 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
@@ -79,11 +77,7 @@ func newInspectCalibrateCommand(env *environment) *cobra.Command {
 			return runInspectCalibrate(cmd.Context(), env, opts)
 		},
 	}
-	opts.addFlags(cmd.Flags())
-	return cmd
-}
-
-func (opts *calibrateOptions) addFlags(flags *pflag.FlagSet) {
+	flags := cmd.Flags()
 	flags.StringArrayVar(&opts.fits, "latency-trace", nil, "trace `FILE` to learn step times from; required; may be repeated")
 	flags.StringArrayVar(&opts.predicts, "predict", nil, "trace `FILE` to predict; required; may be repeated, and all are judged together")
 	flags.Uint64Var(&opts.opt.Seed, "seed", 1, "seed for the random times of the model")
@@ -106,7 +100,10 @@ func (opts *calibrateOptions) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&opts.caching, "enable-prefix-caching", false, "turn on prefix caching (default that in engine_config of the trace, else on)")
 	flags.BoolVar(&opts.noCaching, "no-enable-prefix-caching", false, "turn off prefix caching")
 	exclusive(flags, "enable-prefix-caching", "no-enable-prefix-caching")
+	required(flags, "latency-trace", "predict")
+	least0(flags, "max-num-seqs", "max-num-batched-tokens", "block-size", "num-gpu-blocks-override")
 	grouped(flags, "Engine of --predict")
+	return cmd
 }
 
 func runInspectCalibrate(ctx context.Context, env *environment, opts calibrateOptions) error {
@@ -148,14 +145,8 @@ func runInspectCalibrate(ctx context.Context, env *environment, opts calibrateOp
 
 // read reads the recordings.
 func (opts *calibrateOptions) read(env *environment) error {
-	switch {
-	case len(opts.fits) == 0:
-		return errors.New("--latency-trace is not given: want a trace to learn step times from")
-	case len(opts.predicts) == 0:
-		return errors.New("--predict is not given: want a trace to predict")
-	}
-	if err := opts.readEngine(); err != nil {
-		return err
+	if opts.caching || opts.noCaching {
+		opts.opt.Engine.Caching = &opts.caching
 	}
 	for _, text := range opts.whatIf {
 		what, err := inspect.ParseWhatIf(text)
@@ -175,27 +166,6 @@ func (opts *calibrateOptions) read(env *environment) error {
 			}
 			*recordings.to = append(*recordings.to, t)
 		}
-	}
-	return nil
-}
-
-// readEngine checks what the flags say of the engines.
-func (opts *calibrateOptions) readEngine() error {
-	for _, limit := range []struct {
-		flag  string
-		value int
-	}{
-		{"max-num-seqs", opts.opt.Engine.MaxNumSeqs},
-		{"max-num-batched-tokens", opts.opt.Engine.MaxNumBatchedTokens},
-		{"block-size", opts.opt.Engine.BlockSize},
-		{"num-gpu-blocks-override", opts.opt.Engine.Blocks},
-	} {
-		if limit.value < 0 {
-			return fmt.Errorf("--%s %d: want a number above 0", limit.flag, limit.value)
-		}
-	}
-	if opts.caching || opts.noCaching {
-		opts.opt.Engine.Caching = &opts.caching
 	}
 	return nil
 }

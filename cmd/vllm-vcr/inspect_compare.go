@@ -63,7 +63,7 @@ func newInspectCompareCommand(env *environment) *cobra.Command {
 	flags.BoolVar(&opts.opt.ByConcurrency, "by-concurrency", false, "also compare the medians for each number of requests in flight when a request came")
 	flags.Uint64Var(&opts.opt.Seed, "seed", 1, "seed of the random drawings: the same seed gives the same result")
 	grouped(flags, "Verdict")
-	flags.StringVar(&opts.format, "format", formText, "output format: text, json or markdown")
+	oneOf(flags, &opts.format, "format", formText, "output format: text, json or markdown", formText, formJSON, formMarkdown)
 	flags.StringVar(&opts.html, "html", "", "also write the comparison with plots as an HTML page to this `FILE`")
 	addPlotsFlag(flags, &opts.plots)
 	addJSONFlag(flags, &opts.asJSON)
@@ -71,12 +71,9 @@ func newInspectCompareCommand(env *environment) *cobra.Command {
 }
 
 func runInspectCompare(env *environment, paths []string, opts inspectCompareOptions) error {
-	format, err := chooseOne("--format", opts.format, formText, formJSON, formMarkdown)
-	if err != nil {
-		return err
-	}
 	opts.opt.Limits = map[string]float64{}
 	for name, text := range opts.limits {
+		var err error
 		if opts.opt.Limits[name], err = strconv.ParseFloat(text, 64); err != nil {
 			return fmt.Errorf("--limits %s=%s: want a number, such as 0.1 for 10 %%", name, text)
 		}
@@ -107,12 +104,12 @@ func runInspectCompare(env *environment, paths []string, opts inspectCompareOpti
 	}
 	result.Schema = schemaOf("inspect-compare")
 	if opts.asJSON {
-		format = formJSON
+		opts.format = formJSON
 	}
 	write := map[string]func(io.Writer) error{
 		formText: result.Text, formMarkdown: result.Markdown, formJSON: func(w io.Writer) error { return jsonout.Write(w, result) },
 	}
-	if err := write[format](env.stdout); err != nil {
+	if err := write[opts.format](env.stdout); err != nil {
 		return infra(fmt.Errorf("write comparison: %w", err))
 	}
 	if opts.html != "" {

@@ -20,12 +20,13 @@ import (
 
 // convertOptions are the flags of inspect convert.
 type convertOptions struct {
-	in, out  string
-	from, to string
-	model    string
-	gpu      string
-	start    string
-	most     int
+	in, out string
+	from    inspect.Format
+	to      string
+	model   string
+	gpu     string
+	start   string
+	most    int
 }
 
 // What inspect convert writes.
@@ -35,7 +36,7 @@ const (
 	toOTLP  = "otlp"
 )
 
-const fromAuto = "auto"
+const fromAuto inspect.Format = "auto"
 
 func newInspectConvertCommand(env *environment) *cobra.Command {
 	var opts convertOptions
@@ -61,12 +62,15 @@ func newInspectConvertCommand(env *environment) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&opts.out, "output", "o", "", "`FILE` to write; compressed if the name ends in .gz; required")
-	flags.StringVar(&opts.from, "from", fromAuto, "`FORMAT` of INPUT: auto (by its first bytes), trace, vllm-bench, guidellm, inference-perf, mooncake, burstgpt or azure")
-	flags.StringVar(&opts.to, "to", toTrace, "`FORMAT` to write: trace, load-plan or otlp")
+	oneOf(flags, (*string)(&opts.from), "from", fromAuto, "`FORMAT` of INPUT: auto (by its first bytes), trace, vllm-bench, guidellm, inference-perf, mooncake, burstgpt or azure",
+		append([]inspect.Format{fromAuto}, inspect.Formats()...)...)
+	oneOf(flags, &opts.to, "to", toTrace, "`FORMAT` to write: trace, load-plan or otlp", toTrace, toPlan, toOTLP)
 	flags.IntVar(&opts.most, "requests", 0, "convert only so many requests, the first ones of INPUT (default all)")
 	flags.StringVar(&opts.model, "model", "", "`NAME` of the model to write into the trace (default that of INPUT)")
 	flags.StringVar(&opts.gpu, "gpu", "", "`NAME` of the GPU type to write into the trace (default that of INPUT)")
 	flags.StringVar(&opts.start, "start", "", "`TIME` of the first span of otlp, such as 2026-01-31T12:00:00Z; a trace has no date (default now)")
+	required(flags, "output")
+	least0(flags, "requests")
 	return cmd
 }
 
@@ -83,27 +87,14 @@ type recordsOf struct {
 var errEnough = errors.New("enough")
 
 func runInspectConvert(env *environment, opts convertOptions) error {
-	if opts.out == "" {
-		return errors.New("--output is not given: want a file to write")
-	}
-	to, err := chooseOne("--to", opts.to, toTrace, toPlan, toOTLP)
-	if err != nil {
-		return err
-	}
-	from, err := chooseOne("--from", inspect.Format(opts.from), append([]inspect.Format{fromAuto}, inspect.Formats()...)...)
-	if err != nil {
-		return err
-	}
-	if opts.most < 0 {
-		return fmt.Errorf("--requests %d: want 1 or more", opts.most)
-	}
-	start := env.now()
+	to := opts.to
+	start, err := env.now(), error(nil)
 	if opts.start != "" {
 		if start, err = time.Parse(time.RFC3339, opts.start); err != nil {
 			return fmt.Errorf("--start %q: want a time such as 2026-01-31T12:00:00Z", opts.start)
 		}
 	}
-	in, closeInput, err := openInput(env, opts.in, from)
+	in, closeInput, err := openInput(env, opts.in, opts.from)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 
@@ -31,9 +30,6 @@ func newInspectDemoCommand(env *environment) *cobra.Command {
 			"  vllm-vcr inspect summary demo.jsonl.gz",
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if out == "" {
-				return errors.New("--output is not given: want a file to write the trace to")
-			}
 			t, err := inspect.Demo(opt)
 			if err != nil {
 				return fmt.Errorf("--requests: %w", err)
@@ -50,6 +46,7 @@ func newInspectDemoCommand(env *environment) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&out, "output", "o", "", "trace `FILE` to write, .jsonl or .jsonl.gz; required")
+	required(flags, "output")
 	flags.Uint64Var(&opt.Seed, "seed", 0, "seed for lengths and times (default 0)")
 	flags.IntVar(&opt.Requests, "requests", inspect.DefaultDemoRequests, fmt.Sprintf("number of requests, at most %d", inspect.MaxDemoRequests))
 	return cmd

@@ -10,9 +10,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/inspect"
 )
 
-// formCSV is a form that only a summary has.
-const formCSV = "csv"
-
 // summaryOptions are the flags of inspect summary.
 type summaryOptions struct {
 	format string
@@ -40,19 +37,15 @@ func newInspectSummaryCommand(env *environment) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&opts.format, "format", formText, "output format: text, json, markdown or csv")
+	oneOf(flags, &opts.format, "format", formText, "output format: text, json, markdown or csv", formText, formJSON, formMarkdown, formCSV)
 	flags.StringArrayVar(&opts.steps, "step-stats", nil, "`FILE` that record --step-stats-out wrote with the trace; may be repeated, once for each trace in the same order")
 	flags.BoolVar(&opts.asJSON, "json", false, "the same as --format json")
 	return cmd
 }
 
 func runInspectSummary(env *environment, paths []string, opts summaryOptions) error {
-	format, err := chooseOne("--format", opts.format, formText, formJSON, formMarkdown, formCSV)
-	if err != nil {
-		return err
-	}
 	if opts.asJSON {
-		format = formJSON
+		opts.format = formJSON
 	}
 	if n := len(opts.steps); n > 0 && n != len(paths) {
 		return fmt.Errorf("--step-stats is given %d times for %s: want it once for each trace, in the same order", n, safetext.Count(len(paths), "trace"))
@@ -72,7 +65,7 @@ func runInspectSummary(env *environment, paths []string, opts summaryOptions) er
 		all = append(all, summary)
 	}
 	write := map[string]func(io.Writer) error{formText: all.Text, formJSON: all.JSON, formMarkdown: all.Markdown, formCSV: all.CSV}
-	if err := write[format](env.stdout); err != nil {
+	if err := write[opts.format](env.stdout); err != nil {
 		return infra(fmt.Errorf("write summary: %w", err))
 	}
 	return nil

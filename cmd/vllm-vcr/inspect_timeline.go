@@ -50,14 +50,13 @@ func newInspectTimelineCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.perfetto, "perfetto", "", "write the timeline as Chrome trace JSON to this `FILE`, instead of text to stdout")
 	flags.StringVar(&opts.steps, "step-stats", "", "`FILE` that record --step-stats-out wrote with the trace: its steps and counters go into the file of --perfetto (default steps that are inferred from the trace)")
 	flags.BoolVar(&opts.perRequest, "track-per-request", false, "in the file of --perfetto, give each request a track of its own instead of a slot")
+	needs(flags, "step-stats", "perfetto")
+	needs(flags, "track-per-request", "perfetto")
 	addJSONFlag(flags, &opts.asJSON)
 	return cmd
 }
 
 func runInspectTimeline(env *environment, path string, opts timelineOptions) error {
-	if opts.perfetto == "" && (opts.steps != "" || opts.perRequest) {
-		return errors.New("--step-stats and --track-per-request change only the file of --perfetto: give --perfetto FILE too")
-	}
 	defer env.growHeap(inspectGCPercent)()
 	timeline, err := readAt(env, path, func(r *trace.Reader) (*inspect.Timeline, error) {
 		return inspect.ReadTimeline(r, inspect.TimelineOptions{Skip: opts.from, Most: opts.most, Turns: opts.html != "" || opts.perfetto != ""})

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"io"
-	"runtime"
 
 	"github.com/spf13/pflag"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -63,13 +61,6 @@ type versionJSON struct {
 	Lines   []string `json:"lines"`
 }
 
-func versionResult() versionJSON {
-	return versionJSON{
-		Schema: schemaOf("version"), Version: buildVersion(), Commit: buildCommit(), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
-		Lines: append([]string{protocol.Nightly}, protocol.Lines()...),
-	}
-}
-
 // casesJSON are the cases that conform --list prints.
 type casesJSON struct {
 	Schema string     `json:"schema"`
@@ -114,22 +105,10 @@ type compareJSON struct {
 	ExitCode int    `json:"exit_code"`
 }
 
-func compareResult(before, after string, d *report.Difference) compareJSON {
-	result := compareJSON{Schema: schemaOf("conform-compare"), Worse: d.Worse(), Difference: d, OldFile: before, NewFile: after}
-	if d.Worse() {
-		result.ExitCode = conformance.ExitFail
-	}
-	return result
-}
-
 type goldensJSON struct {
 	Schema   string            `json:"schema"`
 	Manifest string            `json:"manifest"`
 	Goldens  []manifest.Golden `json:"goldens"`
-}
-
-func goldensResult(mf *manifest.Manifest) goldensJSON {
-	return goldensJSON{schemaOf("golden-list"), mf.File, append([]manifest.Golden{}, mf.Goldens...)}
 }
 
 // fetchedJSON are the goldens that golden pull or golden verify read.
@@ -150,55 +129,39 @@ type fetchedEntry struct {
 	Error  string `json:"error,omitempty"`
 }
 
-func fetchedResult(command string, run *fetch, pulled []golden.Pulled, code int) fetchedJSON {
-	result := fetchedJSON{Schema: schemaOf(command), OK: code == conformance.ExitOK, ExitCode: code, Goldens: make([]fetchedEntry, len(pulled))}
-	for i, p := range pulled {
-		state := "local"
-		switch {
-		case errors.As(p.Err, new(*golden.MismatchError)):
-			state = "mismatch"
-		case p.Err != nil:
-			state = "missing"
-		case p.Cached:
-			state = "cached"
-		case run.store.Bytes.IsRemote(p.Object):
-			state = "downloaded"
-		}
-		g := run.goldens[i]
-		result.Goldens[i] = fetchedEntry{Line: g.Line, ID: g.ID, SHA256: p.SHA256, Bytes: p.Bytes, State: state, From: p.From, Error: errorText(p.Err)}
+// fetchState is what became of a golden.
+func fetchState(run *fetch, p golden.Pulled) string {
+	switch {
+	case errors.As(p.Err, new(*golden.MismatchError)):
+		return "mismatch"
+	case p.Err != nil:
+		return "missing"
+	case p.Cached:
+		return "cached"
+	case run.store.Bytes.IsRemote(p.Object):
+		return "downloaded"
 	}
-	return result
+	return "local"
 }
 
 // registeredJSON is what golden add did, or why it refused.
 type registeredJSON struct {
-	Schema          string                `json:"schema"`
-	OK              bool                  `json:"ok"`
-	ExitCode        int                   `json:"exit_code"`
-	DryRun          bool                  `json:"dry_run"`
-	Trace           string                `json:"trace"`
-	Manifest        string                `json:"manifest"`
-	Golden          *manifest.Golden      `json:"golden,omitempty"`
-	Messages        int                   `json:"messages,omitempty"`
-	Verdict         string                `json:"verdict,omitempty"`
-	Location        string                `json:"location,omitempty"`
-	Stored          bool                  `json:"stored"`
-	ManifestChanged bool                  `json:"manifest_changed"`
-	Replaced        bool                  `json:"replaced"`
-	Removed         string                `json:"removed,omitempty"`
-	Warnings        []tomlfile.Diagnostic `json:"warnings"`
-	Problems        []string              `json:"problems"`
+	Schema   string `json:"schema"`
+	OK       bool   `json:"ok"`
+	ExitCode int    `json:"exit_code"`
+	DryRun   bool   `json:"dry_run"`
+	Trace    string `json:"trace"`
+	Manifest string `json:"manifest"`
+	conformance.Registered
+	Verdict  string   `json:"verdict,omitempty"`
+	Problems []string `json:"problems"`
 }
 
 func registeredResult(req conformance.Registration, done conformance.Registered, refusal *conformance.RegistrationError) registeredJSON {
 	result := registeredJSON{
-		Schema: schemaOf("golden-add"), OK: refusal == nil, DryRun: req.DryRun, Trace: req.Trace, Manifest: req.Manifest, Messages: done.Messages,
-		Location: done.Location, Stored: done.Stored, ManifestChanged: done.Changed && !req.DryRun, Replaced: done.Replaced, Removed: done.Removed,
-		Warnings: diagnosticsResult(done.Warnings), Problems: []string{},
+		Schema: schemaOf("golden-add"), OK: refusal == nil, DryRun: req.DryRun, Trace: req.Trace, Manifest: req.Manifest, Registered: done, Problems: []string{},
 	}
-	if done.Golden.ID != "" {
-		result.Golden = &done.Golden
-	}
+	result.Changed, result.Warnings = done.Changed && !req.DryRun, diagnosticsResult(done.Warnings)
 	if done.Report != nil {
 		result.Verdict = report.Verdict(report.New(done.Report, report.Meta{}))
 	}

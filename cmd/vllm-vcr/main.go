@@ -63,12 +63,10 @@ func newRootCommand(env *environment, args ...string) *cobra.Command {
 			if err := env.fromEnvironment(cmd.Flags()); err != nil {
 				return err
 			}
-			if err := env.openLog(); err != nil {
+			if err := checkFlags(cmd.Flags()); err != nil {
 				return err
 			}
-			if _, err := chooseOne("--color", env.color, colorAuto, colorAlways, colorNever); err != nil {
-				return err
-			}
+			env.openLog()
 			if !isCompletion(cmd.Name()) {
 				env.warnVariables()
 			}
@@ -84,8 +82,8 @@ func newRootCommand(env *environment, args ...string) *cobra.Command {
 	flags.VarPF(new(helpFlag), "help-all", "", "print this help with all flags").NoOptDefVal = "true"
 	flags.BoolVarP(&env.verbose, "verbose", "v", false, "also log what the command does; without it, only warnings and errors are logged")
 	flags.BoolVar(&env.quiet, "quiet", false, "show no progress; without it, progress is a line on a terminal, and elsewhere a line every ten seconds")
-	flags.StringVar(&env.color, "color", colorAuto, "colors: auto (on a terminal unless NO_COLOR is set, and wherever FORCE_COLOR is set), always or never")
-	flags.StringVar(&env.logFormat, "log-format", "text", "format of the log on stderr: text or json")
+	oneOf(flags, &env.color, "color", colorAuto, "colors: auto (on a terminal unless NO_COLOR is set, and wherever FORCE_COLOR is set), always or never", colorAuto, colorAlways, colorNever)
+	oneOf(flags, &env.logFormat, "log-format", formText, "format of the log on stderr: text or json", formText, formJSON)
 	flags.StringVar(&env.profiles, profilesFlag, "", "`FOLDER` of wire profiles, such as 0.34.json, that are used in addition to the built-in ones and take precedence over them (default the folder "+drift.ProfilesPath+" next to compat.toml, if it has profiles)")
 	common(flags, "help-all", "verbose")
 	commands := map[string]func(*environment) *cobra.Command{
@@ -140,7 +138,9 @@ func newVersionCommand(env *environment) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if asJSON {
-				return jsonout.Write(env.stdout, versionResult())
+				return jsonout.Write(env.stdout, versionJSON{
+					schemaOf("version"), buildVersion(), buildCommit(), runtime.Version(), runtime.GOOS, runtime.GOARCH, append([]string{protocol.Nightly}, protocol.Lines()...),
+				})
 			}
 			if short {
 				_, err := fmt.Fprintln(env.stdout, buildVersion())

@@ -95,7 +95,7 @@ func (opts *playOptions) prepare(ctx context.Context, env *environment, flags *p
 	if err != nil {
 		return nil, err
 	}
-	if err := opts.source.check(flags, fitted); err != nil {
+	if err := opts.source.check(); err != nil {
 		return nil, err
 	}
 	opt.Log = env.log
@@ -304,9 +304,11 @@ func (opts *peerOptions) add(flags *pflag.FlagSet) {
 		"replay_endpoint, buffer_steps, hwm, max_queue_size and topic; the variable VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES is read too (default no events)")
 	flags.StringVar(&opts.hash, "prefix-caching-hash-algo", "", "`ALGORITHM` of the hashes of KV blocks, which KV events show: sha256, sha256_cbor, xxhash or xxhash_cbor; "+
 		"the variable PYTHONHASHSEED is read too (default sha256)")
+	choices(flags, "prefix-caching-hash-algo", kvcache.SHA256, kvcache.SHA256CBOR, kvcache.XXHash, kvcache.XXHashCBOR)
 	flags.StringVar(&opts.kvTransfer, "kv-transfer-config", "", "send and receive KV caches (without content) as vLLM's NixlConnector does with this `JSON`; "+
 		"the variables VLLM_NIXL_SIDE_CHANNEL_HOST and VLLM_NIXL_SIDE_CHANNEL_PORT are read too (default no transfer)")
 	flags.StringSliceVar(&opts.kvPeers, "kv-transfer-peers", nil, "addresses that KV caches are requested from and sent to, such as 10.1.2.3 or 10.1.0.0/16 (default loopback, and the private networks that this machine has an address in)")
+	needs(flags, "kv-transfer-peers", "kv-transfer-config")
 	grouped(flags, "KV events and KV transfer")
 	flags.StringVar(&opts.faults, "faults", "", "faults to inject: a list of `KIND[:VALUE][@PROBABILITY][~ID-PATTERN]`. Kinds: refuse, fail:N, "+
 		"delay:DURATION[:AFTER], stall[:AFTER], drop[:AFTER], wrong-token[:AFTER], kill[:AFTER]; AFTER counts output tokens (default none)")
@@ -324,9 +326,6 @@ func (opts *peerOptions) configure(env *environment, opt *player.Options, count 
 		return nil, err
 	}
 	if opts.kvTransfer == "" {
-		if len(opts.kvPeers) > 0 {
-			return nil, errors.New("--kv-transfer-peers needs --kv-transfer-config")
-		}
 		return func() {}, nil
 	}
 	t, err := player.ParseTransfer(opts.kvTransfer, env.getenv)
@@ -358,11 +357,6 @@ func (opts *peerOptions) configure(env *environment, opt *player.Options, count 
 
 func (opts *peerOptions) configureKVEvents(env *environment, opt *player.Options) (err error) {
 	opt.KVCache.HashSeed, opt.KVCache.HashAlgorithm = cmp.Or(opts.hashSeed, env.getenv("PYTHONHASHSEED")), kvcache.Algorithm(opts.hash)
-	if opts.hash != "" {
-		if _, err := chooseOne("--prefix-caching-hash-algo", opt.KVCache.HashAlgorithm, kvcache.SHA256, kvcache.SHA256CBOR, kvcache.XXHash, kvcache.XXHashCBOR); err != nil {
-			return err
-		}
-	}
 	if opts.kvEvents == "" {
 		return nil
 	}
@@ -392,8 +386,6 @@ func (opts *peerOptions) configureKVEvents(env *environment, opt *player.Options
 type coreOptions struct {
 	opt         player.Options
 	count       int
-	policy      string
-	noCaching   bool
 	kvMetrics   bool
 	speculative string
 	alone       bool // the engine is in no group, whatever its index is
@@ -411,15 +403,19 @@ func (opts *coreOptions) add(flags *pflag.FlagSet) {
 	flags.IntVar(&o.EngineIndex, "engine-index", 0, "index of the first engine of this process in its data-parallel group (default 0)")
 	flags.IntVar(&o.DataParallelSize, "data-parallel-size", 0, "number of engines of the frontend, with those of other processes (default that of the trace, else --engine-count)")
 	flags.StringVar(&o.ParallelConfigHash, "parallel-config-hash", "", "`HASH` that the engine sends in READY; the Python frontend of a MoE model checks it")
+	above0(flags, "engine-count", "data-parallel-size", "handshake-timeout")
 	grouped(flags, "Connection")
 	flags.IntVar(&o.Limits.MaxModelLen, "max-model-len", 0, "maximum context length in tokens (default that of the trace, else 1048576)")
 	flags.IntVar(&o.Limits.MaxNumSeqs, "max-num-seqs", 0, "maximum number of requests that run at the same time (default that of the trace, else 128)")
 	flags.IntVar(&o.Limits.MaxNumBatchedTokens, "max-num-batched-tokens", 0, "maximum number of tokens that one step computes (default that of the trace, else 2048)")
 	flags.IntVar(&o.Limits.LongPrefillTokenThreshold, "long-prefill-token-threshold", 0, "compute a longer prompt in chunks of this many tokens (default 0: no limit)")
-	flags.StringVar(&opts.policy, "scheduling-policy", string(player.PolicyFCFS), "order of waiting requests: fcfs (first come, first served) or priority (lowest number first)")
+	oneOf(flags, (*string)(&o.SchedulingPolicy), "scheduling-policy", player.PolicyFCFS, "order of waiting requests: fcfs (first come, first served) or priority (lowest number first)",
+		player.PolicyFCFS, player.PolicyPriority)
 	flags.IntVar(&o.KVCache.BlockSize, "block-size", 0, "tokens in a KV cache block (default that of the trace, else 16)")
 	flags.IntVar(&o.KVCache.NumGPUBlocks, "num-gpu-blocks-override", 0, "number of KV cache blocks (default that of the trace, else 8192)")
-	flags.BoolVar(&opts.noCaching, "no-enable-prefix-caching", false, "turn off prefix caching: compute every prompt completely")
+	flags.BoolVar(&o.KVCache.NoPrefixCaching, "no-enable-prefix-caching", false, "turn off prefix caching: compute every prompt completely")
+	above0(flags, "max-model-len", "max-num-seqs", "max-num-batched-tokens", "block-size", "num-gpu-blocks-override")
+	least0(flags, "long-prefill-token-threshold")
 	grouped(flags, "Scheduler and KV cache")
 	flags.IntVar(&o.LoRA.MaxLoRAs, "max-loras", 0, "maximum number of LoRA adapters in one step (default 0: no limit)")
 	flags.IntVar(&o.LoRA.MaxCPULoRAs, "max-cpu-loras", 0, "maximum number of loaded LoRA adapters (default --max-loras)")
@@ -430,11 +426,17 @@ func (opts *coreOptions) add(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&o.Pooling.Tasks, "pooling-tasks", nil, "run as a pooling model with these tasks: embed, classify, token_embed, token_classify (default none)")
 	flags.IntVar(&o.Pooling.Size, "pooling-size", 0, "length of an embedding (default 1024)")
 	flags.IntVar(&o.Pooling.Labels, "pooling-labels", 0, "number of classes in a classification (default 1)")
+	least0(flags, "max-loras", "max-cpu-loras")
+	above0(flags, "output-token-chunk-size", "pooling-size", "pooling-labels")
+	needs(flags, "pooling-size", "pooling-tasks")
+	needs(flags, "pooling-labels", "pooling-tasks")
+	exclusive(flags, "speculative-config", "output-token-chunk-size")
 	grouped(flags, "Model")
 	flags.BoolVar(&o.Observability.IterationDetails, "enable-logging-iteration-details", false, "report what each step computes, which the frontend logs")
 	flags.BoolVar(&opts.kvMetrics, "kv-cache-metrics", false, "report how long KV blocks keep their content, which the frontend shows as metrics")
 	flags.Float64Var(&o.Observability.KVCacheMetricsSample, "kv-cache-metrics-sample", 0.01, "part of the KV blocks that --kv-cache-metrics follows, more than 0 and at most 1")
-	flags.StringVar((*string)(&o.Observability.RequestDrafts), "per-request-spec-decode-metrics", string(player.DraftsNone), "report the speculative decoding of each request: none, summary, or detailed (each step too)")
+	oneOf(flags, (*string)(&o.Observability.RequestDrafts), "per-request-spec-decode-metrics", player.DraftsNone, "report the speculative decoding of each request: none, summary, or detailed (each step too)",
+		player.DraftsNone, player.DraftsSummary, player.DraftsDetailed)
 	grouped(flags, "Observability")
 }
 
@@ -448,27 +450,17 @@ func (opts *coreOptions) options(flags *pflag.FlagSet, fitted bool) (opt player.
 	if opts.alone {
 		opt.DataParallelSize = 0
 	}
-	if opt.SchedulingPolicy, err = chooseOne("--scheduling-policy", player.SchedulingPolicy(opts.policy), player.PolicyFCFS, player.PolicyPriority); err != nil {
-		return opt, err
-	}
 	if opt.VLLMVersion = tagOf(opt.VLLMVersion); opt.VLLMVersion == "auto" {
 		opt.VLLMVersion = ""
 	}
-	opt.KVCache.NoPrefixCaching = opts.noCaching
 	if share := opt.Observability.KVCacheMetricsSample; share <= 0 || share > 1 {
 		return opt, fmt.Errorf("--kv-cache-metrics-sample %v: want more than 0 and at most 1", share)
 	}
 	if !opts.kvMetrics {
 		opt.Observability.KVCacheMetricsSample = 0
 	}
-	if opt.Observability.RequestDrafts, err = chooseOne("--per-request-spec-decode-metrics", opt.Observability.RequestDrafts, player.DraftsNone, player.DraftsSummary, player.DraftsDetailed); err != nil {
-		return opt, err
-	}
 	if opts.speculative == "" {
 		return opt, nil
-	}
-	if opt.Decoding.TokensPerStep > 1 {
-		return opt, errors.New("--speculative-config and --output-token-chunk-size: give only one of them")
 	}
 	opt.Decoding.SpeculativeTokens, opt.Decoding.Acceptance, err = speculation(opts.speculative)
 	if err == nil && opt.Decoding.Acceptance == nil && !fitted {
@@ -481,8 +473,8 @@ func (opts *coreOptions) options(flags *pflag.FlagSet, fitted bool) (opt player.
 func (opts *coreOptions) check(flags *pflag.FlagSet) error {
 	o := &opts.opt
 	for _, n := range []struct {
-		flag        string
-		value, most int
+		flag       string
+		value, max int
 	}{
 		{"engine-count", opts.count, maxEngines},
 		{"data-parallel-size", o.DataParallelSize, math.MaxUint16 + 1},
@@ -495,27 +487,17 @@ func (opts *coreOptions) check(flags *pflag.FlagSet) error {
 		{"pooling-size", o.Pooling.Size, maxNumbers},
 		{"pooling-labels", o.Pooling.Labels, maxNumbers},
 	} {
-		if flags.Changed(n.flag) && n.value < 1 {
-			return fmt.Errorf("--%s %d: want at least 1", n.flag, n.value)
-		}
-		if n.value > n.most {
-			return fmt.Errorf("--%s %d: want at most %d", n.flag, n.value, n.most)
+		if n.value > n.max {
+			return fmt.Errorf("--%s %d: want at most %d", n.flag, n.value, n.max)
 		}
 	}
-	pooling := flags.Changed("pooling-size") || flags.Changed("pooling-labels")
 	switch last := o.EngineIndex + opts.count - 1; {
 	case o.EngineIndex < 0 || last > math.MaxUint16:
 		return fmt.Errorf("--engine-index %d: want 0 to %d, as an engine identity has two bytes", o.EngineIndex, math.MaxUint16-opts.count+1)
 	case flags.Changed("num-gpu-blocks-override") && o.KVCache.NumGPUBlocks < 2:
 		return fmt.Errorf("--num-gpu-blocks-override %d: want at least 2, as one block is never used", o.KVCache.NumGPUBlocks)
-	case o.Limits.LongPrefillTokenThreshold < 0 || o.LoRA.MaxLoRAs < 0 || o.LoRA.MaxCPULoRAs < 0:
-		return errors.New("--long-prefill-token-threshold, --max-loras and --max-cpu-loras: want 0 or more")
 	case o.LoRA.MaxCPULoRAs > 0 && o.LoRA.MaxCPULoRAs < o.LoRA.MaxLoRAs:
 		return fmt.Errorf("--max-cpu-loras %d: want at least the %d of --max-loras", o.LoRA.MaxCPULoRAs, o.LoRA.MaxLoRAs)
-	case pooling && len(o.Pooling.Tasks) == 0:
-		return errors.New("--pooling-size and --pooling-labels need --pooling-tasks")
-	case flags.Changed("handshake-timeout") && o.HandshakeTimeout <= 0:
-		return fmt.Errorf("--handshake-timeout %s: want a time above 0", o.HandshakeTimeout)
 	case !strings.HasPrefix(o.Handshake, "tcp://") && !strings.HasPrefix(o.Handshake, "ipc://"):
 		return fmt.Errorf("--frontend-handshake %q: want tcp://HOST:PORT or ipc://PATH", o.Handshake)
 	}

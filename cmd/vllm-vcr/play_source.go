@@ -29,7 +29,7 @@ type sourceOptions struct {
 	mode      string
 	recording string
 	steps     string // a trace whose tokens do not count
-	match     string
+	match     player.Match
 	dataset   string
 	tokenizer string
 	minDepth  int
@@ -55,8 +55,8 @@ const (
 func (opts *sourceOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.recording, "trace", "", "answer requests with the output tokens of this trace `FILE`, .jsonl or .jsonl.gz, or at an s3://, https:// or hf:// location")
 	flags.StringVar(&opts.steps, "replay-steps", "", "answer requests with random tokens, as many and after the same times as in this trace `FILE`, which needs no token ids; times are as with --pace recorded, unless that is given")
-	flags.StringVar(&opts.match, "replay-match", string(player.MatchAuto), "how a request finds its record in --trace or --replay-steps: index (the request id is replay-N: record N in order of arrival), "+
-		"prefix (the longest common beginning of the prompts), exact (the same prompt), request-id, or auto (index for request ids replay-N, else prefix if the trace has prompts or their hashes)")
+	oneOf(flags, (*string)(&opts.match), "replay-match", player.MatchAuto, "how a request finds its record in --trace or --replay-steps: index (the request id is replay-N: record N in order of arrival), "+
+		"prefix (the longest common beginning of the prompts), exact (the same prompt), request-id, or auto (index for request ids replay-N, else prefix if the trace has prompts or their hashes)", player.Matches()...)
 	flags.IntVar(&opts.minDepth, "replay-min-depth", 0, "minimum number of prompt tokens that a request has in common with its record (--replay-match prefix: default one block)"+
 		" or its row of --dataset (default the whole prompt)")
 	flags.BoolVar(&opts.once, "replay-once", false, "use each record of --trace or --replay-steps for one request only")
@@ -65,35 +65,24 @@ func (opts *sourceOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.dataset, "dataset", "", "answer requests with the completions of this `FILE`: JSON Lines, JSON, CSV, Parquet or SQLite")
 	exclusive(flags, "trace", "replay-steps", "dataset")
 	flags.StringVar(&opts.tokenizer, "tokenizer", "", "tokenizer.json of the model, or its folder: --dataset needs it, and valid structured output")
-	flags.StringVar(&opts.mode, "mode", modeRandom, "reply when no recording matches: random (random tokens), text (English sentences; needs --tokenizer) or echo (the prompt)")
+	oneOf(flags, &opts.mode, "mode", modeRandom, "reply when no recording matches: random (random tokens), text (English sentences; needs --tokenizer) or echo (the prompt)",
+		modeRandom, modeText, modeEcho)
 	flags.Uint64Var(&opts.seed, "seed", 0, "seed for random tokens, times and faults (default 0)")
 	flags.Uint32Var(&opts.vocab, "vocab-size", 0, "random token ids are below this number (default the size of the --tokenizer, else 32000)")
+	above0(flags, "vocab-size")
+	least0(flags, "replay-min-depth")
+	needs(flags, "strict", "trace", "replay-steps", "dataset")
+	needs(flags, "replay-once", "trace", "replay-steps")
+	needs(flags, "expect-config-hash", "trace", "replay-steps", "latency-trace")
 	grouped(flags, "Answers")
 }
 
-// check checks flags without reading a file. timed is set if recordings of times are given.
-func (opts *sourceOptions) check(flags *pflag.FlagSet, timed bool) error {
-	if flags.Changed("vocab-size") && opts.vocab == 0 {
-		return errors.New("--vocab-size 0: a vocabulary has at least one token")
-	}
-	if _, err := chooseOne("--mode", opts.mode, modeRandom, modeText, modeEcho); err != nil {
-		return err
-	}
-	if _, err := chooseOne("--replay-match", player.Match(opts.match), player.Matches()...); err != nil {
-		return err
-	}
-	switch replays := opts.recording != "" || opts.steps != ""; {
+// check checks flags without reading a file.
+func (opts *sourceOptions) check() error {
+	switch {
 	case opts.mode == modeText && opts.tokenizer == "":
 		return errors.New("--mode text needs --tokenizer")
-	case opts.configHash != "" && !replays && !timed:
-		return errors.New("--expect-config-hash: there is no trace to check: give --trace or --latency-trace")
-	case opts.minDepth < 0:
-		return fmt.Errorf("--replay-min-depth %d: want 0 or more tokens", opts.minDepth)
-	case opts.strict && !replays && opts.dataset == "":
-		return errors.New("--strict: no request could be answered: give --trace or --dataset")
-	case opts.once && !replays:
-		return errors.New("--replay-once needs --trace")
-	case opts.minDepth > 0 && opts.dataset == "" && player.Match(opts.match) != player.MatchPrefix && player.Match(opts.match) != player.MatchAuto:
+	case opts.minDepth > 0 && opts.dataset == "" && opts.match != player.MatchPrefix && opts.match != player.MatchAuto:
 		return fmt.Errorf("--replay-min-depth has no effect with --replay-match %s: use --replay-match %s, or --dataset", opts.match, player.MatchPrefix)
 	}
 	return nil
@@ -235,7 +224,7 @@ func (opts *sourceOptions) replay(env *environment, opt *player.Options, tok *to
 	recording := cmp.Or(opts.recording, opts.steps)
 	// Extra keys hold the request ids.
 	read := trace.Options{KeepExtra: true, Without: []string{"itl_ctx"}}
-	if match := player.Match(opts.match); match == player.MatchIndex || match == player.MatchRequestID {
+	if opts.match == player.MatchIndex || opts.match == player.MatchRequestID {
 		read.Without = append(read.Without, "block_hashes")
 	}
 	t, err := readTrace(env, recording, opts.configHash, read)
@@ -254,7 +243,7 @@ func (opts *sourceOptions) replay(env *environment, opt *player.Options, tok *to
 	var replay *player.Replay
 	var warned sync.Once
 	replay, err = player.NewReplay(t, player.ReplayOptions{
-		Match: player.Match(opts.match), Strict: opts.strict, Fallback: fallback, Once: opts.once, MinDepth: opts.minDepth, BlockSize: opt.KVCache.BlockSize,
+		Match: opts.match, Strict: opts.strict, Fallback: fallback, Once: opts.once, MinDepth: opts.minDepth, BlockSize: opt.KVCache.BlockSize,
 		OnUnmatched: func(r *player.Request, reason error) {
 			warned.Do(func() {
 				answer := opts.mode + " tokens"
@@ -314,7 +303,7 @@ func drawTokens(t *trace.Trace, seed uint64, vocab uint32) error {
 // advice is what could be done so that a record answers. hashed is set if records can be found by their prompts, used if records would
 // answer, had they not answered before.
 func (opts *sourceOptions) advice(hashed, used bool) string {
-	switch match := player.Match(opts.match); {
+	switch match := opts.match; {
 	case used:
 		return "leave out --replay-once, or send SIGHUP to play, which makes all records unused"
 	case !hashed && match != player.MatchIndex && match != player.MatchRequestID:
@@ -359,7 +348,7 @@ func (opts *sourceOptions) fromDataset(ctx context.Context, env *environment, op
 
 // timingOptions are the flags of the times of the player's steps.
 type timingOptions struct {
-	pace   string
+	pace   player.Pace
 	traces []string
 	knobs  latency.Knobs
 	scale  float64
@@ -367,12 +356,12 @@ type timingOptions struct {
 	now    latency.Model // in the place of knobs; nil for none
 }
 
-const paceAuto = "auto"
+const paceAuto player.Pace = "auto"
 
 func (opts *timingOptions) add(flags *pflag.FlagSet) {
 	k := &opts.knobs
-	flags.StringVar(&opts.pace, "pace", paceAuto, "when outputs are sent: instant, recorded (after the same time as in --trace), modelled "+
-		"(by --latency-trace or the durations below), or auto (modelled if one of these is given, else recorded with --replay-steps and instant without)")
+	oneOf(flags, (*string)(&opts.pace), "pace", paceAuto, "when outputs are sent: instant, recorded (after the same time as in --trace), modelled "+
+		"(by --latency-trace or the durations below), or auto (modelled if one of these is given, else recorded with --replay-steps and instant without)", paceAuto, player.PaceInstant, player.PaceRecorded, player.PaceModelled)
 	flags.StringArrayVar(&opts.traces, "latency-trace", nil, "learn step times from this trace `FILE`; set --max-num-batched-tokens as in its engine; may be repeated")
 	durations := []struct {
 		value *time.Duration
@@ -401,10 +390,6 @@ func (opts *timingOptions) add(flags *pflag.FlagSet) {
 
 // model puts pace and model into the options. Each engine of a group has a model of its own.
 func (opts *timingOptions) model(env *environment, opt *player.Options, configHash string) (func() (latency.Model, error), error) {
-	pace, err := chooseOne("--pace", player.Pace(opts.pace), paceAuto, player.PaceInstant, player.PaceRecorded, player.PaceModelled)
-	if err != nil {
-		return nil, err
-	}
 	if !(opts.scale > 0) || math.IsInf(opts.scale, 0) {
 		return nil, fmt.Errorf("--time-scale %v: want a number above 0", opts.scale)
 	}
@@ -412,6 +397,7 @@ func (opts *timingOptions) model(env *environment, opt *player.Options, configHa
 	if err := opts.knobs.Validate(); err != nil {
 		return nil, fmt.Errorf("--%w", err)
 	}
+	pace := opts.pace
 	modelled := len(opts.traces) > 0 || opts.knobs != latency.Knobs{LoadFactor: opts.knobs.LoadFactor}
 	switch {
 	case pace == paceAuto && modelled:
@@ -440,6 +426,7 @@ func (opts *timingOptions) model(env *environment, opt *player.Options, configHa
 	}
 	traces := make([]*trace.Trace, len(opts.traces))
 	for i, path := range opts.traces {
+		var err error
 		if traces[i], err = readTrace(env, path, configHash, trace.Options{Without: []string{"block_hashes"}}); err != nil {
 			return nil, err
 		}

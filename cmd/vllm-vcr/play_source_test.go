@@ -67,7 +67,7 @@ func TestPlayWarnings(t *testing.T) {
 				test.args = append(test.args, "--trace="+recording)
 			}
 			must(flags.Parse(test.args))
-			must(opts.check(flags, false))
+			must(opts.check())
 			opt := player.Options{Log: env.log}
 			_, err := opts.source(t.Context(), env, &opt)
 			must(err)

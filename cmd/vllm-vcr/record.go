@@ -115,15 +115,23 @@ func (opts *recordOptions) addFlags(flags *pflag.FlagSet) {
 	grouped(flags, "About the engine")
 	flags.StringVar(&opts.metrics, "metrics-address", "", "serve Prometheus metrics and /healthz at this `HOST:PORT` (default not served)")
 	grouped(flags, "Progress")
+	required(flags, "trace-out")
+	least0(flags, "handshake-timeout", "queue-limit", "max-observed-bytes", "block-size")
+	needs(flags, "kv-events", "frames-out")
+	for _, name := range []string{ // of a connection
+		"frontend-handshake", "engine-handshake", "data-address", "frames-out", "handshake-timeout", "queue-limit",
+		"max-observed-bytes", "metrics-address", "until", "kv-events",
+	} {
+		exclusive(flags, "from-frames", name)
+	}
 	common(flags, "frontend-handshake", "engine-handshake", "handshake-timeout", "trace-out", "frames-out", "overwrite", "from-frames", "record-tokens",
 		"record-prompts", "vllm-version", "model", "gpu", "engine-config", "metrics-address")
 }
 
 func runRecord(ctx context.Context, env *environment, flags *pflag.FlagSet, opts recordOptions) error {
-	if err := opts.check(flags); err != nil {
+	if err := opts.check(); err != nil {
 		return err
 	}
-	opts.cfg.Observe.Recorder, opts.cfg.Observe.VLLMVersion = buildVersion(), tagOf(opts.cfg.Observe.VLLMVersion)
 	opts.cfg.Counts = new(recorder.Counts)
 	run := runTap
 	if opts.fromFrames != "" {
@@ -131,9 +139,10 @@ func runRecord(ctx context.Context, env *environment, flags *pflag.FlagSet, opts
 		if err != nil {
 			return err
 		}
-		opts.cfg.Observe = given(flags, opts.cfg.Observe, opt)
+		opts.cfg.Observe = given(flags, opt)
 		run = runDerive
 	}
+	opts.cfg.Observe.Recorder, opts.cfg.Observe.VLLMVersion = buildVersion(), tagOf(opts.cfg.Observe.VLLMVersion)
 	start := time.Now()
 	summary, err := run(ctx, env, &opts)
 	return finishRecord(env, opts, monitor.Report{
@@ -279,27 +288,15 @@ func openSinks(cfg recorder.Config, rank int) (sinks recorder.Sinks, files []str
 }
 
 // given are the options of an earlier run, but for those that flags set.
-func given(flags *pflag.FlagSet, now, earlier recorder.Options) recorder.Options {
-	opt := earlier
-	opt.Recorder = now.Recorder
-	for name, take := range map[string]func(){
-		"record-tokens":        func() { opt.RecordTokens = now.RecordTokens },
-		"record-prompts":       func() { opt.RecordPrompts = now.RecordPrompts },
-		"record-aborted":       func() { opt.RecordAborted = now.RecordAborted },
-		"block-size":           func() { opt.BlockSize = now.BlockSize },
-		"model":                func() { opt.Model = now.Model },
-		"gpu":                  func() { opt.GPU = now.GPU },
-		"tensor-parallel-size": func() { opt.TP = now.TP },
-		"max-num-seqs":         func() { opt.MaxNumSeqs = now.MaxNumSeqs },
-		"vllm-version":         func() { opt.VLLMVersion = now.VLLMVersion },
-		"engine-config":        func() { opt.EngineConfig = now.EngineConfig },
-		"config-hash":          func() { opt.ConfigHash = now.ConfigHash },
-	} {
-		if flags.Changed(name) {
-			take()
-		}
-	}
-	return opt
+func given(flags *pflag.FlagSet, earlier recorder.Options) recorder.Options {
+	var opts recordOptions
+	again := pflag.NewFlagSet("", pflag.ContinueOnError)
+	opts.addFlags(again)
+	opts.cfg.Observe = earlier
+	flags.Visit(func(f *pflag.Flag) {
+		_ = again.Set(f.Name, f.Value.String()) // it has been read; a flag of every command is not here
+	})
+	return opts.cfg.Observe
 }
 
 // recordExitCode distinguishes a wrong engine and a faulty input file from other errors.
@@ -338,40 +335,11 @@ func finishRecord(env *environment, opts recordOptions, r monitor.Report) error 
 	return nil
 }
 
-// tapOptions are of no use to a recording that is derived.
-var tapFlags = []string{
-	"frontend-handshake", "engine-handshake", "data-address", "frames-out", "handshake-timeout", "queue-limit",
-	"max-observed-bytes", "metrics-address", "until", "kv-events",
-}
-
 // outputFlags name the outputs of recordFlags.
 var outputFlags = [3]string{"--trace-out", "--step-stats-out", "--frames-out"}
 
 // check finds what is wrong with a command line before anybody connects.
-func (opts *recordOptions) check(flags *pflag.FlagSet) error {
-	if opts.outputs[0] == "" {
-		return errors.New("--trace-out is not given: want a path or s3://BUCKET/KEY for the trace")
-	}
-	if opts.fromFrames != "" {
-		for _, name := range tapFlags {
-			if flags.Changed(name) {
-				return fmt.Errorf("--%s and --from-frames: give only one of them, as --from-frames connects to nothing", name)
-			}
-		}
-	}
-	for _, limit := range []struct {
-		flag  string
-		value int64
-	}{
-		{"--handshake-timeout", int64(opts.cfg.HandshakeTimeout)},
-		{"--queue-limit", opts.cfg.QueueLimit},
-		{"--max-observed-bytes", opts.cfg.MaxObserved},
-		{"--block-size", int64(opts.cfg.Observe.BlockSize)},
-	} {
-		if limit.value < 0 {
-			return fmt.Errorf("%s %s: want more than 0", limit.flag, flags.Lookup(limit.flag[2:]).Value)
-		}
-	}
+func (opts *recordOptions) check() error {
 	version := opts.cfg.Observe.VLLMVersion
 	if version != "" && !strings.HasPrefix(version, protocol.Nightly) && !lineName().MatchString(protocol.LineOf(version)) {
 		return fmt.Errorf("--vllm-version %q: want a release such as v0.33.0, or nightly", version)
@@ -408,9 +376,6 @@ func (opts *recordOptions) checkAddresses() error {
 		_, port, err := net.SplitHostPort(strings.TrimPrefix(to, "tcp://"))
 		if n, bad := strconv.ParseUint(port, 10, 16); !strings.HasPrefix(to, "tcp://") || err != nil || bad != nil || n == 0 {
 			return fmt.Errorf("--kv-events %q: want tcp://HOST:PORT", to)
-		}
-		if opts.outputs[2] == "" {
-			return errors.New("--kv-events needs --frames-out, where the events are written")
 		}
 	}
 	if opts.metrics != "" {

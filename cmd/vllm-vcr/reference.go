@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -26,14 +25,7 @@ func newReferenceCommand(env *environment) *cobra.Command {
 			if args[0] == "cli" {
 				text = reference(newRootCommand(env))
 			}
-			if output == "" {
-				_, err := io.WriteString(env.stdout, text)
-				return err
-			}
-			return writeFile(output, func(w io.Writer) error {
-				_, err := io.WriteString(w, text)
-				return err
-			})
+			return writeResult(env, output, writeText(text))
 		},
 	}
 	cmd.Flags().StringVar(&output, "output", "", outputUsage)

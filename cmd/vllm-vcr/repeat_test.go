@@ -56,9 +56,9 @@ func TestRepeatRoundTrip(t *testing.T) {
 
 func repeatAlone(t *testing.T, c conformance.Case, flags *conformOptions) {
 	t.Helper()
-	line := report.Repeat(c, flags.inputFlags()...)
+	line := report.Repeat(c, flags.repeat()...)
 	again := parseConform(t, shellWords(t, line))
-	require.NoDiff(t, cmp.Diff(flags.inputFlags(), again.inputFlags()), "%s: other inputs, -want +got", line)
+	require.NoDiff(t, cmp.Diff(flags.repeat(), again.repeat()), "%s: other inputs, -want +got", line)
 	var got []string
 	for _, c := range planOf(t, again) {
 		got = append(got, c.Name())

@@ -55,33 +55,17 @@ func (opts *reportOptions) addFlags(flags *pflag.FlagSet) {
 
 // addOutputFlags adds those of a command that has a report made.
 func (opts *reportOptions) addOutputFlags(flags *pflag.FlagSet) {
-	var formats []string
-	for _, format := range report.Formats() {
-		formats = append(formats, string(format))
-	}
 	opts.given = flags
 	flags.StringVar(&opts.dir, "report-dir", "", "`FOLDER` to write the report to, in every format of --report-format (default none)")
-	flags.StringSliceVar(&opts.formats, "report-format", formats, "formats of the report in --report-dir")
+	flags.StringSliceVar(&opts.formats, "report-format", texts(report.Formats()), "formats of the report in --report-dir")
 	flags.StringVar(&opts.json, "report-json", "", "`FILE` to write the report to as JSON (default none)")
-	flags.StringVar(&opts.annotations, "annotations", "auto", "write GitHub annotations for failures to stderr: auto (in GitHub Actions), on or off")
+	choices(flags, "report-format", report.Formats()...)
+	needs(flags, "report-format", "report-dir")
+	oneOf(flags, &opts.annotations, "annotations", "auto", "write GitHub annotations for failures to stderr: auto (in GitHub Actions), on or off", "auto", "on", "off")
 	flags.IntVar(&opts.limit, "annotation-limit", report.AnnotationLimit, "maximum number of annotations of each level (error, warning)")
+	least0(flags, "annotation-limit")
 	addOutputFlag(flags, &opts.githubOutput)
 	grouped(flags, "Report")
-}
-
-// check refuses, before anything runs, what could not be done at the end.
-func (opts *reportOptions) check() error {
-	if _, err := choose("--report-format", opts.formats, report.Formats()...); err != nil {
-		return err
-	}
-	if opts.dir == "" && opts.given.Changed("report-format") {
-		return errors.New("--report-format needs --report-dir")
-	}
-	if opts.limit < 0 {
-		return fmt.Errorf("--annotation-limit %d: want 0 or more", opts.limit)
-	}
-	_, err := chooseOne("--annotations", opts.annotations, "auto", "on", "off")
-	return err
 }
 
 // openDir opens the directory of the report, before anything runs that could put a link in its place. A failure is
@@ -128,11 +112,7 @@ func writeReports(env *environment, d *report.Document, opts reportOptions) erro
 	case opts.failed != nil:
 		failed = append(failed, opts.failed)
 	case opts.dir != "":
-		var formats []report.Format
-		for _, format := range opts.formats {
-			formats = append(formats, report.Format(format))
-		}
-		failed = append(failed, opts.opened.Write(d, formats))
+		failed = append(failed, opts.opened.Write(d, as[report.Format](opts.formats)))
 	}
 	if path := env.getenv("GITHUB_STEP_SUMMARY"); path != "" {
 		failed = append(failed, appendSummary(path, func(w io.Writer, limit int) error { return report.Markdown(w, d, limit) }))

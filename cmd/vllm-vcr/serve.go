@@ -96,9 +96,7 @@ func newServeCommand(env *environment) *cobra.Command {
 			}
 			if opts.sim.Verbose() {
 				env.verbose = true
-				if err := env.openLog(); err != nil {
-					return err
-				}
+				env.openLog()
 			}
 			return runServe(cmd.Context(), env, cmd.Flags(), &opts, model, flags)
 		},

@@ -16,7 +16,7 @@ func (env *environment) prefixed(prefix string, muted func() bool) *environment 
 	if inner.stderr = w; env.logFormat == "text" {
 		inner.stderr = &prefixed{prefix: prefix, w: w}
 	}
-	_ = inner.openLog() // its format was read before
+	inner.openLog()
 	return &inner
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
-	"strconv"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -62,6 +61,7 @@ func (opts *storeOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.cache, "cache", "", "`FOLDER` for downloaded goldens (default vllm-vcr/goldens in the user's cache directory)")
 	flags.BoolVar(&opts.offline, "offline", false, "do not use the network: a golden that is neither on this machine nor in the cache is an error")
 	flags.Int64Var(&opts.maxSize, "max-golden-size", golden.DefaultMaxSize, "maximum size of a golden file in `BYTES`; a larger one is an error")
+	above0(flags, "max-golden-size")
 	exclusive(flags, "goldens", "bucket", "bundle")
 	grouped(flags, "Where the goldens are")
 	opts.s3.addFlags(flags)
@@ -77,9 +77,6 @@ func (opts *storeOptions) resolve(env *environment, in *inputs) error {
 	}
 	if in.bundle = opts.bundle; opts.bundle == "" {
 		in.manifest = cmp.Or(in.manifest, env.getenv("CONFORMANCE_MANIFEST"))
-	}
-	if opts.maxSize < 1 {
-		return fmt.Errorf("--max-golden-size %d: want at least 1", opts.maxSize)
 	}
 	return opts.s3.resolve()
 }
@@ -108,28 +105,5 @@ func openStore(env *environment, opts *storeOptions) (*conformance.RegisteredSto
 	return conformance.NewStore(opt), nil
 }
 
-// repeat are the flags that name the same goldens again, but for what is this machine's or this job's own: the
-// cache and the role.
-func (opts *storeOptions) repeat() []string {
-	var flags []string
-	for _, flag := range []struct{ name, value, fallback string }{
-		{"--goldens", opts.goldens, ""},
-		{"--bucket", opts.bucket, ""},
-		{"--bundle", opts.bundle, ""},
-		{"--offline", strconv.FormatBool(opts.offline), "false"},
-		{"--max-golden-size", strconv.FormatInt(opts.maxSize, 10), strconv.FormatInt(golden.DefaultMaxSize, 10)},
-		{"--anonymous", opts.s3.anonymous, "auto"},
-		{"--region", opts.s3.Region, ""},
-		{"--endpoint-url", opts.s3.Endpoint, ""},
-		{"--path-style", opts.s3.pathStyle, "auto"},
-	} {
-		switch {
-		case flag.value == flag.fallback:
-		case flag.value == "true" && flag.name == "--offline":
-			flags = append(flags, flag.name)
-		default:
-			flags = append(flags, flag.name, golden.Scrub(flag.value))
-		}
-	}
-	return flags
-}
+// storeFlags name the same goldens again, but for what is this machine's or this job's own: the cache and the role.
+var storeFlags = []string{"goldens", "bucket", "bundle", "offline", "max-golden-size", "anonymous", "region", "endpoint-url", "path-style"}

@@ -53,15 +53,6 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w%s", err, tomlfile.DidYouMean("--"+word, known, ""))
 }
 
-// exclusive lets at most one of some flags be given, on the command line or by a variable.
-func exclusive(flags *pflag.FlagSet, names ...string) {
-	cmd := &cobra.Command{} // has the same flags
-	for _, name := range names {
-		cmd.Flags().AddFlag(mustLookup(flags, name))
-	}
-	cmd.MarkFlagsMutuallyExclusive(names...)
-}
-
 // hasVariable reports whether a flag can be set in the environment.
 func hasVariable(f *pflag.Flag) bool {
 	return f.Name != "help" && f.Name != "help-all" && !simulator.IsFlag(f)

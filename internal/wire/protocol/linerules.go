@@ -105,9 +105,6 @@ func (r LineRule) Holds(line string) bool {
 // Since is the first line for which the rule holds, "" if all older ones have it.
 func (r LineRule) Since() string { return lineRules[r].since }
 
-// Source is where the rule is taken from.
-func (r LineRule) Source() string { return lineRules[r].source }
-
 // compareLines orders numbered lines, the older first.
 func compareLines(a, b string) int {
 	majorA, minorA, _ := lineNumbers(a)

@@ -52,7 +52,7 @@ func TestLineRules(t *testing.T) {
 func TestLineRuleTable(t *testing.T) {
 	for r := range GuidanceGoesOn + 1 {
 		row := lineRules[r]
-		if row.source == "" || r.Source() != row.source {
+		if row.source == "" {
 			t.Errorf("rule %d has no source", r)
 		}
 		if row.since == "" && row.until == "" {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -166,6 +167,9 @@ var members = map[string]string{
 	"a/kernels.so": strings.Repeat("x", 4<<20), "vllm/vllm-rs": frontend, "vllm/v1/engine/core_client.py": "class Client: pass\n",
 }
 
+// verified counts the runs of TestVerified in this process.
+var verified int
+
 // TestVerified: what is written is what was published, and of a release that is unknown what the index lists, all of
 // it.
 func TestVerified(t *testing.T) {
@@ -180,7 +184,9 @@ func TestVerified(t *testing.T) {
 	}
 	pinned.Learn(&pinned.Release{Version: "9.8.0", Wheels: []pinned.Wheel{published}})
 
-	const known, unknown = "vllm-9.8.0-cp38-abi3-linux_x86_64.whl", "vllm-9.8.1-cp38-abi3-linux_x86_64.whl"
+	verified++ // what one run learns is known to the next one, with -count
+	const known = "vllm-9.8.0-cp38-abi3-linux_x86_64.whl"
+	unknown := fmt.Sprintf("vllm-9.8.%d-cp38-abi3-linux_x86_64.whl", verified)
 	for _, test := range []struct {
 		name    string
 		members map[string]string
@@ -199,7 +205,7 @@ func TestVerified(t *testing.T) {
 		{name: "unknown, and none listed", members: members, wheel: unknown, listed: "-", is: pinned.ErrUnverified, want: unknown + ": no sha256 of the wheel is known"},
 		{name: "unknown", members: members, wheel: unknown, whole: true},
 		{name: "unknown a minute ago", members: members, wheel: unknown},
-		{name: "of no name", members: members, wheel: "w.whl", whole: true},
+		{name: "of no name", members: members, wheel: fmt.Sprintf("w%d.whl", verified), whole: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			file, _, served := wheelOf(t, test.members)

@@ -2,6 +2,8 @@ package zmq
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,30 +13,42 @@ import (
 // The benchmarks measure our side against libzmq's in one run, because the
 // machine's mood moves figures more than code does:
 //
-//	go test -run '^$' -bench . -benchtime 200000x ./internal/wire/zmq
-//	go test -run '^$' -bench Big -benchtime 200x ./internal/wire/zmq
+//	go test -run '^$' -bench PushPull -benchtime 200000x ./internal/wire/zmq
+//	go test -run '^$' -bench PushPull/10485760B -benchtime 200x ./internal/wire/zmq
+//	go test -run '^$' -bench Relay -benchtime 9x ./internal/wire/zmq
 
-// sender sends b.N messages of size bytes to endpoint.
-type sender func(b *testing.B, endpoint string, size int)
-
-// receiver opens a PULL socket and returns its endpoint and what waits for the
-// time from the first message to the last.
-type receiver func(b *testing.B, endpoint string) (string, func() time.Duration)
-
-func oursSend(b *testing.B, endpoint string, size int) {
-	ours(b, endpoint, size, func(c *Conn, body []byte) error { return c.Send(body) })
+func BenchmarkPushPull(b *testing.B) {
+	for _, size := range []int{100, 5000, 10 << 20} {
+		for _, from := range []string{"pyzmq", "ours"} {
+			for _, to := range []string{"pyzmq", "ours"} {
+				b.Run(fmt.Sprintf("%dB/%s-%s", size, from, to), func(b *testing.B) {
+					b.ReportAllocs()
+					endpoint, wait := pull(b, to == "ours")
+					b.ResetTimer()
+					push(b, from == "ours", endpoint, size)
+					took := wait()
+					b.StopTimer()
+					rate := float64(b.N-1) / took
+					b.ReportMetric(rate, "msg/s")
+					b.ReportMetric(rate*float64(size)/1e6, "MB/s")
+				})
+			}
+		}
+	}
 }
 
-func oursWrite(b *testing.B, endpoint string, size int) {
-	ours(b, endpoint, size, func(c *Conn, body []byte) error { return c.Write(body) })
-}
-
-func ours(b *testing.B, endpoint string, size int, send func(*Conn, []byte) error) {
-	b.Helper()
+// push sends b.N messages of size bytes, behind the caller's back.
+func push(b *testing.B, ours bool, endpoint string, size int) {
+	if !ours {
+		py := startPyzmq(b)
+		py.connect("push", Push, endpoint, nil)
+		py.start(command{"op": "bench_send", "name": "push", "count": b.N, "size": size, "copy": size < 65536})
+		return
+	}
 	c, body := dial(b, endpoint, Push, Options{}), make([]byte, size)
 	go func() {
 		for range b.N {
-			if err := send(c, body); err != nil {
+			if err := c.Write(body); err != nil {
 				b.Error(err)
 				return
 			}
@@ -45,166 +59,109 @@ func ours(b *testing.B, endpoint string, size int, send func(*Conn, []byte) erro
 	}()
 }
 
-func theirs(b *testing.B, endpoint string, size int) {
-	b.Helper()
-	py := startPyzmq(b)
-	py.connect("push", Push, endpoint, nil)
-	py.start(command{"op": "bench_send", "name": "push", "count": b.N, "size": size, "copy": size < 65536})
-}
-
-func oursPull(b *testing.B, endpoint string) (string, func() time.Duration) {
-	b.Helper()
-	l := listen(b, endpoint, Pull, Options{})
-	return l.Endpoint(), func() time.Duration {
+// pull receives b.N messages; wait returns the seconds from the first to the last.
+func pull(b *testing.B, ours bool) (endpoint string, wait func() float64) {
+	if !ours {
+		py := startPyzmq(b)
+		endpoint = py.bind("pull", Pull, tcp)
+		py.start(command{"op": "bench_recv", "name": "pull", "count": b.N, "copy": true})
+		return endpoint, func() float64 { return py.finish().Seconds }
+	}
+	l := listen(b, tcp, Pull, Options{})
+	return l.Endpoint(), func() float64 {
 		ctx, start := patient(b), time.Time{}
 		for n := 0; n < b.N; {
 			d, err := l.Recv(ctx)
-			switch {
-			case err != nil:
-				b.Fatal(err)
-			case d.Kind == Received && n == 0:
+			require.NoError(b, err)
+			if d.Kind != Received {
+				continue
+			}
+			if n++; n == 1 {
 				start = time.Now()
-				fallthrough
-			case d.Kind == Received:
-				n++
 			}
 		}
-		return time.Since(start)
+		return time.Since(start).Seconds()
 	}
 }
 
-func theirsPull(b *testing.B, endpoint string) (string, func() time.Duration) {
-	b.Helper()
-	py := startPyzmq(b)
-	endpoint = py.bind("pull", Pull, endpoint)
-	py.start(command{"op": "bench_recv", "name": "pull", "count": b.N, "copy": true})
-	return endpoint, func() time.Duration {
-		return time.Duration(py.finish().Seconds * float64(time.Second))
+// BenchmarkRelay measures a relay with an observer against libzmq's own proxy, between the same pyzmq ends. They take
+// turns, b.N times, and what is reported are medians, and the ratio of ours to libzmq's.
+func BenchmarkRelay(b *testing.B) {
+	ways := []struct {
+		name                  string
+		near, far, gate, back Type
+		sender, receiver      string
+	}{
+		{name: "round-trip", near: Dealer, far: Router, gate: Router, back: Dealer},
+		{name: "to-frontend", near: Push, far: Pull, gate: Pull, back: Push, sender: "near", receiver: "far"},
+		// DEALER to DEALER: to a ROUTER the two would need envelopes of different length.
+		{name: "to-engine", near: Dealer, far: Dealer, gate: Dealer, back: Dealer, sender: "far", receiver: "near"},
 	}
-}
-
-var pairs = []struct {
-	name string
-	send sender
-	recv receiver
-}{
-	{name: "pyzmq-pyzmq", send: theirs, recv: theirsPull},
-	{name: "pyzmq-ours", send: theirs, recv: oursPull},
-	{name: "ours(send)-pyzmq", send: oursSend, recv: theirsPull},
-	{name: "ours(write)-pyzmq", send: oursWrite, recv: theirsPull},
-	{name: "ours(send)-ours", send: oursSend, recv: oursPull},
-	{name: "ours(write)-ours", send: oursWrite, recv: oursPull},
-}
-
-func BenchmarkPushPull(b *testing.B) {
-	for _, size := range []int{100, 5000} {
-		for _, p := range pairs {
-			for _, transport := range []string{"tcp", "ipc"} {
-				b.Run(fmt.Sprintf("%dB/%s/%s", size, transport, p.name), func(b *testing.B) {
-					stream(b, p.send, p.recv, endpointFor(b, transport), size)
-				})
-			}
-		}
-	}
-}
-
-func BenchmarkBigFrames(b *testing.B) {
-	for _, p := range pairs {
-		b.Run(p.name, func(b *testing.B) { stream(b, p.send, p.recv, "tcp://127.0.0.1:0", 10<<20) })
-	}
-}
-
-func endpointFor(b *testing.B, transport string) string {
-	b.Helper()
-	if transport == "ipc" {
-		return ipc(b)
-	}
-	return "tcp://127.0.0.1:0"
-}
-
-func stream(b *testing.B, send sender, recv receiver, endpoint string, size int) {
-	b.Helper()
-	b.ReportAllocs()
-	endpoint, wait := recv(b, endpoint)
-	b.ResetTimer()
-	send(b, endpoint, size)
-	took := wait()
-	b.StopTimer()
-	rate := float64(b.N-1) / took.Seconds()
-	b.ReportMetric(rate, "msg/s")
-	b.ReportMetric(rate*float64(size)/1e6, "MB/s")
-}
-
-// BenchmarkRoundTrip measures a DEALER that asks and a ROUTER that returns every
-// message of 200 bytes.
-func BenchmarkRoundTrip(b *testing.B) {
-	dealers := []struct {
-		name string
-		ping func(b *testing.B, endpoint string) time.Duration
-	}{{"pyzmq", theirsPing}, {"ours", oursPing}}
-	routers := []struct {
-		name string
-		echo func(b *testing.B, endpoint string) string
-	}{{"pyzmq", theirsEcho}, {"ours", oursEcho}}
-	for _, dealer := range dealers {
-		for _, router := range routers {
-			for _, transport := range []string{"tcp", "ipc"} {
-				b.Run(transport+"/"+dealer.name+"-"+router.name, func(b *testing.B) {
-					endpoint := router.echo(b, endpointFor(b, transport))
-					b.ResetTimer()
-					took := dealer.ping(b, endpoint)
-					b.StopTimer()
-					b.ReportMetric(float64(took.Nanoseconds())/1000/float64(b.N), "µs/rtt")
-				})
-			}
-		}
-	}
-}
-
-func theirsPing(b *testing.B, endpoint string) time.Duration {
-	b.Helper()
-	py := startPyzmq(b)
-	py.connect("dealer", Dealer, endpoint, []byte{0, 0})
-	a := py.do(command{"op": "bench_ping", "name": "dealer", "count": b.N, "size": 200})
-	return time.Duration(a.Seconds * float64(time.Second))
-}
-
-func oursPing(b *testing.B, endpoint string) time.Duration {
-	b.Helper()
-	c, body := dial(b, endpoint, Dealer, Options{Identity: []byte{0, 0}}), make([]byte, 200)
-	start := time.Now()
-	for range b.N {
-		require.NoError(b, c.Send(body))
-		if _, err := c.Recv(); err != nil {
-			b.Fatal(err)
-		}
-	}
-	return time.Since(start)
-}
-
-func theirsEcho(b *testing.B, endpoint string) string {
-	b.Helper()
-	py := startPyzmq(b)
-	endpoint = py.bind("router", Router, endpoint)
-	py.start(command{"op": "echo", "name": "router", "count": b.N})
-	return endpoint
-}
-
-func oursEcho(b *testing.B, endpoint string) string {
-	b.Helper()
-	l, ctx := listen(b, endpoint, Router, Options{}), patient(b)
-	go func() {
-		for {
-			d, err := l.Recv(ctx)
-			if err != nil {
-				return
-			}
-			if d.Kind == Received {
-				if err := l.Send(d.Peer.Identity, d.Message...); err != nil {
-					b.Error(err)
+	for _, transport := range []string{"tcp", "ipc"} {
+		for _, way := range ways {
+			for size, count := range map[int]int{200: 50_000, 10 << 20: 40} {
+				if way.sender == "" && size > 200 {
+					continue
 				}
+				b.Run(fmt.Sprintf("%s/%dB/%s", way.name, size, transport), func(b *testing.B) {
+					free := func() string { return tcp }
+					if transport == "ipc" {
+						free = func() string { return ipc(b) }
+					}
+					ends := map[string]*pyzmq{"near": startPyzmq(b), "far": startPyzmq(b)}
+					if way.sender == "" {
+						ends["far"] = ends["near"] // one process measures both
+					}
+					hwm := max(4, min(1000, 64<<20/size))
+					bind := func(name string) string {
+						return ends["far"].bind("far "+name, way.far, free(), "SNDHWM", hwm, "RCVHWM", hwm)
+					}
+					gate := way.gate
+					if gate == Dealer {
+						gate = Router
+					}
+					ours := startRelays(b, free(), gate, bind("ours"), func() Observer { return newQueue(patient(b), 64<<20) })
+					libzmq := startPyzmq(b).do(command{
+						"op": "proxy", "front": way.gate, "back": way.back, "hwm": hwm,
+						"bind": strings.Replace(free(), ":0", ":*", 1), "connect": bind("libzmq"),
+					}).Endpoint
+					for name, endpoint := range map[string]string{"ours": ours, "libzmq": libzmq} {
+						ends["near"].connect("near "+name, way.near, endpoint, nil, "SNDHWM", hwm, "RCVHWM", hwm)
+					}
+					turn := func(name string) float64 {
+						if way.sender == "" {
+							return ends["near"].do(command{"op": "bench_rtt", "near": "near " + name, "far": "far " + name, "count": 3000, "size": size}).Seconds * 1e6
+						}
+						ends[way.receiver].start(command{"op": "bench_recv", "name": way.receiver + " " + name, "count": count, "copy": size == 200})
+						ends[way.sender].do(command{"op": "bench_send", "name": way.sender + " " + name, "count": count, "size": size, "copy": size == 200})
+						return float64(count-1) / ends[way.receiver].finish().Seconds
+					}
+					got := map[string][]float64{}
+					names := []string{"ours", "libzmq"}
+					for i := range b.N + 1 { // the first turn warms up
+						for _, name := range names {
+							if value := turn(name); i > 0 {
+								got[name] = append(got[name], value)
+							}
+						}
+						slices.Reverse(names)
+					}
+					unit := "msg/s"
+					if way.sender == "" {
+						unit = "p50-µs"
+					}
+					x, y := median(got["ours"]), median(got["libzmq"])
+					b.ReportMetric(0, "ns/op")
+					b.ReportMetric(x, unit)
+					b.ReportMetric(y, "libzmq-"+unit)
+					b.ReportMetric(x/y, "ratio")
+				})
 			}
 		}
-	}()
-	return l.Endpoint()
+	}
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
 }

@@ -1,3 +1,5 @@
+//go:build unix
+
 package zmq
 
 import (
@@ -9,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,7 +20,7 @@ import (
 
 // The bytes of frames, written out.
 func TestBytesOnTheWire(t *testing.T) {
-	c, r := rawPeer(t, Push, Options{}, "Socket-Type", "PULL")
+	c, r := rawPeer(t, Push, Options{}, "PULL")
 	tests := []struct {
 		name   string
 		frames [][]byte
@@ -32,60 +35,108 @@ func TestBytesOnTheWire(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			require.NoError(t, c.Send(tt.frames...))
-			if got := r.receive(len(tt.want)); got != tt.want {
-				t.Errorf("sent %x, want %x", got, tt.want)
-			}
+			r.receives(tt.want)
 		})
 	}
 }
 
-// Only types that can be addressed announce an identity, as in libzmq.
-func TestReadyOnTheWire(t *testing.T) {
+// Only types that can be addressed announce an identity, as in libzmq, and a dialer of relays announces what its peer did.
+// What a peer writes right behind its READY belongs to the first message.
+func TestDialOnTheWire(t *testing.T) {
+	const named = "\x08Identity\x00\x00\x00\x02\x02\x00"
 	for _, tt := range []struct {
-		typ      Type
-		peer     string
-		identity bool
-	}{{Dealer, "ROUTER", true}, {Router, "DEALER", true}, {Push, "PULL", false}} {
-		t.Run(string(tt.typ), func(t *testing.T) {
-			endpoint, accept := rawListen(t)
-			done := make(chan error, 1)
+		typ, peer Type
+		identity  string
+		as        bool // by DialAs
+	}{
+		{typ: Dealer, peer: Router, identity: named},
+		{typ: Router, peer: Dealer, identity: named},
+		{typ: Push, peer: Pull},
+		{typ: Dealer, peer: Router, identity: named, as: true},
+		{typ: Push, peer: Pull, as: true},
+		{typ: Sub, peer: XPub, as: true},
+		{typ: XSub, peer: Pub, as: true},
+	} {
+		t.Run(fmt.Sprintf("%s %v", tt.typ, tt.as), func(t *testing.T) {
+			endpoint, accept := rawListen(t, tcp)
+			dialed := make(chan error, 1)
 			go func() {
-				c, err := Dial(patient(t), endpoint, tt.typ, Options{Identity: []byte{2, 0}})
+				open, opt := func(opt Options) (*Conn, error) { return Dial(patient(t), endpoint, tt.typ, opt) }, Options{Identity: []byte{2, 0}}
+				if tt.as {
+					open = func(opt Options) (*Conn, error) {
+						return DialAs(patient(t), endpoint, Peer{Type: tt.typ, Identity: opt.Identity}, Options{})
+					}
+				}
+				c, err := open(opt)
 				if err == nil {
+					if tt.typ == Dealer {
+						receives(t, c, "a", "b")
+					}
 					err = c.Close()
 				}
-				done <- err
+				dialed <- err
 			}()
 			r := accept()
-			r.send(greeting)
+			r.send(greeting + ready("Socket-Type", string(tt.peer)) + short(flagMore, "a") + short(0, "b"))
 			want := "\xff" + strings.Repeat("\x00", 8) + "\x7f\x03\x00NULL"
 			if got := r.receive(len(greeting)); !strings.HasPrefix(got, want) {
 				t.Errorf("greeting is %x, want %x first", got, want)
 			}
 			head := r.receive(shortHeader)
 			body := r.receive(int(head[1]))
-			if head[0] != flagCommand || !strings.Contains(body, "\x0bSocket-Type\x00\x00\x00"+string(rune(len(tt.typ)))+string(tt.typ)) {
-				t.Errorf("command is %x %q", head[0], body)
+			if want := "\x05READY\x0bSocket-Type\x00\x00\x00" + string(rune(len(tt.typ))) + string(tt.typ) + tt.identity; head[0] != flagCommand || body != want {
+				t.Errorf("command is %x %q, want %q", head[0], body, want)
 			}
-			if got := strings.Contains(body, "\x08Identity\x00\x00\x00\x02\x02\x00"); got != tt.identity {
-				t.Errorf("identity announced: %v, want %v: %q", got, tt.identity, body)
-			}
-			r.send(ready("Socket-Type", tt.peer))
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			require.NoError(t, <-dialed)
 		})
 	}
 }
 
-// What a peer writes right behind its READY belongs to the first message.
-func TestBytesBehindReady(t *testing.T) {
-	endpoint, accept := rawListen(t)
-	dialed := dialLater(t, endpoint, Pull, Options{})
-	accept().send(greeting + ready("Socket-Type", "PUSH") + short(flagMore, "a") + short(0, "b"))
-	c := dialed()
-	if m := receive(t, c); len(m) != 2 || string(m[0])+string(m[1]) != "ab" {
-		t.Errorf("received %q", m)
+// What is written waits for Flush. A PING between two frames of a message is answered and does not show.
+func TestWriteFlushAndPing(t *testing.T) {
+	c, r := rawPeer(t, Dealer, Options{}, "ROUTER")
+	for _, frame := range []string{"a", "b"} {
+		require.NoError(t, c.Write([]byte(frame)))
+	}
+	if got := c.bw.Buffered(); got != 6 {
+		t.Errorf("%d bytes wait, want 6", got)
+	}
+	require.NoError(t, c.Flush())
+	r.receives(short(0, "a") + short(0, "b"))
+	r.send(short(flagMore, "a") + short(flagCommand, "\x04PING\x00\x0actx") + short(0, "b") + short(flagCommand, "\x09SUBSCRIBEx"))
+	receives(t, c, "a", "b")
+	r.receives(short(flagCommand, "\x04PONGctx"))
+}
+
+func TestSendRefusals(t *testing.T) {
+	pull, _ := rawPeer(t, Pull, Options{}, "PUSH")
+	require.ErrorContains(t, pull.Send([]byte("a")), "PULL socket does not send")
+	sub, _ := rawPeer(t, Sub, Options{}, "PUB")
+	for _, m := range []Message{frames("hello"), frames(""), frames("\x01a", "")} {
+		require.ErrorContains(t, sub.Send(m...), "a SUB socket does not send")
+	}
+	push, r := rawPeer(t, Push, Options{}, "PULL")
+	require.ErrorContains(t, push.Subscribe(nil), "a PUSH socket does not subscribe")
+	require.ErrorIs(t, push.Send(), errNoFrames)
+	require.NoError(t, push.Send([]byte("a"))) // a refusal is not the end
+	r.receives(short(0, "a"))
+	r.Close()
+	_, err := push.Recv() // learns of the peer's departure
+	require.ErrorIs(t, err, ErrPeerGone)
+	for _, err := range []error{push.Send([]byte("a")), push.Write([]byte("a"))} {
+		require.ErrorIs(t, err, ErrPeerGone)
+	}
+}
+
+func TestNoDelay(t *testing.T) {
+	c, _ := rawPeer(t, Dealer, Options{}, "ROUTER")
+	sc, err := c.nc.(*net.TCPConn).SyscallConn()
+	require.NoError(t, err)
+	value := 0
+	if err := sc.Control(func(fd uintptr) {
+		value, err = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_NODELAY)
+	}); err != nil || value == 0 {
+		t.Errorf("TCP_NODELAY is %d, %v", value, err)
 	}
 }
 
@@ -107,7 +158,7 @@ func TestRecvErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c, r := rawPeer(t, tt.typ, Options{MaxFrame: 5000}, "Socket-Type", tt.peer)
+			c, r := rawPeer(t, tt.typ, Options{MaxFrame: 5000}, tt.peer)
 			r.send(tt.bytes)
 			if tt.errs[0] == ErrPeerGone {
 				r.Close()
@@ -119,14 +170,9 @@ func TestRecvErrors(t *testing.T) {
 				}
 			}
 			if tt.errs[0] != ErrPeerGone {
-				// The peer is told by the end of the connection.
-				if _, err := io.Copy(io.Discard, r); err != nil && !strings.Contains(err.Error(), "reset") {
-					t.Error(err)
-				}
+				r.ends()
 			}
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			require.NoError(t, c.Close())
 			if _, err := c.Recv(); err == nil {
 				t.Error("recv after close: no error")
 			}
@@ -139,7 +185,7 @@ func TestReadDeadline(t *testing.T) {
 	body := strings.Repeat("b", 200_000)
 	for _, cut := range []int{0, 1, 5, 9, 100, 100_000} {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
-			c, r := rawPeer(t, Pull, Options{}, "Socket-Type", "PUSH")
+			c, r := rawPeer(t, Pull, Options{}, "PUSH")
 			stream := long(0, uint64(len(body)), body)
 			r.send(stream[:cut])
 			require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Millisecond)))
@@ -147,19 +193,15 @@ func TestReadDeadline(t *testing.T) {
 				t.Fatalf("recv: %d frames, %v, want a deadline", len(m), err)
 			}
 			r.send(stream[cut:] + short(0, "next"))
-			if m := receive(t, c); string(m[0]) != body {
-				t.Errorf("received %d bytes, want %d", len(m[0]), len(body))
-			}
-			if m := receive(t, c); string(m[0]) != "next" {
-				t.Errorf("received %q, want next", m)
-			}
+			receives(t, c, body)
+			receives(t, c, "next")
 		})
 	}
 }
 
 // The raw peer reads nothing: sending blocks until the deadline, and is over.
 func TestWriteDeadline(t *testing.T) {
-	c, _ := rawPeer(t, Push, Options{}, "Socket-Type", "PULL")
+	c, _ := rawPeer(t, Push, Options{}, "PULL")
 	require.NoError(t, c.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
 	require.ErrorIs(t, c.Send(make([]byte, 64<<20)), os.ErrDeadlineExceeded)
 	require.NoError(t, c.SetWriteDeadline(time.Time{}))
@@ -168,23 +210,9 @@ func TestWriteDeadline(t *testing.T) {
 	}
 }
 
-func TestWriteWaitsForFlush(t *testing.T) {
-	c, r := rawPeer(t, Push, Options{}, "Socket-Type", "PULL")
-	for _, frame := range []string{"a", "b"} {
-		require.NoError(t, c.Write([]byte(frame)))
-	}
-	if got := c.bw.Buffered(); got != 6 {
-		t.Errorf("%d bytes wait, want 6", got)
-	}
-	require.NoError(t, c.Flush())
-	if got, want := r.receive(6), "\x00\x01a\x00\x01b"; got != want {
-		t.Errorf("heard %x, want %x", got, want)
-	}
-}
-
 func TestManyWriters(t *testing.T) {
 	const writers, count = 8, 500
-	l := listen(t, "tcp://127.0.0.1:0", Pull, Options{})
+	l := listen(t, tcp, Pull, Options{})
 	c := dial(t, l.Endpoint(), Push, Options{})
 	expect(t, l, Joined)
 	var wg sync.WaitGroup
@@ -221,22 +249,10 @@ func TestManyWriters(t *testing.T) {
 	}
 }
 
-// A PING between two frames of a message is answered and does not show.
-func TestPingInsideMessage(t *testing.T) {
-	c, r := rawPeer(t, Dealer, Options{}, "Socket-Type", "ROUTER")
-	r.send(short(flagMore, "a") + short(flagCommand, "\x04PING\x00\x0actx") + short(0, "b") + short(flagCommand, "\x09SUBSCRIBEx"))
-	if m := receive(t, c); len(m) != 2 || string(m[0])+string(m[1]) != "ab" {
-		t.Errorf("received %q, want a and b", m)
-	}
-	if got, want := r.receive(10), short(flagCommand, "\x04PONGctx"); got != want {
-		t.Errorf("heard %q, want %q", got, want)
-	}
-}
-
 // Were receiving to wait for a PONG to leave, two peers that send to each other
 // before they receive would wait forever.
 func TestPingDoesNotHoldUpReceiving(t *testing.T) {
-	c, r := rawPeer(t, Dealer, Options{}, "Socket-Type", "ROUTER")
+	c, r := rawPeer(t, Dealer, Options{}, "ROUTER")
 	sent := make(chan error, 1)
 	go func() { sent <- c.Send(make([]byte, 64<<20)) }()
 	r.receive(longHeader) // sending has begun and will not end by itself
@@ -246,37 +262,12 @@ func TestPingDoesNotHoldUpReceiving(t *testing.T) {
 	}
 	r.receive(64 << 20)
 	require.NoError(t, <-sent)
-	if got, want := r.receive(7), short(flagCommand, "\x04PONG"); got != want {
-		t.Errorf("heard %q, want %q", got, want)
-	}
-}
-
-func TestSendRefusals(t *testing.T) {
-	pull, _ := rawPeer(t, Pull, Options{}, "Socket-Type", "PUSH")
-	require.ErrorContains(t, pull.Send([]byte("a")), "PULL socket does not send")
-	push, r := rawPeer(t, Push, Options{}, "Socket-Type", "PULL")
-	require.ErrorIs(t, push.Send(), errNoFrames)
-	if err := push.Send([]byte("a")); err != nil {
-		t.Errorf("send after a refusal: %v", err)
-	}
-	r.receive(3)
-}
-
-// A PUSH connection learns of its peer's departure although nobody receives.
-func TestPushNoticesDeparture(t *testing.T) {
-	c, r := rawPeer(t, Push, Options{}, "Socket-Type", "PULL")
-	r.Close()
-	if _, err := c.Recv(); !errors.Is(err, ErrPeerGone) {
-		t.Errorf("recv: %v, want ErrPeerGone", err)
-	}
-	for _, err := range []error{c.Send([]byte("a")), c.Write([]byte("a"))} {
-		require.ErrorIs(t, err, ErrPeerGone)
-	}
+	r.receives(short(flagCommand, "\x04PONG"))
 }
 
 func TestCloseUnblocks(t *testing.T) {
 	for _, linger := range []time.Duration{0, time.Millisecond} {
-		c, r := rawPeer(t, Dealer, Options{Linger: linger}, "Socket-Type", "ROUTER")
+		c, r := rawPeer(t, Dealer, Options{Linger: linger}, "ROUTER")
 		received, sent := make(chan error, 1), make(chan error, 1)
 		go func() {
 			_, err := c.Recv()
@@ -294,5 +285,77 @@ func TestCloseUnblocks(t *testing.T) {
 		for _, err := range []error{c.Send(nil), c.Flush(), c.SetReadDeadline(time.Time{})} {
 			require.ErrorIs(t, err, net.ErrClosed)
 		}
+	}
+}
+
+// Everything written before Close arrives, flushed or not, although the peer had
+// sent what nobody received: a plain close would reset the connection.
+func TestLingerDeliversEverything(t *testing.T) {
+	body := strings.Repeat("b", 8<<20)
+	c, r := rawPeer(t, Dealer, Options{Linger: patience}, "ROUTER")
+	r.send(short(0, "unread"))
+	closed := make(chan error, 1)
+	go func() {
+		closed <- errors.Join(c.Send([]byte(body)), c.Write([]byte("last")), c.Close())
+	}()
+	r.receive(longHeader)
+	r.receives(body + short(0, "last"))
+	r.send(short(0, "still unread"))
+	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("after the last message: %v, want EOF", err)
+	}
+	select {
+	case err := <-closed:
+		t.Fatalf("close returned (%v) before the peer hung up", err)
+	default:
+	}
+	r.Close()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLingerEnds(t *testing.T) {
+	tests := []struct {
+		name  string
+		bytes int
+		hears bool
+	}{
+		{name: "peer reads nothing", bytes: 64 << 20},
+		{name: "peer does not hang up", bytes: 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c, _ := rawPeer(t, Push, Options{Linger: 20 * time.Millisecond}, "PULL")
+			go func() { _ = c.Send(make([]byte, tt.bytes)) }()
+			require.ErrorIs(t, c.Close(), os.ErrDeadlineExceeded, "within 20ms")
+		})
+	}
+}
+
+// Nobody waits for a peer that is not there.
+func TestLingerWithoutPeer(t *testing.T) {
+	c, r := rawPeer(t, Dealer, Options{Linger: time.Hour}, "ROUTER")
+	r.Close()
+	if _, err := c.Recv(); !errors.Is(err, ErrPeerGone) {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Two of ours that close at once let each other go.
+func TestLingerOnBothSides(t *testing.T) {
+	l := listen(t, tcp, Router, Options{Linger: time.Hour})
+	c := dial(t, l.Endpoint(), Dealer, Options{Linger: time.Hour})
+	expect(t, l, Joined)
+	closed := make(chan error, 1)
+	go func() { closed <- l.Close() }()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
 	}
 }

@@ -15,12 +15,12 @@ import (
 
 // A dialer outlasts peers that are not there, hang up, or are something else.
 func TestDialRetries(t *testing.T) {
-	transports(t, func(t *testing.T, endpoint string) {
-		addr, err := parseEndpoint(endpoint)
+	transports(t, func(t *testing.T, free func() string) {
+		addr, err := parseEndpoint(free())
 		require.NoError(t, err)
 		ln, err := addr.listen()
 		require.NoError(t, err)
-		endpoint = endpointOf(ln.Addr())
+		endpoint := endpointOf(ln.Addr())
 		dialed := dialLater(t, endpoint, Push, Options{})
 		for _, greeting := range []string{"", "HTTP/1.1 200 OK\r\n", greeting[:10], greeting} {
 			nc, err := ln.Accept()
@@ -44,9 +44,9 @@ func TestDialRetries(t *testing.T) {
 }
 
 func TestDialGivesUp(t *testing.T) {
-	dead := listen(t, "tcp://127.0.0.1:0", Pull, Options{})
+	dead := listen(t, tcp, Pull, Options{})
 	dead.Close()
-	silent, _ := rawListen(t)
+	silent, _ := rawListen(t, tcp)
 	tests := []struct {
 		name, endpoint string
 		cause          error
@@ -73,7 +73,7 @@ func TestDialGivesUp(t *testing.T) {
 
 // The end of ctx ends a handshake in progress, whatever its own timeout.
 func TestDialCancelledInHandshake(t *testing.T) {
-	endpoint, accept := rawListen(t)
+	endpoint, accept := rawListen(t, tcp)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	reason := errors.New("told to stop")
 	failed := make(chan error, 1)
@@ -84,27 +84,4 @@ func TestDialCancelledInHandshake(t *testing.T) {
 	accept().receive(len(greeting))
 	cancel(reason)
 	require.ErrorIs(t, <-failed, reason)
-}
-
-func TestDialIncompatiblePeer(t *testing.T) {
-	py := startPyzmq(t)
-	for typ, peer := range map[Type]Type{Push: Router, Dealer: Pull, Pull: Pull, Router: "XPUB"} {
-		endpoint := py.bind(string(peer)+string(typ), peer, "tcp://127.0.0.1:*")
-		_, err := Dial(patient(t), endpoint, typ, Options{})
-		require.ErrorIs(t, err, ErrIncompatible, string(peer), endpoint)
-	}
-}
-
-// A REP pairs with a DEALER, which writes the empty delimiter itself.
-func TestDealerToLibzmqRep(t *testing.T) {
-	py := startPyzmq(t)
-	c := dial(t, py.bind("rep", "REP", "tcp://127.0.0.1:*"), Dealer, Options{})
-	require.NoError(t, c.Send(nil, []byte("question")))
-	if got := py.recv("rep"); len(got) != 1 || string(got[0]) != "question" {
-		t.Errorf("libzmq received %q", got)
-	}
-	py.send("rep", []byte("answer"))
-	if got := receive(t, c); len(got) != 2 || string(got[1]) != "answer" {
-		t.Errorf("received %q", got)
-	}
 }

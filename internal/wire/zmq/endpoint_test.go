@@ -94,27 +94,3 @@ func TestListenSparesFiles(t *testing.T) {
 		t.Errorf("the file holds %q, %v", b, err)
 	}
 }
-
-func TestRefusedArguments(t *testing.T) {
-	tests := []struct {
-		name     string
-		endpoint string
-		typ      Type
-		opt      Options
-		text     string
-	}{
-		{name: "endpoint", endpoint: "udp://a:1", typ: Push, text: `transport "udp"`},
-		{name: "type", endpoint: "tcp://127.0.0.1:0", typ: "XPUB", text: `socket type "XPUB"`},
-		{name: "identity", endpoint: "tcp://127.0.0.1:0", typ: Dealer, opt: Options{Identity: make([]byte, 256)}, text: "identity of 256 bytes"},
-		{name: "negative", endpoint: "tcp://127.0.0.1:0", typ: Dealer, opt: Options{MaxFrame: -1}, text: "max frame -1"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			_, dialErr := Dial(patient(t), tt.endpoint, tt.typ, tt.opt)
-			_, listenErr := Listen(tt.endpoint, tt.typ, tt.opt)
-			for _, err := range []error{dialErr, listenErr} {
-				require.ErrorContains(t, err, tt.text, tt.endpoint)
-			}
-		})
-	}
-}

@@ -5,8 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
-	"io"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,93 +15,168 @@ import (
 
 // identities as vLLM and others use them: two bytes little-endian, the longest
 // allowed, text.
-var identities = []struct {
-	name string
-	id   []byte
-}{
-	{name: "engine 0", id: []byte{0, 0}},
-	{name: "engine 1", id: []byte{1, 0}},
-	{name: "engine 258", id: []byte{2, 1}},
-	{name: "one byte", id: []byte{7}},
-	{name: "longest", id: bytes.Repeat([]byte{0xfe}, maxIdentity)},
-	{name: "text", id: []byte("client-a")},
-}
+var identities = [][]byte{{0, 0}, {2, 1}, {7}, bytes.Repeat([]byte{0xfe}, maxIdentity), []byte("client-a")}
 
-// messages hold every shape of header: empty, short, the longest short, long.
-func messages() [][][]byte {
+// messages hold every shape of header: empty, short, the longest short, long. All begin with "m".
+func messages() []Message {
 	fill := func(n int) []byte { return bytes.Repeat([]byte{0xa5}, n) }
-	return [][][]byte{
-		{{}},
+	all := []Message{
+		{},
 		{{0}},
-		{{}, {}, {}},
+		{{}, {}},
 		{{1}, fill(254), fill(255), fill(256), fill(257), {}},
 		{fill(bufferSize - 10), fill(bufferSize), fill(bufferSize + 1)},
 		{{}, fill(firstGrow), fill(firstGrow + 1), {0}},
 	}
+	for i, m := range all {
+		all[i] = append(frames("m"), m...)
+	}
+	return all
 }
 
-func TestDealerToLibzmqRouter(t *testing.T) {
-	transports(t, func(t *testing.T, endpoint string) {
-		py := startPyzmq(t)
-		endpoint = py.bind("router", Router, endpoint)
-		for _, tt := range identities {
-			t.Run(tt.name, func(t *testing.T) {
-				py := py.within(t)
-				c := dial(t, endpoint, Dealer, Options{Identity: tt.id})
-				if got := c.Peer().Type; got != Router {
-					t.Errorf("peer is a %s, want ROUTER", got)
-				}
-				for _, want := range messages() {
-					require.NoError(t, c.Send(want...))
-					enveloped := append([][]byte{tt.id}, want...)
-					if d := diff(enveloped, py.recv("router")); d != "" {
-						t.Fatalf("libzmq received (-want +got):\n%s", d)
+// An end is one side of a link: a socket of libzmq or one of ours.
+type end struct {
+	send func(Message)
+	recv func() Message
+}
+
+func ourEnd(t *testing.T, c *Conn) end {
+	return end{func(m Message) { require.NoError(t, c.Send(m...)) }, func() Message { return receive(t, c) }}
+}
+
+// listenerEnd is the side of a listener towards the peer that joins next.
+func listenerEnd(t *testing.T, l *Listener) end {
+	c := expect(t, l, Joined).Conn
+	return end{func(m Message) { require.NoError(t, c.Send(m...)) }, func() Message { return expect(t, l, Received).Message }}
+}
+
+func libzmqEnd(py *pyzmq, name string) end {
+	return end{func(m Message) { py.send(name, m) }, func() Message { return py.recv(name) }}
+}
+
+// addressed is the side of a ROUTER of libzmq towards the peer with that identity.
+func addressed(t *testing.T, e end, identity []byte) end {
+	return end{
+		func(m Message) { e.send(append(Message{identity}, m...)) },
+		func() Message {
+			m := e.recv()
+			if !bytes.Equal(m[0], identity) {
+				t.Errorf("a message from %x, want %x", m[0], identity)
+			}
+			return m[1:]
+		},
+	}
+}
+
+// What libzmq sends to us, to libzmq through a relay of ours, or gets from us, is what arrives.
+func TestLibzmq(t *testing.T) {
+	relayed := func(t *testing.T, free func() string, typ Type, to string) string {
+		return startRelays(t, free(), typ, to, func() Observer { return newQueue(patient(t), 1<<30) })
+	}
+	tests := []struct {
+		name       string
+		open       func(t *testing.T, py *pyzmq, free func() string, id []byte) (near, far end)
+		identities bool // with each of them
+		oneWay     bool // from near to far
+	}{
+		{name: "dealer to ROUTER", identities: true, open: func(t *testing.T, py *pyzmq, free func() string, id []byte) (near, far end) {
+			c := dial(t, py.bind("router", Router, free()), Dealer, Options{Identity: id})
+			if c.Peer().Type != Router {
+				t.Errorf("the peer is %s", c.Peer())
+			}
+			return ourEnd(t, c), addressed(t, libzmqEnd(py, "router"), id)
+		}},
+		{name: "DEALER to router", identities: true, open: func(t *testing.T, py *pyzmq, free func() string, id []byte) (near, far end) {
+			l := listen(t, free(), Router, Options{})
+			py.connect("dealer", Dealer, l.Endpoint(), id)
+			far = listenerEnd(t, l)
+			return libzmqEnd(py, "dealer"), end{func(m Message) { require.NoError(t, l.Send(id, m...)) }, far.recv}
+		}},
+		{name: "DEALER without identity to router", open: func(t *testing.T, py *pyzmq, free func() string, _ []byte) (near, far end) {
+			l := listen(t, free(), Router, Options{})
+			py.connect("dealer", Dealer, l.Endpoint(), nil)
+			return libzmqEnd(py, "dealer"), listenerEnd(t, l)
+		}},
+		{name: "dealer to REP", open: func(t *testing.T, py *pyzmq, free func() string, _ []byte) (near, far end) {
+			near = ourEnd(t, dial(t, py.bind("rep", "REP", free()), Dealer, Options{}))
+			return addressed(t, near, []byte{}), libzmqEnd(py, "rep")
+		}},
+		{name: "push to PULL", oneWay: true, open: func(t *testing.T, py *pyzmq, free func() string, _ []byte) (near, far end) {
+			return ourEnd(t, dial(t, py.bind("pull", Pull, free()), Push, Options{})), libzmqEnd(py, "pull")
+		}},
+		{name: "PUSH to pull", oneWay: true, open: func(t *testing.T, py *pyzmq, free func() string, _ []byte) (near, far end) {
+			l := listen(t, free(), Pull, Options{})
+			py.connect("push", Push, l.Endpoint(), nil)
+			return libzmqEnd(py, "push"), listenerEnd(t, l)
+		}},
+		{name: "DEALER to ROUTER", identities: true, open: func(t *testing.T, py *pyzmq, free func() string, id []byte) (near, far end) {
+			py.connect("near", Dealer, relayed(t, free, Router, py.bind("far", Router, free())), id)
+			return libzmqEnd(py, "near"), addressed(t, libzmqEnd(py, "far"), id)
+		}},
+		{name: "PUSH to PULL", oneWay: true, open: func(t *testing.T, py *pyzmq, free func() string, _ []byte) (near, far end) {
+			py.connect("near", Push, relayed(t, free, Pull, py.bind("far", Pull, free())), nil)
+			return libzmqEnd(py, "near"), libzmqEnd(py, "far")
+		}},
+	}
+	for _, typ := range []Type{Sub, XSub} { // they say no more than what they subscribe to
+		for name, open := range map[string]func(t *testing.T, py *pyzmq, free func() string) (subscriber, publisher end){
+			"XPUB to our": func(t *testing.T, py *pyzmq, free func() string) (subscriber, publisher end) {
+				return ourEnd(t, dial(t, py.bind("pub", XPub, free()), typ, Options{})), libzmqEnd(py, "pub")
+			},
+			"XPUB to libzmq's": func(t *testing.T, py *pyzmq, free func() string) (subscriber, publisher end) {
+				py.connect("sub", typ, relayed(t, free, XPub, py.bind("pub", XPub, free())), nil)
+				subscriber = libzmqEnd(py, "sub")
+				if typ == Sub {
+					subscriber.send = func(m Message) {
+						py.do(command{"op": map[byte]string{0: "unsubscribe", 1: "subscribe"}[m[0][0]], "name": "sub", "prefix": string(m[0][1:])})
 					}
-					py.send("router", enveloped...)
-					if d := diff(Message(want), receive(t, c)); d != "" {
-						t.Fatalf("received (-want +got):\n%s", d)
-					}
 				}
+				return subscriber, libzmqEnd(py, "pub")
+			},
+		} {
+			tests = append(tests, struct {
+				name       string
+				open       func(t *testing.T, py *pyzmq, free func() string, id []byte) (near, far end)
+				identities bool
+				oneWay     bool
+			}{name: name + " " + string(typ), oneWay: true, open: func(t *testing.T, py *pyzmq, free func() string, _ []byte) (near, far end) {
+				subscriber, publisher := open(t, py, free)
+				for _, m := range []string{"\x01a", "\x01m", "\x00a"} {
+					subscriber.send(frames(m))
+					require.NoDiff(t, diff(frames(m), publisher.recv()), "the publisher received (-want +got)")
+				}
+				publisher.send(frames("a", "not wanted any more"))
+				return publisher, subscriber
+			}})
+		}
+	}
+	for _, tt := range tests {
+		ids := identities
+		if !tt.identities {
+			ids = ids[:1]
+		}
+		for _, id := range ids {
+			t.Run(fmt.Sprintf("%s/%.4x", tt.name, id), func(t *testing.T) {
+				transports(t, func(t *testing.T, free func() string) {
+					near, far := tt.open(t, startPyzmq(t), free, id)
+					for _, m := range messages() {
+						near.send(m)
+						require.NoDiff(t, diff(m, far.recv()), "there (-want +got)")
+						if !tt.oneWay {
+							far.send(m)
+							require.NoDiff(t, diff(m, near.recv()), "back (-want +got)")
+						}
+					}
+				})
 			})
 		}
-	})
+	}
 }
 
-func TestRouterToLibzmqDealer(t *testing.T) {
-	transports(t, func(t *testing.T, endpoint string) {
-		py := startPyzmq(t)
-		l := listen(t, endpoint, Router, Options{})
-		for _, tt := range identities {
-			t.Run(tt.name, func(t *testing.T) {
-				py := py.within(t)
-				py.connect("dealer", Dealer, l.Endpoint(), tt.id)
-				d := expect(t, l, Joined)
-				if !bytes.Equal(d.Peer.Identity, tt.id) || d.Peer.Type != Dealer {
-					t.Errorf("joined: %s, want DEALER %x", d.Peer, tt.id)
-				}
-				for _, want := range messages() {
-					py.send("dealer", want...)
-					d := expect(t, l, Received)
-					if d := diff(Message(want), d.Message); d != "" {
-						t.Fatalf("received (-want +got):\n%s", d)
-					}
-					require.NoError(t, l.Send(tt.id, want...))
-					if d := diff(want, py.recv("dealer")); d != "" {
-						t.Fatalf("libzmq received (-want +got):\n%s", d)
-					}
-				}
-				py.do(command{"op": "close", "name": "dealer"})
-				if d := expect(t, l, Gone); !errors.Is(d.Err, ErrPeerGone) || !bytes.Equal(d.Peer.Identity, tt.id) {
-					t.Errorf("gone: %s, %v", d.Peer, d.Err)
-				}
-			})
-		}
-	})
-}
-
-func TestRouterNamesTheNameless(t *testing.T) {
+// Each peer without an identity gets one as libzmq makes them.
+func TestIdentitiesOfTheNameless(t *testing.T) {
 	py := startPyzmq(t)
-	l := listen(t, "tcp://127.0.0.1:0", Router, Options{})
+	l := listen(t, tcp, Router, Options{})
 	seen := map[string]bool{}
 	for _, name := range []string{"a", "b"} {
 		py.connect(name, Dealer, l.Endpoint(), nil)
@@ -112,110 +186,45 @@ func TestRouterNamesTheNameless(t *testing.T) {
 		}
 		seen[string(id)] = true
 		require.NoError(t, l.Send(id, []byte(name)))
-		require.NoDiff(t, cmp.Diff([][]byte{[]byte(name)}, py.recv(name)), "libzmq received (-want +got)")
+		require.NoDiff(t, diff(frames(name), py.recv(name)), "libzmq received (-want +got)")
 	}
 }
 
-func TestDealerWithoutIdentityAtLibzmqRouter(t *testing.T) {
+func TestDialIncompatiblePeer(t *testing.T) {
 	py := startPyzmq(t)
-	c := dial(t, py.bind("router", Router, "tcp://127.0.0.1:*"), Dealer, Options{})
-	require.NoError(t, c.Send([]byte("hello")))
-	got := py.recv("router")
-	if len(got) != 2 || len(got[0]) != 5 || got[0][0] != 0 {
-		t.Errorf("libzmq received %x, want its own 5 byte identity and one frame", got)
+	for typ, peer := range map[Type]Type{Push: Router, Dealer: Pull, Pull: Pull, Router: "XPUB"} {
+		endpoint := py.bind(string(peer)+string(typ), peer, tcp)
+		_, err := Dial(patient(t), endpoint, typ, Options{})
+		require.ErrorIs(t, err, ErrIncompatible, string(peer), endpoint)
 	}
 }
 
 func TestBigFrames(t *testing.T) {
-	sizes := []int{1, 10 << 20, 0, 10<<20 + 1, 300}
-	transports(t, func(t *testing.T, endpoint string) {
-		py := startPyzmq(t)
-		l := listen(t, endpoint, Router, Options{})
-		py.connect("dealer", Dealer, l.Endpoint(), []byte{0, 0})
-		expect(t, l, Joined)
-
-		py.start(command{"op": "send_big", "name": "dealer", "sizes": sizes})
-		msg := expect(t, l, Received).Message
-		want := py.finish().Digests
-		if diff := cmp.Diff(want, digests(msg)); diff != "" {
-			t.Fatalf("received (-want +got):\n%s", diff)
-		}
-		py.start(command{"op": "recv_big", "name": "dealer"})
-		require.NoError(t, l.Send([]byte{0, 0}, msg...))
-		require.NoDiff(t, cmp.Diff(want, py.finish().Digests), "libzmq received (-want +got)")
-	})
-}
-
-func digests(m Message) []string {
-	sums := make([]string, len(m))
-	for i, frame := range m {
+	py := startPyzmq(t)
+	l := listen(t, tcp, Router, Options{})
+	py.connect("dealer", Dealer, l.Endpoint(), []byte{0, 0})
+	expect(t, l, Joined)
+	py.start(command{"op": "send_big", "name": "dealer", "sizes": []int{1, 10 << 20, 0, 10<<20 + 1, 300}})
+	msg := expect(t, l, Received).Message
+	var got []string
+	for _, frame := range msg {
 		sum := sha256.Sum256(frame)
-		sums[i] = hex.EncodeToString(sum[:])
+		got = append(got, hex.EncodeToString(sum[:]))
 	}
-	return sums
-}
-
-// A slow libzmq reader with the smallest buffers makes Write block; everything
-// arrives, in order.
-func TestPushHeldUpBySlowLibzmqPull(t *testing.T) {
-	const count, size = 20_000, 2000
-	transports(t, func(t *testing.T, endpoint string) {
-		py := startPyzmq(t)
-		endpoint = py.do(command{
-			"op": "open", "name": "pull", "type": Pull, "bind": endpoint,
-			"options": map[string]int{"RCVHWM": 1, "RCVBUF": 4096},
-		}).Endpoint
-		c := dial(t, endpoint, Push, Options{Linger: patience})
-		sent := make(chan error, 1)
-		go func() { sent <- sequence(c, count, size) }()
-
-		// Nobody drains yet: 40 MB cannot be on their way.
-		blocked := command{"op": "drain", "name": "pull", "count": 10, "pause_every": 1, "pause": 0.01}
-		if a := py.do(blocked); a.Wrong != 0 {
-			t.Fatalf("%d of the first 10 messages out of order", a.Wrong)
-		}
-		select {
-		case err := <-sent:
-			t.Fatalf("sending ended (%v) while the peer had taken 10 of %d messages", err, count)
-		default:
-		}
-		py.start(command{"op": "drain", "name": "pull", "first": 10, "count": count - 10, "pause_every": 1000, "pause": 0.005})
-		require.NoError(t, <-sent)
-		if a := py.finish(); a.Wrong != 0 {
-			t.Errorf("%d messages out of order", a.Wrong)
-		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-		// The connection is over at both ends, so nothing more can come.
-		if a := py.do(command{"op": "recv", "name": "pull", "timeout": 0}); !a.Timeout {
-			t.Errorf("a message too many: %q", a.Frames)
-		}
-	})
-}
-
-// sequence sends numbered messages as peer.py's drain wants them.
-func sequence(c *Conn, count, size int) error {
-	body := make([]byte, size)
-	for i := range count {
-		binary.LittleEndian.PutUint64(body, uint64(i))
-		if err := c.Write(body); err != nil {
-			return err
-		}
-	}
-	return c.Flush()
+	want := py.finish().Digests
+	require.NoDiff(t, cmp.Diff(want, got), "received (-want +got)")
+	py.start(command{"op": "recv_big", "name": "dealer"})
+	require.NoError(t, l.Send([]byte{0, 0}, msg...))
+	require.NoDiff(t, cmp.Diff(want, py.finish().Digests), "libzmq received (-want +got)")
 }
 
 // Our own slow reader holds libzmq up: the inbox is bounded, nothing is lost.
 func TestPullHoldsUpLibzmqPush(t *testing.T) {
 	const count, size = 40_000, 2000
-	transports(t, func(t *testing.T, endpoint string) {
-		l := listen(t, endpoint, Pull, Options{})
+	transports(t, func(t *testing.T, free func() string) {
+		l := listen(t, free(), Pull, Options{})
 		py := startPyzmq(t)
-		py.do(command{
-			"op": "open", "name": "push", "type": Push, "connect": l.Endpoint(),
-			"options": map[string]int{"SNDHWM": 10},
-		})
+		py.connect("push", Push, l.Endpoint(), nil, "SNDHWM", 10)
 		py.start(command{"op": "blast", "name": "push", "count": count, "size": size})
 		expect(t, l, Joined)
 		for i := range count {
@@ -233,158 +242,72 @@ func TestPullHoldsUpLibzmqPush(t *testing.T) {
 	})
 }
 
+// Many peers at once, each with its own messages in order, directly and through relays.
 func TestCrowd(t *testing.T) {
-	const peers, count = 500, 20
-	transports(t, func(t *testing.T, endpoint string) {
-		l := listen(t, endpoint, Router, Options{HandshakeTimeout: patience})
-		py := startPyzmq(t)
-		py.start(command{"op": "crowd", "connect": l.Endpoint(), "peers": peers, "messages": count})
-		next := make(map[string]uint64)
-		joined, gone := 0, 0
-		for gone < peers {
-			d, err := l.Recv(patient(t))
-			require.NoError(t, err)
-			id := string(d.Peer.Identity)
-			switch d.Kind {
-			case Joined:
-				joined++
-			case Gone:
-				gone++
-			case Refused:
-				t.Fatal(d.Err)
-			case Received:
-				if n := binary.LittleEndian.Uint64(d.Message[0]); n != next[id] || string(d.Message[1]) != id {
-					t.Fatalf("peer %x: message %d of peer %x, want message %d", id, n, d.Message[1], next[id])
+	const peers, count = 300, 20
+	for _, relays := range []bool{false, true} {
+		t.Run(fmt.Sprintf("relays %v", relays), func(t *testing.T) {
+			l := listen(t, tcp, Router, Options{HandshakeTimeout: patience})
+			endpoint := l.Endpoint()
+			if relays {
+				endpoint = startRelays(t, tcp, Router, endpoint, func() Observer { return newQueue(patient(t), 1<<20) })
+			}
+			py := startPyzmq(t)
+			py.start(command{"op": "crowd", "connect": endpoint, "peers": peers, "messages": count})
+			next := make(map[string]uint64)
+			for gone := 0; gone < peers; {
+				d, err := l.Recv(patient(t))
+				require.NoError(t, err)
+				id := string(d.Peer.Identity)
+				switch d.Kind {
+				case Gone:
+					gone++
+				case Refused:
+					t.Fatal(d.Err)
+				case Received:
+					if n := binary.LittleEndian.Uint64(d.Message[0]); n != next[id] || string(d.Message[1]) != id {
+						t.Fatalf("peer %x: message %d of peer %x, want message %d", id, n, d.Message[1], next[id])
+					}
+					next[id]++
+					require.NoError(t, l.Send(d.Peer.Identity, d.Message...))
 				}
-				next[id]++
-				require.NoError(t, l.Send(d.Peer.Identity, d.Message...))
 			}
-		}
-		if a := py.finish(); a.Wrong != 0 {
-			t.Errorf("%d answers lost, doubled or out of order", a.Wrong)
-		}
-		for id, n := range next {
-			if n != count {
-				t.Errorf("peer %x: %d messages, want %d", id, n, count)
+			if a := py.finish(); a.Wrong != 0 || len(next) != peers {
+				t.Errorf("%d answers lost, doubled or out of order, of %d peers, want %d", a.Wrong, len(next), peers)
 			}
-		}
-		if joined != peers || len(next) != peers {
-			t.Errorf("%d peers joined, %d spoke, want %d", joined, len(next), peers)
-		}
-	})
-}
-
-func TestLibzmqPeerKilled(t *testing.T) {
-	transports(t, func(t *testing.T, endpoint string) {
-		l := listen(t, endpoint, Router, Options{})
-		first := startPyzmq(t)
-		first.connect("dealer", Dealer, l.Endpoint(), []byte{0, 0})
-		expect(t, l, Joined)
-		// It dies with a long row of 10 MB frames half sent.
-		first.start(command{"op": "send_big", "name": "dealer", "sizes": []int{10 << 20}, "count": 1000})
-		expect(t, l, Received)
-		first.kill()
-		d, err := l.Recv(patient(t))
-		for ; err == nil && d.Kind == Received; d, err = l.Recv(patient(t)) {
-		}
-		if err != nil || d.Kind != Gone || !errors.Is(d.Err, ErrPeerGone) {
-			t.Fatalf("after the kill: %s, %v, %v, want gone", d.Kind, d.Err, err)
-		}
-		second := startPyzmq(t)
-		second.connect("dealer", Dealer, l.Endpoint(), []byte{0, 0})
-		second.send("dealer", []byte("again"))
-		expect(t, l, Joined)
-		if got := expect(t, l, Received).Message; string(got[0]) != "again" {
-			t.Errorf("received %q from the new peer", got)
-		}
-		require.NoError(t, l.Send([]byte{0, 0}, []byte("welcome")))
-		if got := second.recv("dealer"); string(got[0]) != "welcome" {
-			t.Errorf("the new peer received %q", got)
-		}
-	})
-}
-
-func TestDialedLibzmqPeerKilled(t *testing.T) {
-	transports(t, func(t *testing.T, endpoint string) {
-		py := startPyzmq(t)
-		endpoint = py.bind("pull", Pull, endpoint)
-		push := dial(t, endpoint, Push, Options{})
-		dealerEnd := py.bind("router", Router, "tcp://127.0.0.1:*")
-		dealer := dial(t, dealerEnd, Dealer, Options{Identity: []byte{0, 0}})
-		py.kill()
-		for _, c := range []*Conn{push, dealer} {
-			if _, err := c.Recv(); !errors.Is(err, ErrPeerGone) || !errors.Is(err, io.EOF) {
-				t.Errorf("recv: %v, want ErrPeerGone and io.EOF", err)
-			}
-			require.ErrorIs(t, c.Send([]byte("lost?")), ErrPeerGone)
-		}
-		// Somebody else serves the endpoint again: dialing reaches it.
-		again := startPyzmq(t)
-		again.bind("pull", Pull, endpoint)
-		c := dial(t, endpoint, Push, Options{})
-		require.NoError(t, c.Send([]byte("found")))
-		if got := again.recv("pull"); string(got[0]) != "found" {
-			t.Errorf("the new peer received %q", got)
-		}
-	})
-}
-
-// libzmq retries when it is refused, so a newcomer gets in when the holder of its
-// identity has left.
-func TestLibzmqNewcomerWaitsForItsIdentity(t *testing.T) {
-	py := startPyzmq(t)
-	l := listen(t, "tcp://127.0.0.1:0", Router, Options{})
-	py.connect("first", Dealer, l.Endpoint(), []byte{0, 0})
-	expect(t, l, Joined)
-	py.connect("second", Dealer, l.Endpoint(), []byte{0, 0})
-	py.send("second", []byte("second"))
-	if d := expect(t, l, Refused); !errors.Is(d.Err, ErrIdentityTaken) {
-		t.Fatalf("refused: %v, want ErrIdentityTaken", d.Err)
+		})
 	}
-	py.send("first", []byte("first"))
-	kinds, got := map[Kind]int{}, ""
-	for kinds[Joined] == 0 || kinds[Received] < 2 {
-		d, err := l.Recv(patient(t))
+}
+
+// libzmq reads what is written partly at once and partly later, with the answers to its
+// PINGs in between.
+func TestWireToLibzmq(t *testing.T) {
+	const messages = 50_000
+	py := startPyzmq(t)
+	pull := py.bind("pull", Pull, tcp, "HEARTBEAT_IVL", 1, "HEARTBEAT_TIMEOUT", 30_000, "RCVHWM", 10)
+	c := dial(t, pull, Push, Options{})
+	partly, b := 0, []byte(nil)
+	for i := range messages {
+		body := make([]byte, 8+i%900)
+		binary.LittleEndian.PutUint64(body, uint64(i))
+		b = AppendMessage(b, [][]byte{body})
+		if len(b) < 64<<10 && i < messages-1 {
+			continue
+		}
+		n, err := c.TryWire(b)
+		if err == nil && n < len(b) {
+			if partly++; partly == 1 {
+				py.start(command{"op": "drain", "name": "pull", "count": messages, "pause_every": 10_000, "pause": 0.02})
+			}
+			err = c.WriteWire(b[n:])
+		}
 		require.NoError(t, err)
-		kinds[d.Kind]++
-		if d.Kind == Received {
-			got += string(d.Message[0]) + " "
-			if kinds[Received] == 1 {
-				py.do(command{"op": "close", "name": "first"})
-			}
-		}
-		if d.Kind == Joined && kinds[Gone] == 0 {
-			t.Fatal("the second peer joined before the first was gone")
-		}
+		b = b[:0]
 	}
-	if got != "first second " {
-		t.Errorf("received %q, want the first peer's message and then the second's", got)
+	if partly == 0 {
+		t.Fatal("nothing was left to write later, although libzmq did not read")
 	}
-}
-
-// A heartbeating libzmq has its PINGs answered, on both sides of a link, and
-// none of them is a message.
-func TestLibzmqHeartbeat(t *testing.T) {
-	beat := map[string]int{"HEARTBEAT_IVL": 10, "HEARTBEAT_TIMEOUT": 30_000}
-	py := startPyzmq(t)
-	l := listen(t, "tcp://127.0.0.1:0", Pull, Options{})
-	answered := startRelay(t, l.ln.Addr())
-	py.do(command{"op": "open", "name": "push", "type": Push, "connect": answered.endpoint, "options": beat})
-	expect(t, l, Joined)
-	pull := py.do(command{"op": "open", "name": "pull", "type": Pull, "bind": "tcp://127.0.0.1:*", "options": beat}).Endpoint
-	relayed := startRelay(t, tcpAddr(t, pull))
-	c := dial(t, relayed.endpoint, Push, Options{})
-
-	for range 5 {
-		answered.wait(t, "\x04PONG")
-		relayed.wait(t, "\x04PONG")
-	}
-	py.send("push", []byte("alive"))
-	if got := expect(t, l, Received).Message; string(got[0]) != "alive" {
-		t.Errorf("received %q", got)
-	}
-	require.NoError(t, c.Send([]byte("alive")))
-	if got := py.recv("pull"); string(got[0]) != "alive" {
-		t.Errorf("libzmq received %q", got)
+	if a := py.finish(); a.Wrong != 0 {
+		t.Errorf("%d of %d messages are not in order", a.Wrong, messages)
 	}
 }

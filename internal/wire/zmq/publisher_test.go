@@ -2,7 +2,6 @@ package zmq
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -11,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
@@ -57,111 +54,77 @@ func (p *pub) send(texts ...string) {
 	require.NoError(p.t, p.Send(frames(texts...)))
 }
 
-func frames(texts ...string) Message {
-	var m Message
-	for _, f := range texts {
-		m = append(m, []byte(f))
-	}
-	return m
-}
-
+// Subscribers of libzmq get what they asked for and from then on, and may take it back.
 func TestPublishToLibzmq(t *testing.T) {
 	for _, typ := range []Type{Sub, XSub} {
-		t.Run(strings.ToLower(string(typ)), func(t *testing.T) {
-			transports(t, func(t *testing.T, endpoint string) {
+		t.Run(string(typ), func(t *testing.T) {
+			transports(t, func(t *testing.T, free func() string) {
 				py := startPyzmq(t)
-				p := startPub(t, ListenPub, endpoint, PubOptions{})
-				p.send("news", "before anybody came")
-				subscribeLibzmq(py, typ, "a", p.Endpoint(), "news")
-				p.await("news")
-				subscribeLibzmq(py, typ, "b", p.Endpoint(), "")
-				p.await("")
-				for _, m := range messages() {
-					require.NoError(t, p.Send(append(Message{[]byte("news of a")}, m...)))
-				}
-				p.send("olds", "not for a")
-				p.send("news", "end")
-				for _, m := range messages() {
-					want := append([][]byte{[]byte("news of a")}, m...)
-					for _, name := range []string{"a", "b"} {
-						if d := diff(want, py.recv(name)); d != "" {
-							t.Fatalf("%s received (-want +got):\n%.2000s", name, d)
-						}
+				p := startPub(t, ListenPub, free(), PubOptions{})
+				py.connect("s", typ, p.Endpoint(), nil)
+				subscribe := func(op, prefix string) {
+					if typ == Sub {
+						py.do(command{"op": op, "name": "s", "prefix": prefix})
+					} else {
+						py.send("s", frames(map[string]string{"subscribe": "\x01", "unsubscribe": "\x00"}[op]+prefix))
 					}
 				}
-				if got := py.recv("b"); string(got[1]) != "not for a" {
-					t.Errorf("b received %q", got)
+				p.send("m", "before anybody came")
+				subscribe("subscribe", "m")
+				p.await("m")
+				for _, m := range messages() {
+					require.NoError(t, p.Send(m))
 				}
-				for _, name := range []string{"a", "b"} {
-					if got := py.recv(name); string(got[1]) != "end" {
-						t.Errorf("%s received %q at the end", name, got)
+				p.send("olds", "not wanted")
+				for _, m := range messages() {
+					require.NoDiff(t, diff(m, py.recv("s")), "received (-want +got)")
+				}
+				subscribe("subscribe", "b")
+				p.await("b")
+				subscribe("unsubscribe", "m")
+				// What is subscribed behind it has been read behind it.
+				subscribe("subscribe", "c")
+				p.await("c")
+				for _, topic := range []string{"m", "b", "mb", ""} {
+					p.send(topic, "2")
+				}
+				p.send("c", "end")
+				for _, topic := range []string{"b", "c"} {
+					if got := py.recv("s"); string(got[0]) != topic {
+						t.Errorf("received %q, want topic %s", got, topic)
 					}
+				}
+				if p.Wanted([]byte("m")) || !p.Wanted([]byte("bc")) {
+					t.Error("m is wanted, or bc is not")
 				}
 			})
 		})
 	}
 }
 
-func subscribeLibzmq(py *pyzmq, typ Type, name, endpoint, prefix string) {
-	py.t.Helper()
-	if typ == Sub {
-		py.do(command{"op": "open", "name": name, "type": Sub, "connect": endpoint, "subscribe": prefix})
-		return
-	}
-	py.connect(name, XSub, endpoint, nil)
-	py.send(name, []byte("\x01"+prefix))
-}
-
-// A subscriber takes back one of two prefixes, and what it does not want does not come.
-func TestLibzmqUnsubscribes(t *testing.T) {
-	py := startPyzmq(t)
-	p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{})
-	subscribeLibzmq(py, XSub, "s", p.Endpoint(), "a")
-	p.await("a")
-	py.send("s", []byte("\x01b"))
-	p.await("b")
-	p.send("a", "1")
-	py.send("s", []byte("\x00a"))
-	// What is subscribed behind it has been read behind it.
-	py.send("s", []byte("\x01c"))
-	p.await("c")
-	for _, topic := range []string{"a", "b", "c", "ab", "d", ""} {
-		p.send(topic, "2")
-	}
-	p.send("b", "end")
-	var got []string
-	for len(got) == 0 || got[len(got)-1] != "b end" {
-		m := py.recv("s")
-		got = append(got, string(m[0])+" "+string(m[1]))
-	}
-	require.NoDiff(t, cmp.Diff([]string{"a 1", "b 2", "c 2", "b end"}, got), "received (-want +got)")
-	if p.Wanted([]byte("a")) || !p.Wanted([]byte("bc")) {
-		t.Error("a is wanted, or bc is not")
-	}
-}
-
 // libzmq's SUB listens and ours dials, as an engine does whose endpoint names a host.
 // What is published while the subscriber is away waits, up to the high-water mark.
 func TestDialPub(t *testing.T) {
-	transports(t, func(t *testing.T, endpoint string) {
-		first := startPyzmq(t)
-		open := func(py *pyzmq) string {
-			return py.do(command{"op": "open", "name": "s", "type": Sub, "bind": endpoint, "subscribe": "kv"}).Endpoint
+	transports(t, func(t *testing.T, free func() string) {
+		py := startPyzmq(t)
+		bind := func(endpoint string) string {
+			endpoint = py.bind("s", Sub, endpoint)
+			py.do(command{"op": "subscribe", "name": "s", "prefix": "kv"})
+			return endpoint
 		}
-		endpoint = strings.Replace(endpoint, ":0", ":*", 1)
-		endpoint = open(first)
+		endpoint := bind(free())
 		p := startPub(t, DialPub, endpoint, PubOptions{HighWater: 10})
 		if p.Endpoint() != endpoint {
 			t.Errorf("endpoint %s, want %s", p.Endpoint(), endpoint)
 		}
 		// A libzmq that listens says what it wants when it is asked for a message.
-		first.start(command{"op": "recv", "name": "s", "timeout": patience.Milliseconds()})
+		py.start(command{"op": "recv", "name": "s", "timeout": patience.Milliseconds()})
 		p.await("kv")
 		p.send("kv", "first")
-		if got := first.finish().Frames; got[1] != "6669727374" {
+		if got := py.finish().Frames; got[1] != "6669727374" {
 			t.Fatalf("received %q", got)
 		}
-		first.kill()
+		py.do(command{"op": "close", "name": "s"})
 		for p.connected() {
 			// The connection ends when the kernel says so.
 			p.send("other", "nothing")
@@ -169,10 +132,9 @@ func TestDialPub(t *testing.T) {
 		for i := range 15 {
 			p.send("kv", fmt.Sprint(i))
 		}
-		second := startPyzmq(t)
-		open(second)
+		bind(endpoint)
 		for i := range 10 {
-			if got := second.recv("s"); string(got[1]) != fmt.Sprint(i) {
+			if got := py.recv("s"); string(got[1]) != fmt.Sprint(i) {
 				t.Fatalf("received %q, want what was published while nobody listened, %d", got, i)
 			}
 		}
@@ -197,8 +159,8 @@ func (p *pub) connected() bool {
 // the kernel and its queue are full; then it gets what comes after the gap.
 func TestSlowSubscriberMisses(t *testing.T) {
 	const highWater, size = 100, 64 << 10
-	transports(t, func(t *testing.T, endpoint string) {
-		p := startPub(t, ListenPub, endpoint, PubOptions{HighWater: highWater})
+	transports(t, func(t *testing.T, free func() string) {
+		p := startPub(t, ListenPub, free(), PubOptions{HighWater: highWater})
 		slow, quick := dialPub(t, p, "kv"), dialPub(t, p, "")
 		said := 0
 		say := func() {
@@ -261,7 +223,7 @@ func TestSubscriptionForms(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{})
+			p := startPub(t, ListenPub, tcp, PubOptions{})
 			r := greetPub(t, p)
 			r.send(tt.bytes + short(0, "\x01end"))
 			told := ""
@@ -285,57 +247,18 @@ func TestSubscriptionForms(t *testing.T) {
 // greetPub is a peer whose every byte the test writes, after the handshake.
 func greetPub(t testing.TB, p *pub) *raw {
 	t.Helper()
-	nc, err := net.Dial("tcp", strings.TrimPrefix(p.Endpoint(), "tcp://"))
-	require.NoError(t, err)
-	r := newRaw(t, nc)
+	r := rawDial(t, p.Endpoint())
 	r.greet("Socket-Type", "SUB")
 	return r
-}
-
-func TestPublisherRefuses(t *testing.T) {
-	many := strings.Repeat(short(0, "\x00x"), 1)
-	for i := range maxPrefixes + 1 {
-		many += short(0, "\x01"+fmt.Sprint(i))
-	}
-	tests := []struct {
-		name, bytes string
-		err         error
-	}{
-		{name: "http", bytes: "GET / HTTP/1.1\r\n\r\n", err: ErrProtocol},
-		{name: "a puller", bytes: greeting + ready("Socket-Type", "PULL"), err: ErrIncompatible},
-		{name: "too many prefixes", bytes: greeting + ready("Socket-Type", "SUB") + many, err: ErrTooLarge},
-		{
-			name: "a subscription too long", err: ErrTooLarge,
-			bytes: greeting + ready("Socket-Type", "SUB") + long(0, maxSubscription+1, "\x01"),
-		},
-		{name: "a command without a name", bytes: greeting + ready("Socket-Type", "SUB") + short(flagCommand, ""), err: ErrProtocol},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{})
-			good := dialPub(t, p, "kv")
-			nc, err := net.Dial("tcp", strings.TrimPrefix(p.Endpoint(), "tcp://"))
-			require.NoError(t, err)
-			r := newRaw(t, nc)
-			r.send(tt.bytes)
-			require.ErrorIs(t, <-p.refused, tt.err, p.Endpoint())
-			if _, err := io.Copy(io.Discard, r); err != nil && !hungUp(err) {
-				t.Errorf("the peer sees %v, want the end of the connection", err)
-			}
-			p.send("kv", "still")
-			if got := receive(t, good); string(got[1]) != "still" {
-				t.Errorf("the other subscriber received %q", got)
-			}
-		})
-	}
 }
 
 // With a linger, Close returns when every subscriber has everything.
 func TestClosedPublisherLingers(t *testing.T) {
 	const count = 5000
 	py := startPyzmq(t)
-	p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{Options: Options{Linger: patience}})
-	subscribeLibzmq(py, Sub, "s", p.Endpoint(), "")
+	p := startPub(t, ListenPub, tcp, PubOptions{Options: Options{Linger: patience}})
+	py.connect("s", Sub, p.Endpoint(), nil)
+	py.do(command{"op": "subscribe", "name": "s", "prefix": ""})
 	p.await("")
 	for i := range count {
 		p.send(string([]byte{byte(i), byte(i >> 8), 0, 0, 0, 0, 0, 0}))
@@ -360,7 +283,7 @@ func TestClosedPublisherEnds(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{Options: Options{Linger: tt.linger}})
+			p := startPub(t, ListenPub, tcp, PubOptions{Options: Options{Linger: tt.linger}})
 			greetPub(t, p).send(short(0, "\x01"))
 			p.await("")
 			big := strings.Repeat("x", 1<<20)
@@ -379,87 +302,15 @@ func TestClosedPublisherEnds(t *testing.T) {
 
 // A publisher that dials somebody who is no subscriber says so, once.
 func TestDialPubToAnother(t *testing.T) {
-	endpoint, accept := rawListen(t)
+	endpoint, accept := rawListen(t, tcp)
 	p := startPub(t, DialPub, endpoint, PubOptions{})
 	accept().greet("Socket-Type", "PULL")
 	require.ErrorIs(t, <-p.refused, ErrIncompatible, endpoint)
 	p.send("lost")
 }
 
-func TestPubMistakes(t *testing.T) {
-	tests := []struct {
-		name, endpoint string
-		opt            PubOptions
-		text           string
-	}{
-		{name: "no scheme", endpoint: "5557", text: "want tcp://"},
-		{name: "inproc", endpoint: "inproc://x", text: `transport "inproc" is not supported`},
-		{name: "high water", endpoint: "tcp://127.0.0.1:0", opt: PubOptions{HighWater: -1}, text: "high-water mark -1"},
-		{name: "linger", endpoint: "tcp://127.0.0.1:0", opt: PubOptions{Options: Options{Linger: -1}}, text: "negative option"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			for _, open := range []func(string, PubOptions) (*Publisher, error){ListenPub, DialPub} {
-				if _, err := open(tt.endpoint, tt.opt); err == nil || !strings.Contains(err.Error(), tt.text) {
-					t.Errorf("%v, want %q", err, tt.text)
-				}
-			}
-		})
-	}
-	taken := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{})
-	if _, err := ListenPub(taken.Endpoint(), PubOptions{}); err == nil || !strings.Contains(err.Error(), taken.Endpoint()) {
-		t.Errorf("listening where another does: %v", err)
-	}
-	if err := taken.Send(nil); err == nil {
-		t.Error("a message of no frames was sent")
-	}
-}
-
-// Our SUB and XSUB at libzmq's publishers.
-func TestSubscribeToLibzmq(t *testing.T) {
-	for _, typ := range []Type{Sub, XSub} {
-		t.Run(strings.ToLower(string(typ)), func(t *testing.T) {
-			transports(t, func(t *testing.T, endpoint string) {
-				py := startPyzmq(t)
-				c := dial(t, py.bind("pub", XPub, strings.Replace(endpoint, ":0", ":*", 1)), typ, Options{})
-				hear := func(want string) {
-					t.Helper()
-					if got := py.recv("pub"); len(got) != 1 || string(got[0]) != want {
-						t.Fatalf("the publisher is told %q, want %q", got, want)
-					}
-				}
-				require.NoError(t, c.Subscribe(nil))
-				hear("\x01")
-				want := [][]byte{[]byte("READY")}
-				py.send("pub", want...)
-				if d := diff(Message(want), receive(t, c)); d != "" {
-					t.Errorf("received (-want +got):\n%s", d)
-				}
-				require.NoError(t, errors.Join(c.Subscribe([]byte("a")), c.Unsubscribe(nil)))
-				hear("\x01a")
-				hear("\x00")
-				py.send("pub", []byte("b"))
-				py.send("pub", []byte("a"))
-				if got := receive(t, c); string(got[0]) != "a" {
-					t.Errorf("received %q", got)
-				}
-			})
-		})
-	}
-}
-
-func TestWhoMaySubscribe(t *testing.T) {
-	py := startPyzmq(t)
-	sub := dial(t, py.bind("pub", Pub, "tcp://127.0.0.1:*"), Sub, Options{})
-	for _, m := range []Message{frames("hello"), frames(""), frames("\x01a", "")} {
-		require.ErrorContains(t, sub.Send(m...), "a SUB socket does not send")
-	}
-	push := dial(t, py.bind("pull", Pull, "tcp://127.0.0.1:*"), Push, Options{})
-	require.ErrorContains(t, push.Subscribe(nil), "a PUSH socket does not subscribe")
-}
-
 func TestPublishingAllocatesNothing(t *testing.T) {
-	p := startPub(t, ListenPub, "tcp://127.0.0.1:0", PubOptions{HighWater: 100_000})
+	p := startPub(t, ListenPub, tcp, PubOptions{HighWater: 100_000})
 	for range 3 {
 		r := greetPub(t, p)
 		r.send(short(0, "\x01kv"))
@@ -481,26 +332,5 @@ func TestPublishingAllocatesNothing(t *testing.T) {
 	}
 	if fewest != 0 {
 		t.Errorf("%v allocations a message, want none", fewest)
-	}
-}
-
-// BenchmarkPublish is what saying a message costs the one who says it.
-func BenchmarkPublish(b *testing.B) {
-	for _, subscribers := range []int{0, 1, 8} {
-		b.Run(fmt.Sprint(subscribers), func(b *testing.B) {
-			p := startPub(b, ListenPub, "tcp://127.0.0.1:0", PubOptions{HighWater: 100_000})
-			for range subscribers {
-				r := greetPub(b, p)
-				r.send(short(0, "\x01kv"))
-				p.await("kv")
-				go func() { _, _ = io.Copy(io.Discard, r.Conn) }()
-			}
-			m := frames("kv", "12345678", strings.Repeat("x", 1000))
-			b.ReportAllocs()
-			for b.Loop() {
-				require.NoError(b, p.Send(m))
-			}
-			b.ReportMetric(float64(p.Dropped())/float64(b.N), "dropped/op")
-		})
 	}
 }

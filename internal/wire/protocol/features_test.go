@@ -85,16 +85,6 @@ func TestFeaturesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestFeaturesOfNoneCostNothing(t *testing.T) {
-	if n := testing.AllocsPerRun(100, func() {
-		if got, err := DecodeFeatures(nil); got != nil || err != nil {
-			t.Error(got, err)
-		}
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
-}
-
 func TestEmbedsOfRealEncoders(t *testing.T) {
 	read := 0
 	for _, v := range loadVectors(t) {

@@ -12,53 +12,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
-// lengths are the sizes on the wire of each line, newest first. An array one
-// longer than a Rust frontend knows ends it.
-var lengths = []struct {
-	line                                           string
-	request, outputs, output, tensors, lora, ready int
-	prefillAt                                      int // of prefill_stats in an output: 0.26 inserted a field before it
-	sampling                                       int // keys that the line declares
-}{
-	{"0.33", 22, 9, 19, 5, 6, 28, 11, 43},
-	{"0.32", 22, 9, 18, 5, 6, 25, 11, 43},
-	{"0.31", 22, 8, 18, 5, 7, 25, 11, 42},
-	{"0.30", 21, 8, 17, 5, 7, 24, 11, 40},
-	{"0.29", 21, 8, 17, 5, 7, 24, 11, 39},
-	{"0.28", 21, 8, 16, 4, 7, 21, 11, 38},
-	{"0.27", 20, 8, 14, 4, 7, 18, 11, 38},
-	{"0.26", 20, 8, 14, 4, 7, 10, 11, 37},
-	{"0.25", 20, 8, 13, 4, 7, 10, 10, 37},
-}
-
-// TestLengths counts what is really written, field by field, of each line.
-func TestLengths(t *testing.T) {
-	var lines []string
-	for _, test := range lengths {
-		lines = append(lines, test.line)
-		t.Run(test.line, func(t *testing.T) {
-			c := codecOf(t, test.line)
-			r := plainRequest("a")
-			r.LoRA = &LoRA{Name: "l", ID: 1, Path: "/p"}
-			request := elements(t, c.AppendRequest(nil, r))
-			envelope := elements(t, everything(t, c)[0])
-			output := elements(t, elements(t, envelope[1])[0])
-			ready := DefaultReady("0")
-			got := []int{
-				len(request), len(envelope), len(output), len(elements(t, output[3])), len(elements(t, request[6])),
-				len(keys(t, c.AppendReady(nil, &ready))), slices.IndexFunc(output, isMapWith("num_prompt_tokens")),
-				len(c.Profile().Structs["SamplingParams"].Fields),
-			}
-			want := []int{test.request, test.outputs, test.output, test.tensors, test.lora, test.ready, test.prefillAt, test.sampling}
-			require.NoDiff(t, cmp.Diff(want, got), "request, outputs, output, LogprobsTensors, LoRARequest, ready keys, prefill_stats at, sampling keys (-want +got)")
-			if n := len(elements(t, output[2])); n != 4 {
-				t.Errorf("LogprobsLists has %d fields, want 4", n)
-			}
-		})
-	}
-	require.NoDiff(t, cmp.Diff(lines, recordedLines()), "lines without a row here (-here +recorded)")
-}
-
 // everything returns an envelope with a value in every part of it that this
 // package writes.
 func everything(t testing.TB, c *Codec) ClientMessage {
@@ -81,33 +34,6 @@ func everything(t testing.TB, c *Codec) ClientMessage {
 	m, err := b.Finish(&SchedulerStats{Running: 1, Spec: &SpecDecodingStats{SpecTokens: 1, AcceptedPerPos: []int{1}}}, 3)
 	require.NoError(t, err)
 	return m
-}
-
-// TestStatisticsAreWhole: a Rust frontend of any line ends at the first
-// statistics map without one of these keys.
-func TestStatisticsAreWhole(t *testing.T) {
-	required := map[string][]string{
-		"":                    {"num_running_reqs", "num_waiting_reqs", "step_counter", "current_wave", "kv_cache_usage", "prefix_cache_stats", "kv_cache_eviction_events"},
-		"prefix_cache_stats":  {"reset", "requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits"},
-		"spec_decoding_stats": {"num_spec_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_pos"},
-	}
-	for _, line := range Lines() {
-		for part, want := range required {
-			t.Run(line+"/"+part, func(t *testing.T) {
-				c := codecOf(t, line)
-				stats := elements(t, everything(t, c)[0])[2]
-				if part != "" {
-					stats = member(t, stats, part)
-				}
-				got := keys(t, stats)
-				for _, key := range want {
-					if !slices.Contains(got, key) {
-						t.Errorf("no %s in %v", key, got)
-					}
-				}
-			})
-		}
-	}
 }
 
 // TestOnlyTheLinesOwnKeys: what is written has the keys that the line's struct
@@ -136,41 +62,29 @@ func TestOnlyTheLinesOwnKeys(t *testing.T) {
 				for _, f := range c.Profile().Structs[name].Fields {
 					want = append(want, f.Name)
 				}
-				require.NoDiff(t, cmp.Diff(want, keys(t, raw)), "-declared +written")
+				require.NoDiff(t, cmp.Diff(want, keys(raw)), "-declared +written")
 			})
 		}
 	}
 }
 
 // elements splits an array into the raw values of its elements.
-func elements(t testing.TB, raw []byte) [][]byte {
+func elements(t testing.TB, raw []byte) (list [][]byte) {
 	t.Helper()
-	cur := pack.NewCursor(raw)
-	n, err := cur.ArrayLen()
-	if err != nil {
-		t.Fatalf("%v in %s", err, pack.Format(raw))
+	v := ViewOf(raw)
+	if v.Kind() != pack.Array {
+		t.Fatalf("%s is not an array", pack.Format(raw))
 	}
-	list := make([][]byte, n)
-	for i := range list {
-		list[i], err = cur.Raw()
-		require.NoError(t, err)
-	}
-	if !cur.Done() {
-		t.Fatalf("bytes after %s", pack.Format(raw))
+	for part := range v.Parts() {
+		list = append(list, part.Bytes())
 	}
 	return list
 }
 
 // keys lists the keys of a map.
-func keys(t testing.TB, raw []byte) []string {
-	t.Helper()
-	var list []string
-	err := eachKey(raw, func(key string, cur *pack.Cursor) error {
-		list = append(list, key)
-		return cur.Skip()
-	})
-	if err != nil {
-		t.Fatalf("%v in %s", err, pack.Format(raw))
+func keys(raw []byte) (list []string) {
+	for part := range ViewOf(raw).Parts() {
+		list = append(list, part.Name())
 	}
 	return list
 }
@@ -178,29 +92,11 @@ func keys(t testing.TB, raw []byte) []string {
 // member returns the raw value of a key of a map.
 func member(t testing.TB, raw []byte, name string) []byte {
 	t.Helper()
-	var value []byte
-	err := eachKey(raw, func(key string, cur *pack.Cursor) error {
-		v, err := cur.Raw()
-		if key == name {
-			value = v
-		}
-		return err
-	})
-	if err != nil || value == nil {
-		t.Fatalf("no %s (%v) in %s", name, err, pack.Format(raw))
+	v := ViewOf(raw).Field(name)
+	if v.IsAbsent() {
+		t.Fatalf("no %s in %s", name, pack.Format(raw))
 	}
-	return value
-}
-
-func isMapWith(key string) func([]byte) bool {
-	return func(raw []byte) bool {
-		found := false
-		_ = eachKey(raw, func(k string, cur *pack.Cursor) error {
-			found = found || k == key
-			return cur.Skip()
-		})
-		return found
-	}
+	return v.Bytes()
 }
 
 func TestLineOf(t *testing.T) {

@@ -2,20 +2,16 @@ package protocol
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
@@ -184,82 +180,4 @@ func TestTensorsAsRealEncoders(t *testing.T) {
 			require.NoDiff(t, cmp.Diff(frames[name], [][]byte(got)), "%s (-want +got)", name)
 		}
 	})
-}
-
-// The decoders of real frontends read tensors as they were meant.
-func TestRealDecodersReadTensors(t *testing.T) {
-	releases := strings.Fields(os.Getenv("VLLM_VCR_ENGINES"))
-	if len(releases) == 0 {
-		t.Skip("set VLLM_VCR_ENGINES to the releases to ask, such as \"0.33.0 0.27.1\": .ci/peers engine installs them")
-	}
-	for _, release := range releases {
-		t.Run(release, func(t *testing.T) {
-			c := codecOf(t, release)
-			var in bytes.Buffer
-			asked := tensorOutputs()
-			if c.Line() == "0.27" {
-				delete(asked, "output scores")
-			}
-			for name, o := range asked {
-				var frames []string
-				for _, frame := range messageOf(t, c, o) {
-					frames = append(frames, hex.EncodeToString(frame))
-				}
-				require.NoError(t, json.NewEncoder(&in).Encode(map[string]any{"name": name, "frames": frames}))
-			}
-			python := filepath.Join(testenv.PeersDir(t), "engines", release, "bin", "python")
-			cmd := exec.Command(python, "testdata/tensors.py", "read")
-			cmd.Stdin, cmd.Stderr = &in, t.Output()
-			out, err := cmd.Output()
-			require.NoError(t, err)
-			compareTold(t, asked, out)
-		})
-	}
-}
-
-// compareTold compares what a decoder made of outputs with what was meant.
-func compareTold(t *testing.T, asked map[string]*Output, out []byte) {
-	t.Helper()
-	type tensor struct {
-		Type   string
-		Shape  []int
-		Values []string
-	}
-	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
-		var told struct {
-			Name, Finish string
-			Tokens       []int
-			Pooling      *tensor `json:"pooling_output"`
-			Scores       *tensor `json:"prompt_token_id_logprobs"`
-		}
-		require.NoError(t, d.Decode(&told))
-		o := asked[told.Name]
-		delete(asked, told.Name)
-		for _, pair := range []struct {
-			got  *tensor
-			want *Tensor
-		}{{told.Pooling, o.Pooling}, {told.Scores, o.PromptScores}} {
-			if (pair.got == nil) != (pair.want == nil) {
-				t.Errorf("%s: reads %v, want %v", told.Name, pair.got, pair.want)
-			}
-			if pair.got == nil || pair.want == nil {
-				continue
-			}
-			want := &tensor{Type: "torch.float32", Shape: append([]int{}, pair.want.Shape...)}
-			for _, v := range pair.want.Values {
-				text := strings.ToLower(strings.TrimPrefix(fmt.Sprint(v), "+"))
-				if !strings.ContainsAny(text, ".i") {
-					text += ".0"
-				}
-				want.Values = append(want.Values, text)
-			}
-			require.NoDiff(t, cmp.Diff(want, pair.got), "%s (-want +got)", told.Name)
-		}
-		if told.Finish != "stop" || len(told.Tokens) > 0 {
-			t.Errorf("%s: finish %q, tokens %v", told.Name, told.Finish, told.Tokens)
-		}
-	}
-	if len(asked) > 0 {
-		t.Errorf("not answered: %v", asked)
-	}
 }

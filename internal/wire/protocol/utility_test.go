@@ -59,64 +59,6 @@ func TestUtilityResultKinds(t *testing.T) {
 	}
 }
 
-// TestUtilityResultPerLine walks the methods whose result changed: wake_up
-// returns whether all of the engine is awake since 0.31, the weight version is
-// there since 0.27. A method that the line's engine does not have is for the
-// caller to fail, its result can be anything.
-func TestUtilityResultPerLine(t *testing.T) {
-	for _, line := range Lines() {
-		c := codecOf(t, line)
-		for _, test := range []struct {
-			method string
-			value  any
-			ok     bool
-		}{
-			{"wake_up", nil, line <= "0.30"},
-			{"wake_up", true, line >= "0.31"},
-			{"get_weight_version", nil, line <= "0.26"}, // unknown there
-			{"get_weight_version", "default", true},
-			{"reset_prefix_cache", nil, false},
-			{"reset_prefix_cache", true, true},
-			{"sleep", false, false},
-			{"sleep", nil, true},
-			{"no_such_method", nil, true},
-			{"no_such_method", "x", true},
-		} {
-			t.Run(fmt.Sprintf("%s/%s/%v", line, test.method, test.value), func(t *testing.T) {
-				_, err := c.UtilityResult(0, UtilityCall{CallID: 1, Method: test.method}, test.value, 0)
-				if (err == nil) != test.ok {
-					t.Errorf("error %v, want none: %v", err, test.ok)
-				}
-			})
-		}
-	}
-}
-
-func TestUtilityFailure(t *testing.T) {
-	for _, line := range Lines() {
-		c := codecOf(t, line)
-		o := mustDecode(t, c, c.UtilityFailure(0, UtilityCall{CallID: 1<<64 - 1, Method: "fly"}, "no wings", 2))
-		want := &UtilityOutput{CallID: 1<<64 - 1, Failed: true, Failure: "Call to fly method failed: no wings"}
-		require.NoDiff(t, cmp.Diff(want, o.Utility), "line %s: -want +got", line)
-		if len(o.Outputs) != 0 || o.SchedulerStats != nil || o.FinishedRequests != nil {
-			t.Errorf("line %s: something beside the answer: %+v", line, o)
-		}
-	}
-}
-
-// TestUtilityCallRoundTrip covers what no captured call has.
-func TestUtilityCallRoundTrip(t *testing.T) {
-	for _, call := range []UtilityCall{
-		{ClientIndex: 0, CallID: 0, Method: ""},
-		{ClientIndex: 1<<31 - 1, CallID: 1<<64 - 1, Method: strings.Repeat("m", 300)},
-		{ClientIndex: 1, CallID: 1 << 63, Method: "x", Args: [][]byte{{0xc0}, {0x90}, pack.AppendString(nil, "é")}},
-	} {
-		got, err := DecodeUtilityCall(AppendUtilityCall(nil, call))
-		require.NoError(t, err)
-		require.NoDiff(t, cmp.Diff(call, got), "-want +got")
-	}
-}
-
 // TestReservedCallIDs: a Python frontend keeps -1 and -2 for notifications of
 // its own; they are read as they would be written in 64 bits.
 func TestReservedCallIDs(t *testing.T) {

@@ -74,17 +74,5 @@ def write():
         print(json.dumps({"name": name, "frames": frames}), file=OUT)
 
 
-def read():
-    decoder = MsgpackDecoder(EngineCoreOutputs)
-    for line in sys.stdin:
-        case = json.loads(line)
-        o = decoder.decode([bytes.fromhex(f) for f in case["frames"]]).outputs[0]
-        told = {"name": case["name"], "finish": str(o.finish_reason), "tokens": list(o.new_token_ids)}
-        for field in ("pooling_output", "prompt_token_id_logprobs"):
-            if (tensor := getattr(o, field, None)) is not None:
-                told[field] = {"type": str(tensor.dtype), "shape": list(tensor.shape), "values": [str(v) for v in tensor.flatten().tolist()]}
-        print(json.dumps(told), file=OUT)
-
-
-{"write": write, "read": read}[sys.argv[1]]()
+write()
 OUT.flush()

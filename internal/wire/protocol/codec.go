@@ -221,14 +221,6 @@ func defaultBytes(f Field) ([]byte, error) {
 	return nil, fmt.Errorf("default %s of type %s cannot be written", f.Default, f.Type)
 }
 
-// readSampling are the keys of SamplingParams that decoding looks up.
-var readSampling = []string{
-	"max_tokens", "min_tokens", "stop_token_ids", "_eos_token_id", "ignore_eos", "logprobs", "prompt_logprobs",
-	"temperature", "seed", "extra_args", "structured_outputs", "logprob_token_ids", "prompt_logprob_token_ids",
-	"prompt_logprob_start", "skip_reading_prefix_cache", "allowed_token_ids", "_bad_words_token_ids", "logit_bias",
-	"top_k", "top_p", "min_p", "_all_stop_token_ids", "repetition_detection",
-}
-
 // ReadsByName reports whether a field is looked up by its name when messages are
 // decoded or recorded, so that without it something is lost. All others are
 // skipped, or kept as they are.
@@ -250,14 +242,13 @@ var readFields = sync.OnceValue(func() map[string]bool {
 		"MultiModalFeatureSpec.identifier": true, "MultiModalFeatureSpec.mm_position": true,
 		"PlaceholderRange.offset": true, "PlaceholderRange.length": true,
 		"EngineCoreOutputs.engine_index": true, "EngineCoreOutputs.outputs": true,
+		"EngineCoreOutput.request_id": true, "EngineCoreOutput.new_token_ids": true,
 		"UtilityOutput.call_id": true, "UtilityOutput.failure_message": true, "UtilityOutput.result": true,
 	}
-	for _, key := range readSampling {
-		read["SamplingParams."+key] = true
-	}
-	mark(read, "EngineCoreRequest", requestFieldNames)
-	mark(read, "EngineCoreOutputs", envelopeOps)
-	mark(read, "EngineCoreOutput", outputOps)
+	mark(read, "SamplingParams", samplingKeys)
+	mark(read, "EngineCoreRequest", requestFields)
+	mark(read, "EngineCoreOutputs", envelopeFields)
+	mark(read, "EngineCoreOutput", outputFields)
 	for key, i := range structTypeOf(reflect.TypeFor[ReadyResponse]()).keys {
 		read["EngineCoreReadyResponse."+key] = !structTypeOf(reflect.TypeFor[ReadyResponse]()).fields[i].writeOnly
 	}

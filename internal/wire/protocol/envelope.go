@@ -6,29 +6,59 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
-type envelopeOp uint8
+// An envelopeField is how a field of EngineCoreOutputs after the first two is read and written.
+type envelopeField struct {
+	append func(b []byte, c *Codec, t *envelopeTail) []byte
+	decode func(cur *pack.Cursor, o *Outputs) error
+	needed bool // None is not a value of it
+}
 
-const (
-	envConst envelopeOp = iota
-	envStats
-	envTimestamp
-	envUtility
-	envFinished
-	envWaveComplete
-	envStartWave
-	envWeightVersion
-)
-
-var envelopeOps = map[string]envelopeOp{
-	"scheduler_stats": envStats, "timestamp": envTimestamp, "utility_output": envUtility,
-	"finished_requests": envFinished, "wave_complete": envWaveComplete, "start_wave": envStartWave,
-	"weight_version": envWeightVersion,
+var envelopeFields = map[string]*envelopeField{
+	"scheduler_stats": {
+		append: func(b []byte, c *Codec, t *envelopeTail) []byte { return appendStruct(b, c, c.stats, t.stats) },
+		decode: func(cur *pack.Cursor, o *Outputs) (err error) { o.SchedulerStats, err = cur.Raw(); return err },
+	},
+	"timestamp": {
+		append: func(b []byte, _ *Codec, t *envelopeTail) []byte { return pack.AppendFloat64(b, t.timestamp) },
+		decode: func(cur *pack.Cursor, o *Outputs) (err error) { o.Timestamp, err = cur.Float(); return err },
+		needed: true,
+	},
+	"utility_output": {
+		append: func(b []byte, _ *Codec, t *envelopeTail) []byte { return appendRawOrNil(b, t.utility) },
+		decode: func(cur *pack.Cursor, o *Outputs) (err error) { o.Utility, err = decodeUtilityOutput(cur); return err },
+	},
+	"finished_requests": {
+		append: func(b []byte, _ *Codec, t *envelopeTail) []byte { return appendFinished(b, t.finished) },
+		decode: func(cur *pack.Cursor, o *Outputs) (err error) {
+			o.FinishedRequests, err = decodeIDs(cur, o.FinishedRequests)
+			return err
+		},
+	},
+	"wave_complete": {
+		append: func(b []byte, _ *Codec, t *envelopeTail) []byte { return appendWave(b, t.wave, t.waveComplete) },
+		decode: func(cur *pack.Cursor, o *Outputs) (err error) { o.WaveComplete, err = smallInt(cur); return err },
+	},
+	"start_wave": {
+		append: func(b []byte, _ *Codec, t *envelopeTail) []byte { return appendWave(b, t.wave, t.startWave) },
+		decode: func(cur *pack.Cursor, o *Outputs) (err error) { o.StartWave, err = smallInt(cur); return err },
+	},
+	"weight_version": {
+		append: func(b []byte, _ *Codec, t *envelopeTail) []byte { return appendStringOrNil(b, t.weightVersion) },
+		decode: func(cur *pack.Cursor, o *Outputs) error {
+			version, err := cur.Str()
+			if string(version) != o.version {
+				o.version = string(version)
+			}
+			o.WeightVersion = o.version
+			return err
+		},
+	},
 }
 
 // envelopeLayout is EngineCoreOutputs of a line; engine_index and outputs are
 // always the first two fields.
 type envelopeLayout struct {
-	ops    []envelopeOp
+	fields []*envelopeField // nil for those two, and for one that is always at its default
 	consts [][]byte
 }
 
@@ -40,15 +70,15 @@ func (c *Codec) compileEnvelope() error {
 	if s.Index("engine_index") != 0 || s.Index("outputs") != 1 {
 		return fmt.Errorf("wire profile %s: EngineCoreOutputs does not begin with engine_index, outputs", c.profile.Line)
 	}
-	for _, f := range s.Fields {
-		op, known := envelopeOps[f.Name]
+	for i, f := range s.Fields {
+		field := envelopeFields[f.Name]
 		var def []byte
-		if !known {
+		if field == nil && i > 1 {
 			if def, err = c.defaultOf("EngineCoreOutputs", f); err != nil {
 				return err
 			}
 		}
-		c.envelope.ops = append(c.envelope.ops, op)
+		c.envelope.fields = append(c.envelope.fields, field)
 		c.envelope.consts = append(c.envelope.consts, def)
 	}
 	c.utility, err = c.compileArray("UtilityOutput", "call_id", "failure_message", "result")
@@ -66,25 +96,12 @@ type envelopeTail struct {
 	wave          bool // waveComplete and startWave count
 }
 
-func (c *Codec) appendEnvelopeTail(b []byte, t envelopeTail) []byte {
-	for i := 2; i < len(c.envelope.ops); i++ {
-		switch c.envelope.ops[i] {
-		case envStats:
-			b = appendStruct(b, c, c.stats, t.stats)
-		case envTimestamp:
-			b = pack.AppendFloat64(b, t.timestamp)
-		case envUtility:
-			b = appendRawOrNil(b, t.utility)
-		case envFinished:
-			b = appendFinished(b, t.finished)
-		case envWaveComplete:
-			b = appendWave(b, t.wave, t.waveComplete)
-		case envStartWave:
-			b = appendWave(b, t.wave, t.startWave)
-		case envWeightVersion:
-			b = appendStringOrNil(b, t.weightVersion)
-		default:
-			b = append(b, c.envelope.consts[i]...)
+func (c *Codec) appendEnvelopeTail(b []byte, t *envelopeTail) []byte {
+	for i, field := range c.envelope.fields[2:] {
+		if field == nil {
+			b = append(b, c.envelope.consts[i+2]...)
+		} else {
+			b = field.append(b, c, t)
 		}
 	}
 	return b
@@ -94,11 +111,7 @@ func appendFinished(b []byte, ids []string) []byte {
 	if len(ids) == 0 {
 		return pack.AppendNil(b)
 	}
-	b = pack.AppendArrayHeader(b, len(ids))
-	for _, id := range ids {
-		b = pack.AppendString(b, id)
-	}
-	return b
+	return appendStrings(b, ids)
 }
 
 func appendWave(b []byte, set bool, wave int) []byte {
@@ -117,7 +130,7 @@ func appendStringOrNil(b []byte, s string) []byte {
 
 // envelopeHead is the beginning of an envelope without outputs.
 func (c *Codec) envelopeHead(engineIndex int) []byte {
-	b := pack.AppendArrayHeader(nil, len(c.envelope.ops))
+	b := pack.AppendArrayHeader(nil, len(c.envelope.fields))
 	b = pack.AppendInt(b, int64(engineIndex))
 	return pack.AppendArrayHeader(b, 0)
 }
@@ -125,14 +138,14 @@ func (c *Codec) envelopeHead(engineIndex int) []byte {
 // Stats returns the envelope with the queue lengths for the coordinator.
 func (c *Codec) Stats(engineIndex int, stats *SchedulerStats, timestamp float64) CoordinatorMessage {
 	b := c.envelopeHead(engineIndex)
-	return CoordinatorMessage{c.appendEnvelopeTail(b, envelopeTail{stats: stats, timestamp: timestamp})}
+	return CoordinatorMessage{c.appendEnvelopeTail(b, &envelopeTail{stats: stats, timestamp: timestamp})}
 }
 
 // WaveComplete returns the envelope by which rank 0 reports to the coordinator that
 // every rank is idle.
 func (c *Codec) WaveComplete(engineIndex, wave int, timestamp float64) CoordinatorMessage {
 	b := c.envelopeHead(engineIndex)
-	return CoordinatorMessage{c.appendEnvelopeTail(b, envelopeTail{
+	return CoordinatorMessage{c.appendEnvelopeTail(b, &envelopeTail{
 		timestamp: timestamp, wave: true, waveComplete: wave, startWave: -1,
 	})}
 }
@@ -141,7 +154,7 @@ func (c *Codec) WaveComplete(engineIndex, wave int, timestamp float64) Coordinat
 // start a wave. Since 0.33 only engines do.
 func (c *Codec) StartWave(engineIndex, wave int, timestamp float64) CoordinatorMessage {
 	b := c.envelopeHead(engineIndex)
-	return CoordinatorMessage{c.appendEnvelopeTail(b, envelopeTail{
+	return CoordinatorMessage{c.appendEnvelopeTail(b, &envelopeTail{
 		timestamp: timestamp, wave: true, waveComplete: -1, startWave: wave,
 	})}
 }

@@ -1,7 +1,7 @@
 package protocol
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -16,107 +16,40 @@ type Feature struct {
 	Named          bool   // the frontend takes it that the engine has the content, and sends none
 }
 
-// errNoPlace is the error for a feature whose place is not known.
-var errNoPlace = errors.New("identifier, mm_position.offset and mm_position.length are required")
-
 // DecodeFeatures reads the MMFeatures of a request; nil has none. What the features
 // hold, which may be large, is passed over.
 func DecodeFeatures(raw []byte) ([]Feature, error) {
 	if raw == nil {
 		return nil, nil
 	}
-	cur := pack.NewCursor(raw)
-	n, err := cur.ArrayLen()
-	if err != nil {
-		return nil, fmt.Errorf("mm_features: %w", err)
+	list := ViewOf(raw)
+	if list.Kind() != pack.Array {
+		return nil, fmt.Errorf("mm_features: an array was expected, found %s", list.Kind())
 	}
 	var features []Feature
-	for i := range n {
-		f, err := decodeFeature(&cur)
-		if err != nil {
-			return nil, fmt.Errorf("mm_features[%d]: %w", i, err)
+	for part := range list.Parts() {
+		place, data := part.Field("mm_position"), part.Field("data")
+		f := Feature{ID: part.Field("identifier").Text(), Key: part.Field("mm_hash").Text(), Named: !data.IsAbsent() && !data.Given()}
+		var hasOffset, hasLength bool
+		f.Offset, hasOffset = place.Field("offset").small()
+		f.Length, hasLength = place.Field("length").small()
+		if part.Field("identifier").Kind() != pack.String || !hasOffset || !hasLength {
+			return nil, fmt.Errorf("mm_features%s: identifier, mm_position.offset and mm_position.length are required", part.Path())
 		}
+		f.Key = cmp.Or(f.Key, f.ID)
 		features = append(features, f)
 	}
 	return features, nil
 }
 
-// FeatureHashes returns the mm_hash of each of the MMFeatures of a request, in their order. Features without one are skipped, and
-// what cannot be read ends the list.
+// FeatureHashes returns the mm_hash of each of the MMFeatures of a request, in their order. Features without one are skipped.
 func FeatureHashes(raw []byte) (hashes []string) {
-	cur := pack.NewCursor(raw)
-	n, err := cur.ArrayLen()
-	for i := 0; i < n && err == nil; i++ {
-		err = decodeMembers(&cur, func(name []byte) (err error) {
-			if string(name) != "mm_hash" || cur.Kind() != pack.String {
-				return cur.Skip()
-			}
-			hash, err := cur.StrString()
-			hashes = append(hashes, hash)
-			return err
-		})
+	for part := range ViewOf(raw).Parts() {
+		if hash := part.Field("mm_hash"); hash.Kind() == pack.String {
+			hashes = append(hashes, hash.Text())
+		}
 	}
 	return hashes
-}
-
-func decodeFeature(cur *pack.Cursor) (Feature, error) {
-	f := Feature{Offset: -1, Length: -1}
-	named := false
-	err := decodeMembers(cur, func(name []byte) (err error) {
-		switch string(name) {
-		case "identifier":
-			named = true
-			f.ID, err = cur.StrString()
-		case "mm_hash":
-			if !cur.Nil() {
-				f.Key, err = cur.StrString()
-			}
-		case "data":
-			if f.Named = cur.Nil(); !f.Named {
-				err = cur.Skip()
-			}
-		case "mm_position":
-			err = decodeMembers(cur, func(name []byte) (err error) { return decodePlace(cur, name, &f) })
-		default:
-			err = cur.Skip()
-		}
-		return err
-	})
-	if f.Key == "" {
-		f.Key = f.ID
-	}
-	if err == nil && (!named || f.Offset < 0 || f.Length < 0) {
-		err = errNoPlace
-	}
-	return f, err
-}
-
-func decodePlace(cur *pack.Cursor, name []byte, f *Feature) (err error) {
-	switch string(name) {
-	case "offset":
-		f.Offset, err = smallInt(cur)
-	case "length":
-		f.Length, err = smallInt(cur)
-	default:
-		err = cur.Skip()
-	}
-	return err
-}
-
-// decodeMembers reads a map; member must read the value of the name. Its errors name
-// the member.
-func decodeMembers(cur *pack.Cursor, member func(name []byte) error) error {
-	n, err := cur.MapLen()
-	for ; n > 0 && err == nil; n-- {
-		var name []byte
-		if name, err = cur.Str(); err != nil {
-			break
-		}
-		if err = member(name); err != nil {
-			err = fmt.Errorf("%q: %w", name, err)
-		}
-	}
-	return err
 }
 
 // Embeds are the embeddings that a request has in place of prompt tokens, one row for

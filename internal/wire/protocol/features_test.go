@@ -61,18 +61,14 @@ func TestFeaturesThatCannotBeRead(t *testing.T) {
 		raw  []byte
 		want string
 	}{
-		{"no list", id, "mm_features: "},
-		{"no map", array(id), "mm_features[0]: msgpack"},
-		{"name", array(feature("identifier", id, "mm_position", at), []byte{0x81, 1, 1}), "mm_features[1]: msgpack"},
-		{"identifier", array(feature("identifier", at, "mm_position", at)), `mm_features[0]: "identifier": msgpack`},
+		{"no list", id, "mm_features: an array was expected, found str"},
+		{"no map", array(id), "mm_features[0]: identifier, "},
+		{"identifier", array(feature("identifier", id, "mm_position", at), feature("identifier", at, "mm_position", at)), "mm_features[1]: identifier, "},
 		{"no identifier", array(feature("mm_hash", id, "mm_position", at)), "mm_features[0]: identifier, "},
 		{"no position", array(feature("identifier", id)), "mm_features[0]: identifier, "},
-		{
-			"negative", array(feature("identifier", id, "mm_position", feature("offset", pack.AppendInt(nil, -1)))),
-			`mm_features[0]: "mm_position": "offset": -1 is out of range`,
-		},
+		{"negative", array(feature("identifier", id, "mm_position", feature("offset", pack.AppendInt(nil, -1), "length", []byte{1}))), "mm_features[0]: identifier, "},
 		{"no length", array(feature("identifier", id, "mm_position", feature("offset", []byte{1}))), "mm_features[0]: identifier, "},
-		{"cut off", array(feature("identifier", id, "mm_position", at))[:8], "mm_features[0]: "},
+		{"cut off", array(feature("identifier", id, "mm_position", at))[:8], "mm_features: an array was expected, found invalid"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if _, err := DecodeFeatures(test.raw); err == nil || !strings.HasPrefix(err.Error(), test.want) {

@@ -4,9 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"reflect"
+	"sync"
 	"unicode/utf8"
 
-	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -25,14 +26,15 @@ func EngineIndex(identity []byte) (int, error) {
 	return int(binary.LittleEndian.Uint16(identity)), nil
 }
 
-// Status is a HELLO or READY message of an engine (vllm/v1/engine/core.py).
+// Status is a HELLO or READY message of an engine (vllm/v1/engine/core.py). An engine without a parallel_config_hash may leave the
+// key out or send nil: vllm-rs has the field as optional, and its own mock engine sends nil.
 type Status struct {
-	Status   string // "HELLO" or "READY"
-	Local    bool
-	Headless bool
+	Status   string `wire:"status,given"` // "HELLO" or "READY"
+	Local    bool   `wire:"local,given"`
+	Headless bool   `wire:"headless,given"`
 	// ParallelConfigHash is checked by a Python frontend of a MoE model with
 	// more than one engine; empty leaves the key out.
-	ParallelConfigHash string
+	ParallelConfigHash string `wire:"parallel_config_hash"`
 }
 
 // AppendStatus writes a HELLO or READY message.
@@ -51,73 +53,45 @@ func AppendStatus(b []byte, s Status) []byte {
 	return b
 }
 
-// DecodeStatus reads a HELLO or READY message. Other keys are ignored, as both
-// frontends do. An engine without a parallel_config_hash may leave the key out or
-// send nil: vllm-rs has the field as optional, and its own mock engine sends nil.
+// DecodeStatus reads a HELLO or READY message. Other keys are ignored, as both frontends do.
 func DecodeStatus(payload []byte) (s Status, err error) {
-	err = eachKey(payload, func(key string, cur *pack.Cursor) (err error) {
-		switch key {
-		case "status":
-			s.Status, err = cur.StrString()
-		case "local":
-			s.Local, err = cur.Bool()
-		case "headless":
-			s.Headless, err = cur.Bool()
-		case "parallel_config_hash":
-			if !cur.Nil() {
-				if s.ParallelConfigHash, err = cur.StrString(); err == nil && !utf8.ValidString(s.ParallelConfigHash) {
-					err = errors.New("it is not UTF-8")
-				}
-			}
-		default:
-			err = cur.Skip()
-		}
-		return err
-	})
+	switch err = readWhole(payload, &s); {
+	case err != nil:
+	case s.Status == "":
+		err = fmt.Errorf("no status in %s", pack.Format(payload))
+	case !utf8.ValidString(s.ParallelConfigHash):
+		err = errors.New("parallel_config_hash: it is not UTF-8")
+	}
 	if err != nil {
 		return s, fmt.Errorf("handshake status: %w", err)
-	}
-	if s.Status == "" {
-		return s, fmt.Errorf("handshake status: no status in %s", pack.Format(payload))
 	}
 	return s, nil
 }
 
 // IsHello reports whether a message is a HELLO, whatever else it says than a line that is known does.
-func IsHello(payload []byte) bool {
-	var status string
-	err := eachKey(payload, func(key string, cur *pack.Cursor) (err error) {
-		if key != "status" {
-			return cur.Skip()
-		}
-		status, err = cur.StrString()
-		return err
-	})
-	return err == nil && status == "HELLO"
-}
+func IsHello(payload []byte) bool { return ViewOf(payload).Field("status").Text() == "HELLO" }
 
 // Addresses is EngineZmqAddresses (vllm/v1/engine/utils.py): where the frontend
 // listens. Inputs and outputs pair up; their position is the client index.
 type Addresses struct {
-	Inputs               []string
-	Outputs              []string
-	CoordinatorInput     *string
-	CoordinatorOutput    *string
-	FrontendStatsPublish *string
+	Inputs               []string `wire:"inputs,given"`
+	Outputs              []string `wire:"outputs,given"`
+	CoordinatorInput     *string  `wire:"coordinator_input"`
+	CoordinatorOutput    *string  `wire:"coordinator_output"`
+	FrontendStatsPublish *string  `wire:"frontend_stats_publish_address"`
 }
 
-// AppendInit writes the frontend's answer to HELLO, EngineHandshakeMetadata
-// (vllm/v1/engine/utils.py), with an empty parallel_config as a Rust frontend
-// sends it.
+// initMessage is EngineHandshakeMetadata (vllm/v1/engine/utils.py) with the parallel_config of a Rust frontend.
+type initMessage struct {
+	Addresses Addresses `wire:"addresses,given"`
+	Parallel  struct{}  `wire:"parallel_config,writeonly"`
+}
+
+var initLayout = sync.OnceValue(func() *structLayout { return allKeys(reflect.TypeFor[initMessage]()) })
+
+// AppendInit writes the frontend's answer to HELLO, with an empty parallel_config as a Rust frontend sends it.
 func AppendInit(b []byte, a Addresses) []byte {
-	b = pack.AppendMapHeader(b, 2)
-	b = pack.AppendMapHeader(pack.AppendString(b, "addresses"), 5)
-	b = appendStrings(pack.AppendString(b, "inputs"), a.Inputs)
-	b = appendStrings(pack.AppendString(b, "outputs"), a.Outputs)
-	b = appendOptional(pack.AppendString(b, "coordinator_input"), a.CoordinatorInput)
-	b = appendOptional(pack.AppendString(b, "coordinator_output"), a.CoordinatorOutput)
-	b = appendOptional(pack.AppendString(b, "frontend_stats_publish_address"), a.FrontendStatsPublish)
-	return pack.AppendMapHeader(pack.AppendString(b, "parallel_config"), 0)
+	return appendStruct(b, nil, initLayout(), &initMessage{Addresses: a})
 }
 
 const (
@@ -133,100 +107,20 @@ const (
 
 // DecodeInit reads the frontend's answer to HELLO.
 func DecodeInit(payload []byte) (Addresses, error) {
-	var a Addresses
-	err := eachKey(payload, func(key string, cur *pack.Cursor) error {
-		if key != "addresses" {
-			return cur.Skip()
-		}
-		raw, err := cur.Raw()
-		if err != nil {
-			return err
-		}
-		return eachKey(raw, a.decodeKey)
-	})
-	if err != nil {
-		return a, fmt.Errorf("handshake init: %w", err)
+	var m initMessage
+	if err := readWhole(payload, &m); err != nil {
+		return m.Addresses, fmt.Errorf("handshake init: %w", err)
 	}
-	if len(a.Inputs) == 0 || len(a.Inputs) != len(a.Outputs) {
-		return a, fmt.Errorf("handshake init: %d input and %d output addresses, want as many of both and at least one",
-			len(a.Inputs), len(a.Outputs))
-	}
-	if (a.CoordinatorInput == nil) != (a.CoordinatorOutput == nil) {
-		return a, fmt.Errorf("handshake init: a coordinator needs both addresses")
+	a, n := m.Addresses, len(m.Addresses.Inputs)
+	switch {
+	case n == 0 || n != len(a.Outputs):
+		return a, fmt.Errorf("handshake init: %d input and %d output addresses, want as many of both and at least one", n, len(a.Outputs))
+	case n > MaxClients:
+		return a, fmt.Errorf("handshake init: %d addresses, at most %d are taken: a frontend has one for each of its API server processes", n, MaxClients)
+	case (a.CoordinatorInput == nil) != (a.CoordinatorOutput == nil):
+		return a, errors.New("handshake init: a coordinator needs both addresses")
 	}
 	return a, nil
-}
-
-func (a *Addresses) decodeKey(key string, cur *pack.Cursor) (err error) {
-	switch key {
-	case "inputs":
-		a.Inputs, err = decodeStrings(cur)
-	case "outputs":
-		a.Outputs, err = decodeStrings(cur)
-	case "coordinator_input":
-		a.CoordinatorInput, err = decodeOptional(cur)
-	case "coordinator_output":
-		a.CoordinatorOutput, err = decodeOptional(cur)
-	case "frontend_stats_publish_address":
-		a.FrontendStatsPublish, err = decodeOptional(cur)
-	default:
-		err = cur.Skip()
-	}
-	return err
-}
-
-func decodeStrings(cur *pack.Cursor) ([]string, error) {
-	n, err := cur.ArrayLen()
-	if err != nil {
-		return nil, err
-	}
-	if n > MaxClients {
-		return nil, fmt.Errorf("%d addresses, at most %d are taken: a frontend has one for each of its API server processes", n, MaxClients)
-	}
-	var values []string
-	for range n {
-		s, err := cur.StrString()
-		if err != nil {
-			return nil, err
-		}
-		values = append(values, s)
-	}
-	return values, nil
-}
-
-func decodeOptional(cur *pack.Cursor) (*string, error) {
-	if cur.Nil() {
-		return nil, nil
-	}
-	s, err := cur.StrString()
-	return &s, err
-}
-
-// eachKey calls f for each key of a map that fills the payload. A key that is there twice is an error, as it is to vllm-rs.
-func eachKey(payload []byte, f func(string, *pack.Cursor) error) error {
-	cur := pack.NewCursor(payload)
-	n, err := cur.MapLen()
-	if err != nil {
-		return err
-	}
-	seen := map[string]bool{}
-	for range n {
-		key, err := cur.StrString()
-		if err != nil {
-			return fmt.Errorf("key: %w", err)
-		}
-		if seen[key] {
-			return fmt.Errorf("%s: the key is there twice", safetext.Clip(key, 80))
-		}
-		seen[key] = true
-		if err := f(key, &cur); err != nil {
-			return fmt.Errorf("%s: %w", key, err)
-		}
-	}
-	if !cur.Done() {
-		return fmt.Errorf("%d bytes after the message", len(payload)-cur.Offset())
-	}
-	return nil
 }
 
 // EngineHandshake is the engine's half of the start-up handshake, without

@@ -181,7 +181,7 @@ func TestInitRefused(t *testing.T) {
 		{"unpaired", AppendInit(nil, Addresses{Inputs: []string{one, one}, Outputs: []string{one}}), "2 input and 1 output addresses"},
 		{"half a coordinator", AppendInit(nil, Addresses{Inputs: []string{one}, Outputs: []string{one}, CoordinatorInput: &one}), "a coordinator needs both addresses"},
 		{"the other half", AppendInit(nil, Addresses{Inputs: []string{one}, Outputs: []string{one}, CoordinatorOutput: &one}), "a coordinator needs both addresses"},
-		{"addresses a list", append(pack.AppendString([]byte{0x81}, "addresses"), 0x90), "addresses: msgpack: byte 0: expected map"},
+		{"addresses a list", append(pack.AppendString([]byte{0x81}, "addresses"), 0x90), "addresses: msgpack: byte 11: expected map"},
 		{"inputs nil", raw(key("inputs"), []byte{0xc0}), "addresses: inputs: msgpack"},
 		{"input nil", raw(key("inputs"), []byte{0x91, 0xc0}), "addresses: inputs: msgpack"},
 		{"coordinator a number", raw(key("coordinator_input"), []byte{5}), "addresses: coordinator_input: msgpack"},

@@ -87,24 +87,12 @@ type RequestError struct {
 // DecodeRequestError reads the error of an output, a msgpack map. Keys that are missing
 // or of another kind are empty, as in a frontend that does not look at them.
 func DecodeRequestError(raw []byte) (RequestError, error) {
-	var e RequestError
-	err := eachKey(raw, func(key string, cur *pack.Cursor) (err error) {
-		switch kind := cur.Kind(); {
-		case key == "code" && kind == pack.String:
-			e.Code, err = cur.StrString()
-		case key == "message" && kind == pack.String:
-			e.Message, err = cur.StrString()
-		case key == "retryable" && kind == pack.Bool:
-			e.Retryable, err = cur.Bool()
-		default:
-			err = cur.Skip()
-		}
-		return err
-	})
-	if err != nil {
-		return RequestError{}, fmt.Errorf("error of an output: %w", err)
+	v := ViewOf(raw)
+	if v.Kind() != pack.Map {
+		return RequestError{}, fmt.Errorf("error of an output: a map was expected, found %s", pack.Format(raw))
 	}
-	return e, nil
+	retryable, _ := v.Field("retryable").Bool()
+	return RequestError{Code: v.Field("code").Text(), Message: v.Field("message").Text(), Retryable: retryable}, nil
 }
 
 // RequestDrafts counts the speculative decoding of one request (vllm/v1/metrics/stats.py RequestSpecDecodeMetrics, since 0.29).
@@ -154,7 +142,7 @@ func (c *Codec) NewStream(r *Request) *Stream {
 		promptLogprobs: r.Sampling.PromptLogprobs != NoLogprobs,
 		receiver:       r.Receiver,
 	}
-	s.head = pack.AppendArrayHeader(make([]byte, 0, len(r.ID)+8), len(c.output.ops))
+	s.head = pack.AppendArrayHeader(make([]byte, 0, len(r.ID)+8), len(c.output.fields))
 	s.head = pack.AppendString(s.head, r.ID)
 	return s
 }
@@ -191,43 +179,65 @@ func (s *Stream) check(o *Output) error {
 	return checkLogprobs(o)
 }
 
-type outputOp uint8
+// An outputField is how a field of EngineCoreOutput after the first two is written, and where it is kept when it is read.
+type outputField struct {
+	append func(out []byte, b *Batch, o *Output) []byte
+	raw    func(o *RequestOutput) *[]byte // nil for finish_reason
+}
 
-const (
-	outConst outputOp = iota
-	outID
-	outTokens
-	outLogprobs
-	outPromptLogprobs
-	outPromptScores
-	outPooling
-	outFinish
-	outStopReason
-	outEvents
-	outKVTransfer
-	outPrefill
-	outTraceHeaders
-	outDrafts
-	outCacheMisses
-	outError
-)
-
-var outputOps = map[string]outputOp{
-	"request_id": outID, "new_token_ids": outTokens, "new_logprobs": outLogprobs,
-	"new_prompt_logprobs_tensors": outPromptLogprobs, "prompt_token_id_logprobs": outPromptScores,
-	"pooling_output": outPooling, "finish_reason": outFinish,
-	"stop_reason": outStopReason, "events": outEvents, "kv_transfer_params": outKVTransfer,
-	"prefill_stats": outPrefill, "error": outError, "trace_headers": outTraceHeaders, "spec_decode_metrics": outDrafts,
-	"mm_cache_miss_hashes": outCacheMisses,
+var outputFields = map[string]*outputField{
+	"new_logprobs": {func(out []byte, b *Batch, o *Output) []byte {
+		return b.appendLogprobs(out, o.Logprobs, numpyTypes, b.codec.output.sampled)
+	}, func(o *RequestOutput) *[]byte { return &o.Logprobs }},
+	"new_prompt_logprobs_tensors": {func(out []byte, b *Batch, o *Output) []byte {
+		return b.appendLogprobs(out, o.PromptLogprobs, torchTypes, b.codec.output.prompt)
+	}, func(o *RequestOutput) *[]byte { return &o.PromptLogprobs }},
+	"prompt_token_id_logprobs": {func(out []byte, b *Batch, o *Output) []byte {
+		return b.appendFloats(out, o.PromptScores)
+	}, func(o *RequestOutput) *[]byte { return &o.PromptScores }},
+	"pooling_output": {func(out []byte, b *Batch, o *Output) []byte {
+		return b.appendFloats(out, o.Pooling)
+	}, func(o *RequestOutput) *[]byte { return &o.Pooling }},
+	"finish_reason": {append: func(out []byte, _ *Batch, o *Output) []byte { return appendCountOrNil(out, int(o.Finish)-1) }},
+	"stop_reason": {func(out []byte, _ *Batch, o *Output) []byte {
+		if o.HasStopToken {
+			return pack.AppendInt(out, o.StopToken)
+		}
+		return appendStringOrNil(out, o.StopString)
+	}, func(o *RequestOutput) *[]byte { return &o.StopReason }},
+	"events": {func(out []byte, b *Batch, o *Output) []byte {
+		return b.codec.appendEvents(out, o.Events)
+	}, func(o *RequestOutput) *[]byte { return &o.Events }},
+	"kv_transfer_params": {func(out []byte, _ *Batch, o *Output) []byte {
+		return appendRawOrNil(out, o.KVTransfer)
+	}, func(o *RequestOutput) *[]byte { return &o.KVTransfer }},
+	"prefill_stats": {func(out []byte, b *Batch, o *Output) []byte {
+		return appendStruct(out, b.codec, b.codec.prefill, o.Prefill)
+	}, func(o *RequestOutput) *[]byte { return &o.Prefill }},
+	"trace_headers": {func(out []byte, _ *Batch, o *Output) []byte {
+		return appendRawOrNil(out, o.TraceHeaders)
+	}, func(o *RequestOutput) *[]byte { return &o.TraceHeaders }},
+	"spec_decode_metrics": {func(out []byte, b *Batch, o *Output) []byte {
+		return appendStruct(out, b.codec, b.codec.drafts, o.Drafts)
+	}, func(o *RequestOutput) *[]byte { return &o.Drafts }},
+	"mm_cache_miss_hashes": {func(out []byte, _ *Batch, o *Output) []byte {
+		if o.CacheMisses == nil {
+			return pack.AppendNil(out)
+		}
+		return appendStrings(out, o.CacheMisses)
+	}, func(o *RequestOutput) *[]byte { return &o.CacheMisses }},
+	"error": {func(out []byte, b *Batch, o *Output) []byte {
+		return appendStruct(out, b.codec, b.codec.failure, o.Error)
+	}, func(o *RequestOutput) *[]byte { return &o.Error }},
 }
 
 // outputLayout is EngineCoreOutput of a line: one op a field, and the bytes of
 // the fields after new_token_ids when nothing special is in them, which is all
 // but a request's first and last output.
 type outputLayout struct {
-	ops       []outputOp
-	consts    [][]byte    // by position: the default's bytes
-	kinds     []pack.Kind // of the defaults; Nil: the field may be absent
+	fields    []*outputField // nil for the first two, and for one that is always at its default
+	consts    [][]byte       // by position: the default's bytes
+	kinds     []pack.Kind    // of the defaults; Nil: the field may be absent
 	plain     []byte
 	quiet     bool // plain says nothing: reading it leaves a RequestOutput as it is
 	finishAt  int  // offset of finish_reason in plain
@@ -245,27 +255,24 @@ func (c *Codec) compileOutput() error {
 	}
 	l := outputLayout{finishAt: -1, quiet: true}
 	for i, f := range s.Fields {
-		op, known := outputOps[f.Name]
-		var def []byte
-		if !known || i >= 2 {
-			if def, err = c.defaultOf("EngineCoreOutput", f); err != nil {
-				return err
-			}
+		if i < 2 {
+			l.fields, l.consts, l.kinds = append(l.fields, nil), append(l.consts, nil), append(l.kinds, pack.Invalid)
+			continue
 		}
-		if op == outFinish {
+		def, err := c.defaultOf("EngineCoreOutput", f)
+		if err != nil {
+			return err
+		}
+		if f.Name == "finish_reason" {
 			l.finishAt = len(l.plain)
 		}
-		if i >= 2 {
-			l.plain = append(l.plain, def...)
-		}
-		kind := pack.NewCursor(def)
-		l.ops, l.consts, l.kinds = append(l.ops, op), append(l.consts, def), append(l.kinds, kind.Kind())
-		l.hasError = l.hasError || op == outError
-		l.hasDrafts = l.hasDrafts || op == outDrafts
-		l.hasMisses = l.hasMisses || op == outCacheMisses
-		l.quiet = l.quiet && (i < 2 || op == outConst || kind.Kind() == pack.Nil)
+		l.plain = append(l.plain, def...)
+		field, cur := outputFields[f.Name], pack.NewCursor(def)
+		l.fields, l.consts, l.kinds = append(l.fields, field), append(l.consts, def), append(l.kinds, cur.Kind())
+		l.quiet = l.quiet && (field == nil || cur.Kind() == pack.Nil)
 	}
-	if l.finishAt < 0 || l.ops[0] != outID || l.ops[1] != outTokens {
+	l.hasError, l.hasDrafts, l.hasMisses = s.Index("error") > 0, s.Index("spec_decode_metrics") > 0, s.Index("mm_cache_miss_hashes") > 0
+	if l.finishAt < 0 || s.Index("request_id") != 0 || s.Index("new_token_ids") != 1 {
 		return fmt.Errorf("wire profile %s: EngineCoreOutput does not begin with request_id, new_token_ids, or lacks finish_reason", c.profile.Line)
 	}
 	c.output = l
@@ -322,6 +329,7 @@ type Batch struct {
 	finished []string
 	aux      [][]byte
 	frames   ClientMessage
+	tail     envelopeTail
 }
 
 // NewBatch returns an empty batch for the engine of the given index.
@@ -381,56 +389,14 @@ func (o *Output) plain() bool {
 
 func (b *Batch) appendFields(out []byte, o *Output) []byte {
 	l := &b.codec.output
-	for i := 2; i < len(l.ops); i++ {
-		switch l.ops[i] {
-		case outLogprobs:
-			out = b.appendLogprobs(out, o.Logprobs, numpyTypes, l.sampled)
-		case outPromptLogprobs:
-			out = b.appendLogprobs(out, o.PromptLogprobs, torchTypes, l.prompt)
-		case outPromptScores:
-			out = b.appendFloats(out, o.PromptScores)
-		case outPooling:
-			out = b.appendFloats(out, o.Pooling)
-		case outFinish:
-			out = appendFinish(out, o.Finish)
-		case outStopReason:
-			out = appendStopReason(out, o)
-		case outEvents:
-			out = b.codec.appendEvents(out, o.Events)
-		case outKVTransfer:
-			out = appendRawOrNil(out, o.KVTransfer)
-		case outPrefill:
-			out = appendStruct(out, b.codec, b.codec.prefill, o.Prefill)
-		case outTraceHeaders:
-			out = appendRawOrNil(out, o.TraceHeaders)
-		case outDrafts:
-			out = appendStruct(out, b.codec, b.codec.drafts, o.Drafts)
-		case outCacheMisses:
-			out = appendStringsOrNil(out, o.CacheMisses)
-		case outError:
-			out = appendStruct(out, b.codec, b.codec.failure, o.Error)
-		default:
-			out = append(out, l.consts[i]...)
+	for i, field := range l.fields[2:] {
+		if field == nil {
+			out = append(out, l.consts[i+2]...)
+		} else {
+			out = field.append(out, b, o)
 		}
 	}
 	return out
-}
-
-func appendFinish(b []byte, f FinishReason) []byte {
-	if f == Unfinished {
-		return pack.AppendNil(b)
-	}
-	return append(b, byte(f-1))
-}
-
-func appendStopReason(b []byte, o *Output) []byte {
-	switch {
-	case o.HasStopToken:
-		return pack.AppendInt(b, o.StopToken)
-	case o.StopString != "":
-		return pack.AppendString(b, o.StopString)
-	}
-	return pack.AppendNil(b)
 }
 
 // appendEvents writes EngineCoreEvent maps: Python accepts no other form.
@@ -441,17 +407,6 @@ func (c *Codec) appendEvents(b []byte, events []Event) []byte {
 	b = pack.AppendArrayHeader(b, len(events))
 	for i := range events {
 		b = appendStruct(b, c, c.event, &events[i])
-	}
-	return b
-}
-
-func appendStringsOrNil(b []byte, all []string) []byte {
-	if all == nil {
-		return pack.AppendNil(b)
-	}
-	b = pack.AppendArrayHeader(b, len(all))
-	for _, s := range all {
-		b = pack.AppendString(b, s)
 	}
 	return b
 }
@@ -471,14 +426,13 @@ func (b *Batch) Finish(stats *SchedulerStats, timestamp float64) (ClientMessage,
 		return nil, ErrEmptyBatch
 	}
 	var head [headroom]byte
-	h := pack.AppendArrayHeader(head[:0], len(b.codec.envelope.ops))
+	h := pack.AppendArrayHeader(head[:0], len(b.codec.envelope.fields))
 	h = pack.AppendInt(h, int64(b.engine))
 	h = pack.AppendArrayHeader(h, b.count)
 	start, end := headroom-len(h), len(b.buf)
 	copy(b.buf[start:], h)
-	frame := b.codec.appendEnvelopeTail(b.buf, envelopeTail{
-		stats: stats, timestamp: timestamp, finished: b.finished, weightVersion: b.WeightVersion,
-	})
+	b.tail = envelopeTail{stats: stats, timestamp: timestamp, finished: b.finished, weightVersion: b.WeightVersion}
+	frame := b.codec.appendEnvelopeTail(b.buf, &b.tail)
 	b.buf = frame[:end] // without the tail: a second Finish writes its own
 	b.frames = append(append(b.frames[:0], frame[start:]), b.aux...)
 	return b.frames, nil

@@ -23,6 +23,7 @@ type Outputs struct {
 
 	tokens  []uint32 // backs the Tokens of all outputs
 	version string   // the last WeightVersion, which every step repeats
+	cur     pack.Cursor
 }
 
 // RequestOutput is a decoded EngineCoreOutput. The raw members are msgpack
@@ -79,16 +80,17 @@ func (c *Codec) DecodeOutputs(frame []byte, o *Outputs) error {
 		return ErrEngineDead
 	}
 	o.reset()
-	cur := pack.NewCursor(frame)
+	o.cur = pack.NewCursor(frame) // in o, as it would be allocated else
+	cur := &o.cur
 	n, err := cur.ArrayLen()
 	if err != nil {
 		return fmt.Errorf("EngineCoreOutputs: %w", err)
 	}
-	if o.Fields = n; n > len(c.envelope.ops) {
-		return &LengthError{"EngineCoreOutputs", c.profile.Line, n, len(c.envelope.ops)}
+	if o.Fields = n; n > len(c.envelope.fields) {
+		return &LengthError{"EngineCoreOutputs", c.profile.Line, n, len(c.envelope.fields)}
 	}
 	for i := range n {
-		if err := c.decodeEnvelopeField(&cur, i, o); err != nil {
+		if err := c.decodeEnvelopeField(cur, i, o); err != nil {
 			name := c.profile.Structs["EngineCoreOutputs"].Fields[i].Name
 			return fmt.Errorf("EngineCoreOutputs.%s%w", name, err)
 		}
@@ -123,33 +125,14 @@ func (c *Codec) decodeEnvelopeValue(cur *pack.Cursor, i int, o *Outputs) (err er
 		o.EngineIndex, err = smallInt(cur)
 		return err
 	}
-	op := c.envelope.ops[i]
-	if op != envTimestamp && cur.Nil() {
+	field := c.envelope.fields[i]
+	switch {
+	case (field == nil || !field.needed) && cur.Nil():
 		return nil
+	case field == nil:
+		return cur.Skip()
 	}
-	switch op {
-	case envStats:
-		o.SchedulerStats, err = cur.Raw()
-	case envTimestamp:
-		o.Timestamp, err = cur.Float()
-	case envUtility:
-		o.Utility, err = decodeUtilityOutput(cur)
-	case envFinished:
-		o.FinishedRequests, err = decodeIDs(cur, o.FinishedRequests)
-	case envWaveComplete:
-		o.WaveComplete, err = smallInt(cur)
-	case envStartWave:
-		o.StartWave, err = smallInt(cur)
-	case envWeightVersion:
-		var version []byte
-		if version, err = cur.Str(); string(version) != o.version {
-			o.version = string(version)
-		}
-		o.WeightVersion = o.version
-	default:
-		err = cur.Skip()
-	}
-	return err
+	return field.decode(cur, o)
 }
 
 func decodeIDs(cur *pack.Cursor, ids [][]byte) ([][]byte, error) {
@@ -186,8 +169,8 @@ func (c *Codec) decodeOutput(cur *pack.Cursor, o *Outputs, out *RequestOutput) e
 	if err != nil {
 		return fmt.Errorf(": %w", err)
 	}
-	if out.Fields = n; n > len(c.output.ops) {
-		return fmt.Errorf(": %w", &LengthError{"EngineCoreOutput", c.profile.Line, n, len(c.output.ops)})
+	if out.Fields = n; n > len(c.output.fields) {
+		return fmt.Errorf(": %w", &LengthError{"EngineCoreOutput", c.profile.Line, n, len(c.output.fields)})
 	}
 	if n < 2 {
 		return fmt.Errorf(": EngineCoreOutput has %d fields, at least request_id and new_token_ids are required", n)
@@ -198,7 +181,7 @@ func (c *Codec) decodeOutput(cur *pack.Cursor, o *Outputs, out *RequestOutput) e
 	if err := o.decodeTokens(cur, out); err != nil {
 		return fmt.Errorf(".new_token_ids: %w", err)
 	}
-	if n == len(c.output.ops) && c.output.quiet && cur.Same(c.output.plain) {
+	if n == len(c.output.fields) && c.output.quiet && cur.Same(c.output.plain) {
 		out.Plain = true
 		return nil
 	}
@@ -233,41 +216,20 @@ func (o *Outputs) decodeTokens(cur *pack.Cursor, out *RequestOutput) error {
 }
 
 func (c *Codec) decodeOutputField(cur *pack.Cursor, i int, out *RequestOutput) (err error) {
-	switch c.output.ops[i] {
-	case outFinish:
-		var code int64
-		if code, err = cur.Int(); err == nil {
-			out.Finish, err = FinishFromWire(code)
-		}
-	case outStopReason:
-		out.StopReason, err = cur.Raw()
-	case outLogprobs:
-		out.Logprobs, err = cur.Raw()
-	case outPromptLogprobs:
-		out.PromptLogprobs, err = cur.Raw()
-	case outPromptScores:
-		out.PromptScores, err = cur.Raw()
-	case outPooling:
-		out.Pooling, err = cur.Raw()
-	case outEvents:
-		out.Events, err = cur.Raw()
-	case outKVTransfer:
-		out.KVTransfer, err = cur.Raw()
-	case outTraceHeaders:
-		out.TraceHeaders, err = cur.Raw()
-	case outDrafts:
-		out.Drafts, err = cur.Raw()
-	case outCacheMisses:
-		out.CacheMisses, err = cur.Raw()
-	case outPrefill:
-		out.Prefill, err = cur.Raw()
-	case outError:
-		out.Error, err = cur.Raw()
-	default:
+	field := c.output.fields[i]
+	switch {
+	case field == nil:
 		if want := c.output.kinds[i]; want != pack.Nil && cur.Kind() != want {
 			return fmt.Errorf("expected %s, found %s", want, cur.Kind())
 		}
-		err = cur.Skip()
+		return cur.Skip()
+	case field.raw != nil:
+		*field.raw(out), err = cur.Raw()
+		return err
+	}
+	code, err := cur.Int()
+	if err == nil {
+		out.Finish, err = FinishFromWire(code)
 	}
 	return err
 }

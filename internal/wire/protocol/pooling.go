@@ -1,8 +1,8 @@
 package protocol
 
 import (
+	"errors"
 	"fmt"
-	"math"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
@@ -26,26 +26,25 @@ type Pooling struct {
 	SkipReading bool
 }
 
-// DecodePooling reads the pooling_params of a request.
+// DecodePooling reads the pooling_params of a request. Values of other types than those declared are as if they were not there:
+// [Codec.Undecodable] finds them.
 func (c *Codec) DecodePooling(raw []byte) (Pooling, error) {
-	p := Pooling{Activate: true}
-	cur := pack.NewCursor(raw)
-	n, err := cur.ArrayLen()
-	if err != nil {
-		return p, fmt.Errorf("PoolingParams: %w", err)
+	if pack.Validate(raw) != nil {
+		return Pooling{}, errors.New("PoolingParams: it is not well formed")
 	}
-	fields := c.profile.Structs["PoolingParams"].Fields
-	for i := range n {
-		if i >= len(fields) || cur.Nil() {
-			if i >= len(fields) {
-				err = cur.Skip()
-			}
-		} else if err = decodePoolingField(&cur, fields[i].Name, &p); err != nil {
-			err = fmt.Errorf("%s: %w", fields[i].Name, err)
-		}
-		if err != nil {
-			return p, fmt.Errorf("PoolingParams.%w", err)
-		}
+	v := c.read(new(View), "PoolingParams", c.rules().structs["PoolingParams"], raw)
+	if v.Kind() != pack.Array {
+		return Pooling{}, fmt.Errorf("PoolingParams: an array was expected, found %s", v.Kind())
+	}
+	p := Pooling{
+		Task: v.Field("task").Text(), Activate: true,
+		LateInteraction: v.Field("late_interaction_params").At(0).Text(), Query: v.Field("late_interaction_params").At(1).Text(),
+	}
+	p.Dimensions, _ = v.Field("dimensions").small()
+	p.ChunkSize, _ = v.Field("late_chunking_params").At(0).small()
+	p.SkipReading, _ = v.Field("skip_reading_prefix_cache").Bool()
+	if activate := v.Field("use_activation"); activate.Given() {
+		p.Activate, _ = activate.Bool()
 	}
 	return p, nil
 }
@@ -69,53 +68,6 @@ func (c *Codec) AppendPooling(b []byte, task string, dimensions int) ([]byte, er
 		}
 	}
 	return b, nil
-}
-
-func decodePoolingField(cur *pack.Cursor, name string, p *Pooling) (err error) {
-	switch name {
-	case "task":
-		p.Task, err = cur.StrString()
-	case "dimensions":
-		p.Dimensions, err = smallInt(cur)
-	case "skip_reading_prefix_cache":
-		p.SkipReading, err = cur.Bool()
-	case "use_activation":
-		p.Activate, err = cur.Bool()
-	case "late_chunking_params":
-		err = decodeLeading(cur, func(i int) (err error) {
-			if i == 0 {
-				var n int64
-				n, err = cur.Int()
-				p.ChunkSize = int(min(n, math.MaxInt32))
-				return err
-			}
-			return cur.Skip()
-		})
-	case "late_interaction_params":
-		err = decodeLeading(cur, func(i int) (err error) {
-			switch i {
-			case 0:
-				p.LateInteraction, err = cur.StrString()
-			case 1:
-				p.Query, err = cur.StrString()
-			default:
-				err = cur.Skip()
-			}
-			return err
-		})
-	default:
-		err = cur.Skip()
-	}
-	return err
-}
-
-// decodeLeading reads an array-encoded struct by the places of its fields.
-func decodeLeading(cur *pack.Cursor, field func(i int) error) error {
-	n, err := cur.ArrayLen()
-	for i := 0; i < n && err == nil; i++ {
-		err = field(i)
-	}
-	return err
 }
 
 // PromptScores says which ids are to be scored as predictions of the prompt's

@@ -214,7 +214,7 @@ func TestFieldsInTheMiddle(t *testing.T) {
 // TestRequestLacksAField: a field that this package reads and a line no longer
 // has would be silently zero.
 func TestRequestLacksAField(t *testing.T) {
-	for name := range requestFieldNames {
+	for name := range requestFields {
 		if laterRequestFields[name] {
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
 // TestQuietOutputs: an output with nothing but tokens is read in one piece, in every
@@ -55,7 +56,8 @@ func compareDecoding(t *testing.T, quick, slow *Codec, frame []byte) {
 		return
 	}
 	for _, o := range []*Outputs{&got, &want} {
-		if o.tokens = nil; math.IsNaN(o.Timestamp) {
+		o.tokens, o.cur = nil, pack.Cursor{}
+		if math.IsNaN(o.Timestamp) {
 			o.Timestamp = 0
 		}
 		for i := range o.Outputs {

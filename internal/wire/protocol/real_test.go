@@ -178,7 +178,7 @@ func checkStatus(t *testing.T, payload []byte) {
 func checkOutputs(t *testing.T, c *Codec, v vector) {
 	var o Outputs
 	require.NoError(t, c.DecodeOutputs(v.Frames[0], &o))
-	if o.Fields > len(c.envelope.ops) || (o.Utility == nil && len(o.Outputs) == 0 && o.SchedulerStats == nil && o.WaveComplete < 0 && o.StartWave < 0) {
+	if o.Fields > len(c.envelope.fields) || (o.Utility == nil && len(o.Outputs) == 0 && o.SchedulerStats == nil && o.WaveComplete < 0 && o.StartWave < 0) {
 		t.Errorf("%+v", o)
 	}
 }

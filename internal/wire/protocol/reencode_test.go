@@ -15,8 +15,8 @@ func reencodeOutputs(t *testing.T, c *Codec, where string, frames [][]byte, stre
 	if err := c.DecodeOutputs(frames[0], &o); err != nil {
 		t.Fatalf("%s: %v", where, err)
 	}
-	if o.Fields != len(c.envelope.ops) {
-		t.Errorf("%s: %d fields, a real engine of the line writes %d", where, o.Fields, len(c.envelope.ops))
+	if o.Fields != len(c.envelope.fields) {
+		t.Errorf("%s: %d fields, a real engine of the line writes %d", where, o.Fields, len(c.envelope.fields))
 	}
 	var got ClientMessage
 	if o.Utility != nil {

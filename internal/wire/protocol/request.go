@@ -78,37 +78,94 @@ type LoRA struct {
 // minRequestFields is the number of fields without a default, in every line.
 const minRequestFields = 9
 
-type requestField uint8
+// A requestField is how a field of EngineCoreRequest is read and written.
+type requestField struct {
+	decode func(cur *pack.Cursor, r *Request) error
+	append func(b []byte, c *Codec, r *Request) []byte
+	needed bool // None is not a value of it
+}
 
-const (
-	reqIgnored requestField = iota
-	reqID
-	reqPrompt
-	reqMM
-	reqSampling
-	reqPooling
-	reqArrival
-	reqLoRA
-	reqSalt
-	reqRank
-	reqEmbeds
-	reqClient
-	reqWave
-	reqPriority
-	reqResumable
-	reqExternalID
-	reqAbortNow
-	reqSession
-	reqTraceHeaders
-)
+var requestFields = map[string]*requestField{
+	"request_id": {
+		decode: func(cur *pack.Cursor, r *Request) (err error) { r.ID, err = cur.StrString(); return err },
+		append: func(b []byte, _ *Codec, r *Request) []byte { return pack.AppendString(b, r.ID) },
+	},
+	"prompt_token_ids": {decode: decodePrompt, append: func(b []byte, _ *Codec, r *Request) []byte {
+		if r.PromptTokenIDs == nil {
+			return pack.AppendNil(b)
+		}
+		return pack.AppendUint32s(b, r.PromptTokenIDs)
+	}},
+	"mm_features": rawRequestField(func(r *Request) *[]byte { return &r.MMFeatures }),
+	"sampling_params": {
+		decode: func(cur *pack.Cursor, r *Request) error { r.HasSampling = true; return decodeSampling(cur, r) },
+		append: func(b []byte, c *Codec, r *Request) []byte { return c.appendSampling(b, r) },
+	},
+	"pooling_params": rawRequestField(func(r *Request) *[]byte { return &r.Pooling }),
+	"arrival_time": {
+		decode: func(cur *pack.Cursor, r *Request) (err error) { r.ArrivalTime, err = cur.Float(); return err },
+		append: func(b []byte, _ *Codec, r *Request) []byte { return pack.AppendFloat64(b, r.ArrivalTime) },
+		needed: true,
+	},
+	"lora_request": {
+		decode: func(cur *pack.Cursor, r *Request) (err error) {
+			r.Unverified = true
+			r.LoRA, err = decodeLoRA(cur)
+			return err
+		},
+		append: func(b []byte, c *Codec, r *Request) []byte { return c.AppendLoRA(b, r.LoRA) },
+	},
+	"cache_salt": textRequestField(func(r *Request) *string { return &r.CacheSalt }),
+	"data_parallel_rank": {
+		decode: func(cur *pack.Cursor, r *Request) (err error) { r.DataParallelRank, err = smallInt(cur); return err },
+		append: func(b []byte, _ *Codec, r *Request) []byte { return appendCountOrNil(b, r.DataParallelRank) },
+	},
+	"prompt_embeds":     rawRequestField(func(r *Request) *[]byte { return &r.PromptEmbeds }),
+	"client_index":      intRequestField(smallInt, func(r *Request) *int { return &r.ClientIndex }),
+	"current_wave":      intRequestField(smallInt, func(r *Request) *int { return &r.CurrentWave }),
+	"priority":          intRequestField(anyInt, func(r *Request) *int { return &r.Priority }),
+	"trace_headers":     rawRequestField(func(r *Request) *[]byte { return &r.TraceHeaders }),
+	"resumable":         flagRequestField(func(r *Request) *bool { return &r.Resumable }),
+	"external_req_id":   textRequestField(func(r *Request) *string { return &r.ExternalID }),
+	"abort_immediately": flagRequestField(func(r *Request) *bool { return &r.AbortImmediately }),
+	"session_id":        textRequestField(func(r *Request) *string { return &r.SessionID }),
+}
 
-var requestFieldNames = map[string]requestField{
-	"request_id": reqID, "prompt_token_ids": reqPrompt, "mm_features": reqMM,
-	"sampling_params": reqSampling, "pooling_params": reqPooling, "arrival_time": reqArrival,
-	"lora_request": reqLoRA, "cache_salt": reqSalt, "data_parallel_rank": reqRank,
-	"prompt_embeds": reqEmbeds, "client_index": reqClient, "current_wave": reqWave,
-	"priority": reqPriority, "resumable": reqResumable, "external_req_id": reqExternalID,
-	"abort_immediately": reqAbortNow, "session_id": reqSession, "trace_headers": reqTraceHeaders,
+func rawRequestField(at func(*Request) *[]byte) *requestField {
+	return &requestField{decode: func(cur *pack.Cursor, r *Request) (err error) {
+		r.Unverified = true
+		*at(r), err = cur.Raw()
+		return err
+	}, append: func(b []byte, _ *Codec, r *Request) []byte { return appendRawOrNil(b, *at(r)) }}
+}
+
+func textRequestField(at func(*Request) *string) *requestField {
+	return &requestField{decode: func(cur *pack.Cursor, r *Request) (err error) {
+		*at(r), err = cur.StrString()
+		r.Unverified = r.Unverified || !utf8.ValidString(*at(r)) // which a strict reader wants
+		return err
+	}, append: func(b []byte, _ *Codec, r *Request) []byte { return appendStringOrNil(b, *at(r)) }}
+}
+
+func intRequestField(read func(*pack.Cursor) (int, error), at func(*Request) *int) *requestField {
+	return &requestField{
+		decode: func(cur *pack.Cursor, r *Request) (err error) { *at(r), err = read(cur); return err },
+		append: func(b []byte, _ *Codec, r *Request) []byte { return pack.AppendInt(b, int64(*at(r))) }, needed: true,
+	}
+}
+
+func flagRequestField(at func(*Request) *bool) *requestField {
+	return &requestField{
+		decode: func(cur *pack.Cursor, r *Request) (err error) { *at(r), err = cur.Bool(); return err },
+		append: func(b []byte, _ *Codec, r *Request) []byte { return pack.AppendBool(b, *at(r)) }, needed: true,
+	}
+}
+
+func decodePrompt(cur *pack.Cursor, r *Request) (err error) {
+	if r.PromptTokenIDs, err = cur.Uint32s(r.PromptTokenIDs); r.PromptTokenIDs == nil {
+		r.PromptTokenIDs = []uint32{} // an empty prompt is not one of embeddings
+	}
+	return err
 }
 
 // laterRequestFields are those that not every line has.
@@ -116,8 +173,8 @@ var laterRequestFields = map[string]bool{"session_id": true} // since 0.28
 
 // requestLayout is EngineCoreRequest of a line.
 type requestLayout struct {
-	fields   []requestField
-	defaults [][]byte // by position, of the fields that requests never set
+	fields   []*requestField // nil for one that requests never set
+	defaults [][]byte        // by position, of those
 }
 
 func (c *Codec) compileRequest() error {
@@ -125,12 +182,12 @@ func (c *Codec) compileRequest() error {
 	if err != nil {
 		return err
 	}
-	l := requestLayout{fields: make([]requestField, len(s.Fields)), defaults: make([][]byte, len(s.Fields))}
+	l := requestLayout{fields: make([]*requestField, len(s.Fields)), defaults: make([][]byte, len(s.Fields))}
 	found := 0
 	for i, f := range s.Fields {
-		l.fields[i] = requestFieldNames[f.Name]
+		l.fields[i] = requestFields[f.Name]
 		switch {
-		case l.fields[i] == reqIgnored:
+		case l.fields[i] == nil:
 			if l.defaults[i], err = c.defaultOf("EngineCoreRequest", f); err != nil {
 				return err
 			}
@@ -138,7 +195,7 @@ func (c *Codec) compileRequest() error {
 			found++
 		}
 	}
-	if found+len(laterRequestFields) != len(requestFieldNames) || l.fields[0] != reqID {
+	if found+len(laterRequestFields) != len(requestFields) || s.Index("request_id") != 0 {
 		return fmt.Errorf("wire profile %s: EngineCoreRequest lacks a field this codec reads", c.profile.Line)
 	}
 	c.request = l
@@ -223,79 +280,18 @@ func (c *Codec) decodeRequestField(cur *pack.Cursor, i int, r *Request) (err err
 		return err
 	}
 	field := c.request.fields[i]
-	if field != reqID && cur.Nil() {
-		switch field {
-		case reqPrompt:
+	switch {
+	case i > 0 && cur.Nil():
+		if field == requestFields["prompt_token_ids"] {
 			r.PromptTokenIDs = nil
-		case reqArrival, reqClient, reqWave, reqPriority, reqResumable, reqAbortNow:
-			r.Unverified = true // they have to be there
 		}
+		r.Unverified = r.Unverified || field != nil && field.needed
 		return nil
+	case field == nil:
+		r.Unverified = true
+		return cur.Skip()
 	}
-	switch field {
-	case reqID:
-		r.ID, err = cur.StrString()
-	case reqPrompt:
-		if r.PromptTokenIDs, err = cur.Uint32s(r.PromptTokenIDs); r.PromptTokenIDs == nil {
-			r.PromptTokenIDs = []uint32{} // an empty prompt is not one of embeddings
-		}
-	case reqIgnored:
-		r.Unverified, err = true, cur.Skip()
-	case reqMM:
-		r.Unverified = true
-		r.MMFeatures, err = cur.Raw()
-	case reqSampling:
-		r.HasSampling = true
-		err = decodeSampling(cur, r)
-	case reqPooling:
-		r.Unverified = true
-		r.Pooling, err = cur.Raw()
-	case reqArrival:
-		r.ArrivalTime, err = cur.Float()
-	case reqLoRA:
-		r.Unverified = true
-		r.LoRA, err = decodeLoRA(cur)
-	default:
-		err = decodeRequestScalar(cur, field, r)
-	}
-	return err
-}
-
-func decodeRequestScalar(cur *pack.Cursor, field requestField, r *Request) (err error) {
-	switch field {
-	case reqSalt:
-		r.CacheSalt, err = r.text(cur)
-	case reqRank:
-		r.DataParallelRank, err = smallInt(cur)
-	case reqEmbeds:
-		r.Unverified = true
-		r.PromptEmbeds, err = cur.Raw()
-	case reqTraceHeaders:
-		r.Unverified = true
-		r.TraceHeaders, err = cur.Raw()
-	case reqClient:
-		r.ClientIndex, err = smallInt(cur)
-	case reqWave:
-		r.CurrentWave, err = smallInt(cur)
-	case reqPriority:
-		r.Priority, err = anyInt(cur)
-	case reqResumable:
-		r.Resumable, err = cur.Bool()
-	case reqExternalID:
-		r.ExternalID, err = r.text(cur)
-	case reqAbortNow:
-		r.AbortImmediately, err = cur.Bool()
-	case reqSession:
-		r.SessionID, err = r.text(cur)
-	}
-	return err
-}
-
-// text reads a string, which a strict reader wants in UTF-8.
-func (r *Request) text(cur *pack.Cursor) (string, error) {
-	s, err := cur.StrString()
-	r.Unverified = r.Unverified || !utf8.ValidString(s)
-	return s, err
+	return field.decode(cur, r)
 }
 
 // smallInt reads a count or an index: 0 to 2^31-1.
@@ -466,7 +462,11 @@ type Bias struct {
 // Repetition is RepetitionDetectionParams (vllm/sampling_params.py): a request ends when
 // its last tokens are a pattern of MinSize to MaxSize tokens, Count times. MaxSize 0 looks
 // for none.
-type Repetition struct{ MaxSize, MinSize, Count int }
+type Repetition struct {
+	MaxSize int `wire:"max_pattern_size"`
+	MinSize int `wire:"min_pattern_size"`
+	Count   int `wire:"min_count"`
+}
 
 // SkipsCache reports whether the prompt is computed anew, whatever of it the prefix cache
 // has: as the request says, else where something is to be said of each of its tokens
@@ -509,7 +509,7 @@ func decodeSampling(cur *pack.Cursor, r *Request) error {
 		if err != nil {
 			return fmt.Errorf("key: %w", err)
 		}
-		if err := decodeSamplingValue(cur, string(key), r); err != nil {
+		if err := decodeSamplingValue(cur, key, r); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
@@ -533,127 +533,102 @@ func (s *Sampling) appendStops(ids []uint32) []uint32 {
 	return ids
 }
 
-func decodeSamplingValue(cur *pack.Cursor, key string, r *Request) (err error) {
-	s := &r.Sampling
+func decodeSamplingValue(cur *pack.Cursor, key []byte, r *Request) error {
 	if cur.Nil() {
-		if key == "max_tokens" {
-			s.MaxTokens, s.HasMaxTokens = 0, false
+		if string(key) == "max_tokens" {
+			r.Sampling.MaxTokens, r.Sampling.HasMaxTokens = 0, false
 		} else {
 			r.Unverified = true
 		}
 		return nil
 	}
-	switch key {
-	case "max_tokens":
-		s.MaxTokens, err = smallInt(cur)
-	case "min_tokens":
-		s.MinTokens, err = smallInt(cur)
-	case "stop_token_ids":
-		s.StopTokenIDs, err = stopIDs(cur, s.StopTokenIDs[:0])
-	case "_eos_token_id":
-		s.EOSTokenID, err = cur.Int()
-	case "ignore_eos":
-		s.IgnoreEOS, err = cur.Bool()
-	case "logprobs":
-		s.Logprobs, err = logprobsCount(cur)
-	case "prompt_logprobs":
-		s.PromptLogprobs, err = logprobsCount(cur)
-	case "temperature":
-		s.Temperature, err = cur.Float()
-	case "seed":
-		s.HasSeed = true
-		s.Seed, err = cur.Int()
-	case "extra_args":
+	if decode := samplingKeys[string(key)]; decode != nil {
+		return decode(cur, r)
+	}
+	if kind, known := passedKeys[string(key)]; !known || cur.Kind() != kind {
 		r.Unverified = true
-		s.ExtraArgs, err = cur.Raw()
-	case "structured_outputs":
-		r.Unverified = true
-		s.StructuredOutputs, err = cur.Raw()
-	case "logprob_token_ids", "prompt_logprob_token_ids", "prompt_logprob_start", "skip_reading_prefix_cache":
-		return decodeLogprobIDs(cur, key, r)
-	default:
-		return decodeFilter(cur, key, r)
 	}
-	return err
-}
-
-// stopIDs reads ids to stop at. An id that no token has, such as -1, is left out: engines serve such a request, and never stop there.
-func stopIDs(cur *pack.Cursor, dst []uint32) ([]uint32, error) {
-	before := *cur
-	ids, err := cur.Uint32s(dst)
-	if err == nil {
-		return ids, nil
-	}
-	*cur = before
-	n, err := cur.ArrayLen()
-	if err != nil {
-		return dst, err
-	}
-	for range n {
-		id, err := cur.Int()
-		if err != nil {
-			return dst, err
-		}
-		if id >= 0 && id <= math.MaxUint32 {
-			dst = append(dst, uint32(id))
-		}
-	}
-	return dst, nil
-}
-
-// decodeFilter reads which ids may be sampled, or skips a value that decides nothing.
-func decodeFilter(cur *pack.Cursor, key string, r *Request) (err error) {
-	s := &r.Sampling
-	switch key {
-	case "allowed_token_ids":
-		s.AllowedTokenIDs, err = cur.Uint32s(nil)
-	case "_bad_words_token_ids":
-		s.BadWords, err = decodeBadWords(cur)
-	case "logit_bias":
-		s.LogitBias, err = decodeLogitBias(cur)
-	case "top_k":
-		s.TopK, err = anyInt(cur)
-	case "top_p":
-		s.TopP, err = cur.Float()
-	case "min_p":
-		s.MinP, err = cur.Float()
-	case "_all_stop_token_ids":
-		s.AllStops, err = stopIDs(cur, s.AllStops[:0])
-	case "repetition_detection":
-		r.Unverified = true
-		s.Repetition, err = decodeRepetition(cur)
-	case "frequency_penalty", "presence_penalty", "repetition_penalty":
-		err = r.pass(cur, pack.Float)
-	case "watermarking":
-		err = r.pass(cur, pack.Bool)
-	case "routed_experts_prompt_start":
-		err = r.pass(cur, pack.Int)
-	default:
-		r.Unverified, err = true, cur.Skip()
-	}
-	return err
-}
-
-// pass skips a value that decides nothing, of the kind that every line wants.
-func (r *Request) pass(cur *pack.Cursor, kind pack.Kind) error {
-	r.Unverified = r.Unverified || cur.Kind() != kind
 	return cur.Skip()
 }
 
-func decodeBadWords(cur *pack.Cursor) ([][]uint32, error) {
-	n, err := cur.ArrayLen()
-	if err != nil || n == 0 {
-		return nil, err
+// samplingKeys are those of SamplingParams that decide what an engine core must answer.
+var samplingKeys = map[string]func(cur *pack.Cursor, r *Request) error{
+	"max_tokens":     samplingKey(smallInt, func(s *Sampling) *int { return &s.MaxTokens }),
+	"min_tokens":     samplingKey(smallInt, func(s *Sampling) *int { return &s.MinTokens }),
+	"_eos_token_id":  samplingKey((*pack.Cursor).Int, func(s *Sampling) *int64 { return &s.EOSTokenID }),
+	"ignore_eos":     samplingKey((*pack.Cursor).Bool, func(s *Sampling) *bool { return &s.IgnoreEOS }),
+	"temperature":    samplingKey((*pack.Cursor).Float, func(s *Sampling) *float64 { return &s.Temperature }),
+	"top_k":          samplingKey(anyInt, func(s *Sampling) *int { return &s.TopK }),
+	"top_p":          samplingKey((*pack.Cursor).Float, func(s *Sampling) *float64 { return &s.TopP }),
+	"min_p":          samplingKey((*pack.Cursor).Float, func(s *Sampling) *float64 { return &s.MinP }),
+	"stop_token_ids": func(cur *pack.Cursor, r *Request) error { return stopIDs(cur, &r.Sampling.StopTokenIDs) },
+	// What is masked until min_tokens are out.
+	"_all_stop_token_ids": func(cur *pack.Cursor, r *Request) error { return stopIDs(cur, &r.Sampling.AllStops) },
+	"seed": func(cur *pack.Cursor, r *Request) (err error) {
+		r.Sampling.HasSeed = true
+		r.Sampling.Seed, err = cur.Int()
+		return err
+	},
+	// Which log-probabilities are wanted, and what follows from such a wish.
+	"logprobs":             samplingKey(logprobsCount, func(s *Sampling) *int { return &s.Logprobs }),
+	"prompt_logprobs":      samplingKey(logprobsCount, func(s *Sampling) *int { return &s.PromptLogprobs }),
+	"logprob_token_ids":    samplingKey(readUint32s, func(s *Sampling) *[]uint32 { return &s.LogprobTokenIDs }),
+	"prompt_logprob_start": samplingKey(smallInt, func(s *Sampling) *int { return &s.PromptScoreStart }),
+	"skip_reading_prefix_cache": func(cur *pack.Cursor, r *Request) (err error) {
+		r.Sampling.HasSkipReading = true
+		r.Sampling.SkipReading, err = cur.Bool()
+		return err
+	},
+	// Which ids may be sampled.
+	"allowed_token_ids": samplingKey(readUint32s, func(s *Sampling) *[]uint32 { return &s.AllowedTokenIDs }),
+	"_bad_words_token_ids": samplingKey(func(cur *pack.Cursor) ([][]uint32, error) {
+		return readList(cur, readUint32s)
+	}, func(s *Sampling) *[][]uint32 { return &s.BadWords }),
+	"logit_bias": samplingKey(decodeLogitBias, func(s *Sampling) *[]Bias { return &s.LogitBias }),
+	// What is kept as it is.
+	"extra_args":               rawSamplingKey(func(s *Sampling) *[]byte { return &s.ExtraArgs }),
+	"structured_outputs":       rawSamplingKey(func(s *Sampling) *[]byte { return &s.StructuredOutputs }),
+	"prompt_logprob_token_ids": rawSamplingKey(func(s *Sampling) *[]byte { return &s.PromptScores }),
+	"repetition_detection": func(cur *pack.Cursor, r *Request) error {
+		r.Unverified = true
+		return readStruct(cur, &r.Sampling.Repetition)
+	},
+}
+
+func samplingKey[T any](read func(*pack.Cursor) (T, error), at func(*Sampling) *T) func(*pack.Cursor, *Request) error {
+	return func(cur *pack.Cursor, r *Request) (err error) { *at(&r.Sampling), err = read(cur); return err }
+}
+
+func rawSamplingKey(at func(*Sampling) *[]byte) func(*pack.Cursor, *Request) error {
+	return func(cur *pack.Cursor, r *Request) (err error) {
+		r.Unverified = true
+		*at(&r.Sampling), err = cur.Raw()
+		return err
 	}
-	var words [][]uint32
-	for i := range n {
-		word, err := cur.Uint32s(nil)
-		if err != nil {
-			return nil, fmt.Errorf("[%d]: %w", i, err)
+}
+
+func readUint32s(cur *pack.Cursor) ([]uint32, error) { return cur.Uint32s(nil) }
+
+// passedKeys decide nothing; every line wants them of these kinds.
+var passedKeys = map[string]pack.Kind{
+	"frequency_penalty": pack.Float, "presence_penalty": pack.Float, "repetition_penalty": pack.Float,
+	"watermarking": pack.Bool, "routed_experts_prompt_start": pack.Int,
+}
+
+// stopIDs reads ids to stop at. An id that no token has, such as -1, is left out: engines serve such a request, and never stop there.
+func stopIDs(cur *pack.Cursor, ids *[]uint32) (err error) {
+	before, room := *cur, (*ids)[:0]
+	if *ids, err = cur.Uint32s(room); err == nil {
+		return nil
+	}
+	*cur, *ids = before, room
+	all, err := readList(cur, (*pack.Cursor).Int)
+	for _, id := range all {
+		if id >= 0 && id <= math.MaxUint32 {
+			*ids = append(*ids, uint32(id))
 		}
-		words = append(words, word)
 	}
-	return words, nil
+	return err
 }
 
 func decodeLogitBias(cur *pack.Cursor) ([]Bias, error) {
@@ -674,49 +649,6 @@ func decodeLogitBias(cur *pack.Cursor) ([]Bias, error) {
 		biases = append(biases, Bias{uint32(token), logit})
 	}
 	return biases, nil
-}
-
-func decodeRepetition(cur *pack.Cursor) (r Repetition, err error) {
-	n, err := cur.MapLen()
-	for range n {
-		var key []byte
-		if key, err = cur.Str(); err != nil {
-			return r, fmt.Errorf("key: %w", err)
-		}
-		switch string(key) {
-		case "max_pattern_size":
-			r.MaxSize, err = smallInt(cur)
-		case "min_pattern_size":
-			r.MinSize, err = smallInt(cur)
-		case "min_count":
-			r.Count, err = smallInt(cur)
-		default:
-			err = cur.Skip()
-		}
-		if err != nil {
-			return r, fmt.Errorf("%s: %w", key, err)
-		}
-	}
-	return r, err
-}
-
-// decodeLogprobIDs reads which ids a request wants to know the log-probabilities of,
-// and what follows from such a wish.
-func decodeLogprobIDs(cur *pack.Cursor, key string, r *Request) (err error) {
-	s := &r.Sampling
-	switch key {
-	case "logprob_token_ids":
-		s.LogprobTokenIDs, err = cur.Uint32s(nil)
-	case "prompt_logprob_token_ids":
-		r.Unverified = true
-		s.PromptScores, err = cur.Raw()
-	case "prompt_logprob_start":
-		s.PromptScoreStart, err = smallInt(cur)
-	case "skip_reading_prefix_cache":
-		s.HasSkipReading = true
-		s.SkipReading, err = cur.Bool()
-	}
-	return err
 }
 
 // logprobsCount reads logprobs or prompt_logprobs; -1 on the wire asks for the

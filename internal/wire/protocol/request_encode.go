@@ -3,7 +3,9 @@ package protocol
 import (
 	"cmp"
 	"math"
+	"reflect"
 	"slices"
+	"sync"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
@@ -33,66 +35,20 @@ func (c *Codec) compileSampling() error {
 func (c *Codec) AppendRequest(b []byte, r *Request) []byte {
 	b = pack.AppendArrayHeader(b, len(c.request.fields))
 	for i, field := range c.request.fields {
-		switch field {
-		case reqID:
-			b = pack.AppendString(b, r.ID)
-		case reqPrompt:
-			b = appendPrompt(b, r.PromptTokenIDs)
-		case reqMM:
-			b = appendRawOrNil(b, r.MMFeatures)
-		case reqSampling:
-			b = c.appendSampling(b, r)
-		case reqPooling:
-			b = appendRawOrNil(b, r.Pooling)
-		case reqArrival:
-			b = pack.AppendFloat64(b, r.ArrivalTime)
-		case reqLoRA:
-			b = c.AppendLoRA(b, r.LoRA)
-		case reqIgnored:
+		if field == nil {
 			b = append(b, c.request.defaults[i]...)
-		default:
-			b = appendRequestScalar(b, field, r)
+		} else {
+			b = field.append(b, c, r)
 		}
 	}
 	return b
 }
 
-func appendRequestScalar(b []byte, field requestField, r *Request) []byte {
-	switch field {
-	case reqSalt:
-		return appendStringOrNil(b, r.CacheSalt)
-	case reqRank:
-		if r.DataParallelRank < 0 {
-			return pack.AppendNil(b)
-		}
-		return pack.AppendInt(b, int64(r.DataParallelRank))
-	case reqEmbeds:
-		return appendRawOrNil(b, r.PromptEmbeds)
-	case reqTraceHeaders:
-		return appendRawOrNil(b, r.TraceHeaders)
-	case reqClient:
-		return pack.AppendInt(b, int64(r.ClientIndex))
-	case reqWave:
-		return pack.AppendInt(b, int64(r.CurrentWave))
-	case reqPriority:
-		return pack.AppendInt(b, int64(r.Priority))
-	case reqResumable:
-		return pack.AppendBool(b, r.Resumable)
-	case reqExternalID:
-		return appendStringOrNil(b, r.ExternalID)
-	case reqAbortNow:
-		return pack.AppendBool(b, r.AbortImmediately)
-	case reqSession:
-		return appendStringOrNil(b, r.SessionID)
-	}
-	return pack.AppendNil(b)
-}
-
-func appendPrompt(b []byte, ids []uint32) []byte {
-	if ids == nil {
+func appendCountOrNil(b []byte, n int) []byte {
+	if n < 0 {
 		return pack.AppendNil(b)
 	}
-	return pack.AppendUint32s(b, ids)
+	return pack.AppendInt(b, int64(n))
 }
 
 // AppendLoRA writes a LoRARequest of the line, or nil.
@@ -185,14 +141,13 @@ func appendFilters(b []byte, s *Sampling) []byte {
 			b = pack.AppendUint32s(b, word)
 		}
 	}
-	if r := s.Repetition; r.MaxSize > 0 {
-		b = pack.AppendMapHeader(pack.AppendString(b, "repetition_detection"), 3)
-		b = pack.AppendInt(pack.AppendString(b, "max_pattern_size"), int64(r.MaxSize))
-		b = pack.AppendInt(pack.AppendString(b, "min_pattern_size"), int64(r.MinSize))
-		b = pack.AppendInt(pack.AppendString(b, "min_count"), int64(r.Count))
+	if s.Repetition.MaxSize > 0 {
+		b = appendStruct(pack.AppendString(b, "repetition_detection"), nil, repetitionLayout(), &s.Repetition)
 	}
 	return b
 }
+
+var repetitionLayout = sync.OnceValue(func() *structLayout { return allKeys(reflect.TypeFor[Repetition]()) })
 
 // appendLogprobIDs writes which ids a request wants to know the log-probabilities of.
 func appendLogprobIDs(b []byte, s *Sampling) []byte {

@@ -14,20 +14,21 @@ import (
 
 // A structType is a Go struct whose fields cross the wire in a map. The tag of a field, such as `wire:"num_running_reqs"`, is its
 // key: the field is written if the line has it, and read back. These types of fields can have a tag: bool, int, float64, string,
-// []int, []float64, *string (nil is None), a struct with tags, a pointer to one (nil is None), a list of such, and a
-// pointer that implements [wireAppender]. Only what is written has the tag `wire:"name,writeonly"`.
+// []int, []float64, []string, *string (nil is None), a struct with tags, a pointer to one (nil is None), a list of such, and a
+// pointer that implements [wireAppender]. Only what is written has the tag `wire:"name,writeonly"`. None leaves a field as it is,
+// but is an error for one with the tag `wire:"name,given"`.
 type structType struct {
 	fields []structField
 	keys   map[string]int // index in fields
 }
 
 type structField struct {
-	key       string
-	offset    uintptr // in the Go struct
-	kind      fieldKind
-	typ       reflect.Type
-	elem      reflect.Type // of a struct, of what a pointer leads to, and of an element
-	writeOnly bool
+	key              string
+	offset           uintptr // in the Go struct
+	kind             fieldKind
+	typ              reflect.Type
+	elem             reflect.Type // of a struct, of what a pointer leads to, and of an element
+	writeOnly, given bool
 }
 
 type fieldKind uint8
@@ -39,6 +40,7 @@ const (
 	stringField
 	intsField
 	floatsField
+	stringsField
 	optionalField
 	nestedField
 	pointerField
@@ -54,7 +56,7 @@ type wireAppender interface {
 var plainFields = map[reflect.Type]fieldKind{
 	reflect.TypeFor[bool](): boolField, reflect.TypeFor[int](): intField, reflect.TypeFor[float64](): floatField,
 	reflect.TypeFor[string](): stringField, reflect.TypeFor[[]int](): intsField, reflect.TypeFor[[]float64](): floatsField,
-	reflect.TypeFor[*string](): optionalField,
+	reflect.TypeFor[[]string](): stringsField, reflect.TypeFor[*string](): optionalField,
 }
 
 var structTypes sync.Map // reflect.Type to *structType
@@ -71,7 +73,7 @@ func structTypeOf(t reflect.Type) *structType {
 		}
 		key, option, _ := strings.Cut(tag, ",")
 		of := t.Field(i).Type
-		f := structField{key: key, offset: t.Field(i).Offset, typ: of, writeOnly: option == "writeonly"}
+		f := structField{key: key, offset: t.Field(i).Offset, typ: of, writeOnly: option == "writeonly", given: option == "given"}
 		switch kind, plain := plainFields[of]; {
 		case plain:
 			f.kind = kind
@@ -161,23 +163,32 @@ func (c *Codec) compileStruct(name string, t reflect.Type) (*structLayout, error
 
 // compileElem lays out a struct within a field, which the declared type names. A dict has all keys of the Go struct.
 func (c *Codec) compileElem(declared string, t reflect.Type) (*structLayout, error) {
-	if t == nil {
+	switch {
+	case t == nil:
 		return nil, nil
+	case strings.HasPrefix(declared, "dict["):
+		return allKeys(t), nil
 	}
-	if !strings.HasPrefix(declared, "dict[") {
-		return c.compileStruct(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSuffix(declared, " | None"), "list["), "]"), t)
-	}
+	return c.compileStruct(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSuffix(declared, " | None"), "list["), "]"), t)
+}
+
+// allKeys is the layout of a map that no line declares: it has the keys of the Go struct.
+func allKeys(t reflect.Type) *structLayout {
 	of, l := structTypeOf(t), new(structLayout)
 	run := pack.AppendMapHeader(nil, len(of.fields))
 	for i := range of.fields {
-		l.steps = append(l.steps, structStep{before: pack.AppendString(run, of.fields[i].key), field: &of.fields[i]})
-		run = nil
+		step := structStep{before: pack.AppendString(run, of.fields[i].key), field: &of.fields[i]}
+		if elem := of.fields[i].elem; elem != nil {
+			step.elem = allKeys(elem)
+		}
+		l.steps, run = append(l.steps, step), nil
 	}
-	return l, nil
+	l.end = run
+	return l
 }
 
 // appendStruct writes what a pointer leads to; nil is None. Fields are found by their offsets, because an
-// engine writes its statistics in every step.
+// engine writes its statistics in every step: by package reflect a step with one output takes half as long again.
 func appendStruct[T any](b []byte, c *Codec, l *structLayout, v *T) []byte {
 	if v == nil {
 		return pack.AppendNil(b)
@@ -207,6 +218,8 @@ func (l *structLayout) append(b []byte, c *Codec, of unsafe.Pointer) []byte {
 			b = appendInts(b, *(*[]int)(at))
 		case floatsField:
 			b = appendFloat64s(b, *(*[]float64)(at))
+		case stringsField:
+			b = appendStrings(b, *(*[]string)(at))
 		case optionalField:
 			b = appendOptional(b, *(**string)(at))
 		case nestedField:
@@ -245,14 +258,12 @@ func appendFloat64s(b []byte, values []float64) []byte {
 	return b
 }
 
-// readStruct reads a map into what to leads to. Keys that it has no field for are skipped, and None leaves a field as it is. A
-// key that is there twice is an error, as it is to vllm-rs. Errors name the field.
-func readStruct(cur *pack.Cursor, to any) error {
-	return readMap(cur, reflect.ValueOf(to).Elem().Type(), reflect.ValueOf(to).UnsafePointer())
-}
+// readStruct reads a map into what to leads to. Keys that it has no field for are skipped. A key that is there twice is an error, as
+// it is to vllm-rs. Errors name the field.
+func readStruct(cur *pack.Cursor, to any) error { return readMap(cur, reflect.ValueOf(to).Elem()) }
 
-func readMap(cur *pack.Cursor, t reflect.Type, to unsafe.Pointer) error {
-	of := structTypeOf(t)
+func readMap(cur *pack.Cursor, to reflect.Value) error {
+	of := structTypeOf(to.Type())
 	n, err := cur.MapLen()
 	if err != nil {
 		return err
@@ -271,8 +282,8 @@ func readMap(cur *pack.Cursor, t reflect.Type, to unsafe.Pointer) error {
 			err = errors.New("the key is there twice")
 		case of.fields[i].writeOnly || of.fields[i].kind == appenderField:
 			err = cur.Skip()
-		case !cur.Nil():
-			err = of.fields[i].read(cur, unsafe.Add(to, of.fields[i].offset))
+		case of.fields[i].given || !cur.Nil():
+			err = read(cur, of.fields[i].of(to))
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", safetext.Clip(string(key), 80), err)
@@ -284,38 +295,43 @@ func readMap(cur *pack.Cursor, t reflect.Type, to unsafe.Pointer) error {
 	return nil
 }
 
-func (f *structField) read(cur *pack.Cursor, at unsafe.Pointer) (err error) {
-	switch f.kind {
-	case intField:
-		*(*int)(at), err = smallInt(cur)
-	case boolField:
-		*(*bool)(at), err = cur.Bool()
-	case floatField:
-		*(*float64)(at), err = cur.Float()
-	case stringField:
-		*(*string)(at), err = cur.StrString()
-	case intsField:
-		*(*[]int)(at), err = readList(cur, smallInt)
-	case floatsField:
-		*(*[]float64)(at), err = readList(cur, (*pack.Cursor).Float)
-	case optionalField:
-		*(**string)(at), err = decodeOptional(cur)
-	case nestedField:
-		err = readMap(cur, f.elem, at)
-	case pointerField:
-		inner := reflect.New(f.elem)
-		reflect.NewAt(f.typ, at).Elem().Set(inner)
-		err = readMap(cur, f.elem, inner.UnsafePointer())
-	case listField:
-		n, lenErr := cur.ArrayLen()
-		list := reflect.NewAt(f.typ, at).Elem()
-		for err = lenErr; n > 0 && err == nil; n-- {
-			e := reflect.New(f.elem)
-			err = readMap(cur, f.elem, e.UnsafePointer())
-			list.Set(reflect.Append(list, e.Elem()))
-		}
+// of is the field of a struct.
+func (f *structField) of(v reflect.Value) reflect.Value {
+	return reflect.NewAt(f.typ, unsafe.Add(v.Addr().UnsafePointer(), f.offset)).Elem()
+}
+
+func read(cur *pack.Cursor, to reflect.Value) (err error) {
+	switch to := to.Addr().Interface().(type) {
+	case *int:
+		*to, err = smallInt(cur)
+		return err
+	case *bool:
+		*to, err = cur.Bool()
+		return err
+	case *float64:
+		*to, err = cur.Float()
+		return err
+	case *string:
+		*to, err = cur.StrString()
+		return err
+	case *[]string:
+		*to, err = readList(cur, (*pack.Cursor).StrString)
+		return err
 	}
-	return err
+	switch to.Kind() {
+	case reflect.Pointer:
+		to.Set(reflect.New(to.Type().Elem()))
+		return read(cur, to.Elem())
+	case reflect.Slice:
+		n, err := cur.ArrayLen()
+		for ; n > 0 && err == nil; n-- {
+			e := reflect.New(to.Type().Elem()).Elem()
+			err = read(cur, e)
+			to.Set(reflect.Append(to, e))
+		}
+		return err
+	}
+	return readMap(cur, to)
 }
 
 func readList[T any](cur *pack.Cursor, read func(*pack.Cursor) (T, error)) (all []T, err error) {
@@ -345,18 +361,18 @@ func readWhole(payload []byte, to any) error {
 // float64, a string or a list of such, or to a struct, which is made if there was none; and the number of the field. of is a
 // pointer, such as to a [SchedulerStats].
 func FieldOf(of any, key []byte) (field any, number int) {
-	v := reflect.ValueOf(of)
-	t := structTypeOf(v.Type().Elem())
+	v := reflect.ValueOf(of).Elem()
+	t := structTypeOf(v.Type())
 	i, known := t.keys[string(key)]
 	if !known || t.fields[i].kind == appenderField || t.fields[i].kind == listField {
 		return nil, 0
 	}
-	f := reflect.NewAt(t.fields[i].typ, unsafe.Add(v.UnsafePointer(), t.fields[i].offset))
+	f := t.fields[i].of(v)
 	if t.fields[i].kind != pointerField {
-		return f.Interface(), i
+		return f.Addr().Interface(), i
 	}
-	if f.Elem().IsNil() {
-		f.Elem().Set(reflect.New(t.fields[i].elem))
+	if f.IsNil() {
+		f.Set(reflect.New(t.fields[i].elem))
 	}
-	return f.Elem().Interface(), i
+	return f.Interface(), i
 }

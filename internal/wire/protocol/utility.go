@@ -138,7 +138,7 @@ func (c *Codec) UtilityFailure(engineIndex int, call UtilityCall, reason string,
 func (c *Codec) utilityEnvelope(engineIndex int, utility []byte, timestamp float64) ClientMessage {
 	utility = append(utility, c.utility.tail...)
 	b := c.envelopeHead(engineIndex)
-	return ClientMessage{c.appendEnvelopeTail(b, envelopeTail{utility: utility, timestamp: timestamp})}
+	return ClientMessage{c.appendEnvelopeTail(b, &envelopeTail{utility: utility, timestamp: timestamp})}
 }
 
 func appendResult(b []byte, kind ResultKind, result any) ([]byte, error) {

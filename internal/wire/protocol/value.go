@@ -54,9 +54,11 @@ type node struct {
 // Read begins to look into a message. aux are the frames after its payload, which hold tensors. A message that is not well formed
 // has the values up to there.
 func (c *Codec) Read(m *View, kind MessageKind, payload []byte, aux ...[]byte) Value {
-	r := c.rules()
-	of := r.roots[kind.Name]
-	m.rules, m.root, m.payload, m.aux, m.nodes = r, kind.Name, payload, aux, m.nodes[:0]
+	return c.read(m, kind.Name, c.rules().roots[kind.Name], payload, aux...)
+}
+
+func (c *Codec) read(m *View, root string, of shape, payload []byte, aux ...[]byte) Value {
+	m.rules, m.root, m.payload, m.aux, m.nodes = c.rules(), root, payload, aux, m.nodes[:0]
 	m.add(of, 0, len(payload), -1, 0, 0)
 	return Value{m: m}
 }
@@ -469,6 +471,16 @@ func (v Value) Int() (int64, bool) {
 		return math.MaxInt64, true
 	}
 	return i, true
+}
+
+// small reads a count or an index; false for anything else.
+func (v Value) small() (int, bool) {
+	cur := v.cursor()
+	if cur.Kind() != pack.Int {
+		return 0, false
+	}
+	i, err := smallInt(&cur)
+	return i, err == nil
 }
 
 // Count is [Value.Int], 0 if there is none.

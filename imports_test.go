@@ -43,8 +43,7 @@ var importRules = map[string][]string{
 
 	"internal/wire/pack":     {},
 	"internal/wire/zmq":      {"github.com/go-zeromq/zmq4"},
-	"internal/wire/pytype":   {},
-	"internal/wire/protocol": {"internal/wire/pack", "internal/wire/pytype", "github.com/vmihailenco/msgpack/v5"},
+	"internal/wire/protocol": {"internal/wire/pack", "github.com/vmihailenco/msgpack/v5"},
 
 	"internal/engine/scheduler":  {"internal/engine/kvcache"},
 	"internal/engine/kvcache":    {"internal/wire/protocol", "github.com/bytedance/gopkg"},

@@ -10,7 +10,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -87,7 +86,7 @@ func sameKind(declared protocol.Struct, path string, want, got pack.Kind) bool {
 	}
 	name, _, nested := strings.Cut(path, ".")
 	i := declared.Index(name)
-	optional := i >= 0 && !nested && slices.ContainsFunc(pytype.Parse(declared.Fields[i].Type).Options(), pytype.Type.IsNone)
+	optional := i >= 0 && !nested && slices.ContainsFunc(protocol.ParsePyType(declared.Fields[i].Type).Options(), protocol.PyType.IsNone)
 	return optional && (want == pack.Nil || got == pack.Nil)
 }
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 const CodeEngineReadyKind check.Code = "E023" // a key of the registration has a value of another kind than the line declares
@@ -56,7 +56,7 @@ func (l *live) checkSchema() error {
 // is not one of those that registrations have.
 func declaredKinds(annotation string) map[pack.Kind]bool {
 	kinds := map[pack.Kind]bool{}
-	for _, option := range pytype.Parse(annotation).Options() {
+	for _, option := range protocol.ParsePyType(annotation).Options() {
 		switch option.String() {
 		case "int":
 			kinds[pack.Int] = true

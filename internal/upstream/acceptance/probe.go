@@ -6,7 +6,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 // A Probe is one message of an engine, or a part of its handshake, with one place that is tampered with.
@@ -101,7 +100,7 @@ func (m *Messages) handshake() {
 	hello, ready, register := m.builder(), m.builder(), m.builder()
 	m.hello = &scenario{name: "HELLO", root: hello.status("HELLO")}
 	m.end = &scenario{name: "READY", root: ready.status("READY")}
-	m.register = &scenario{name: rootRegister, root: register.build(nil, rootRegister, rootRegister, pytype.Parse(rootRegister))}
+	m.register = &scenario{name: rootRegister, root: register.build(nil, rootRegister, rootRegister, protocol.ParsePyType(rootRegister))}
 	m.add(hello.all, func(*node) *scenario { return m.hello })
 	m.add(register.all, func(*node) *scenario { return m.register })
 	m.add(ready.all, func(*node) *scenario { return m.end })
@@ -110,7 +109,7 @@ func (m *Messages) handshake() {
 // outputs are the answers to completions, each place once.
 func (m *Messages) outputs() {
 	b := m.builder()
-	root := b.build(nil, rootOutputs, rootOutputs, pytype.Parse(rootOutputs))
+	root := b.build(nil, rootOutputs, rootOutputs, protocol.ParsePyType(rootOutputs))
 	open := []string{rootOutputs + ".outputs", outputPlace + ".prefill_stats"}
 	completion := func(name string, extra map[string]any, more ...string) *scenario {
 		var prompt []int
@@ -147,12 +146,12 @@ func (m *Messages) utilities() {
 			continue
 		}
 		b := m.builder()
-		root := b.build(nil, rootOutputs, rootOutputs, pytype.Parse(rootOutputs))
+		root := b.build(nil, rootOutputs, rootOutputs, protocol.ParsePyType(rootOutputs))
 		s := &scenario{
 			name: r.call, root: root, open: []string{answerPlace, answerPlace + ".result"},
 			method: r.method, path: r.path, body: r.body, call: r.call,
 		}
-		_, annotation := pytype.CutResult(declared.Signature)
+		_, annotation := protocol.CutResult(declared.Signature)
 		if declared.Result == protocol.ResultNone {
 			annotation = "None"
 		}
@@ -167,7 +166,7 @@ func (m *Messages) utilities() {
 		}
 		place := "result of " + r.call
 		result := m.builder()
-		made := result.build(value.parent, place, place, pytype.Parse(strings.TrimSpace(annotation)))
+		made := result.build(value.parent, place, place, protocol.ParsePyType(strings.TrimSpace(annotation)))
 		value.parent.parts[len(value.parent.parts)-1] = made
 		if i == 0 {
 			m.add(b.all, func(n *node) *scenario {

@@ -5,7 +5,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 const (
@@ -28,7 +27,7 @@ func NewRequests(line string) (*Messages, error) {
 	}
 	m := &Messages{Codec: codec}
 	b := m.builder()
-	m.init = &scenario{name: "INIT", root: b.build(nil, rootInit, rootInit, pytype.Parse(rootInit))}
+	m.init = &scenario{name: "INIT", root: b.build(nil, rootInit, rootInit, protocol.ParsePyType(rootInit))}
 	m.add(b.all, func(*node) *scenario { return m.init })
 	m.requests()
 	m.calls()
@@ -39,7 +38,7 @@ func NewRequests(line string) (*Messages, error) {
 // requests are those for completions, each place once.
 func (m *Messages) requests() {
 	b := m.builder()
-	root := b.build(nil, rootRequest, rootRequest, pytype.Parse(rootRequest))
+	root := b.build(nil, rootRequest, rootRequest, protocol.ParsePyType(rootRequest))
 	m.plain = &scenario{name: "request", kind: protocol.TypeAdd, root: root, open: []string{rootRequest + ".prompt_token_ids", samplingPlace}}
 	m.add(b.all, func(*node) *scenario { return m.plain })
 }
@@ -69,7 +68,7 @@ func (m *Messages) calls() {
 		b := m.builder()
 		args := &node{place: place, field: "call.args", parent: envelope, form: tuple, kind: pack.Array}
 		b.all = append(b.all, args)
-		for _, p := range pytype.ParseSignature(declared.Signature).Params {
+		for _, p := range protocol.ParseSignature(declared.Signature).Params {
 			args.parts = append(args.parts, b.build(args, place+"."+p.Name, method+"."+p.Name, p.Type))
 		}
 		envelope.parts = append(envelope.parts, args)
@@ -84,7 +83,7 @@ func (m *Messages) calls() {
 // inputs are aborts, and messages that are none of those above.
 func (m *Messages) inputs() {
 	b := m.builder()
-	ids := b.build(nil, "abort", "abort", pytype.Parse("list[str]"))
+	ids := b.build(nil, "abort", "abort", protocol.ParsePyType("list[str]"))
 	abort := &scenario{name: "abort", kind: protocol.TypeAbort, root: ids}
 	m.add(b.all, func(*node) *scenario { return abort })
 	for _, f := range []struct {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 // A node is a place of a message as a line declares it, with a value that a frontend can take.
@@ -98,15 +97,15 @@ const (
 )
 
 // build makes the sample of a place whose type is annotated.
-func (b *builder) build(parent *node, place, field string, t pytype.Type) *node {
+func (b *builder) build(parent *node, place, field string, t protocol.PyType) *node {
 	n := &node{place: place, field: field, parent: parent}
 	b.all = append(b.all, n)
 	t = t.Options()[0]
-	argument := func(i int) pytype.Type {
+	argument := func(i int) protocol.PyType {
 		if i < len(t.Args) {
 			return t.Args[i]
 		}
-		return pytype.Type{Name: "Any"}
+		return protocol.PyType{Name: "Any"}
 	}
 	switch t.Name {
 	case "list", "set", "frozenset", "Sequence":
@@ -139,8 +138,8 @@ func (b *builder) build(parent *node, place, field string, t pytype.Type) *node 
 	case "UtilityResult":
 		n.form, n.kind = tuple, pack.Array
 		n.parts = []*node{
-			b.build(n, place+".type_info", field+".type_info", pytype.Type{Name: "None"}),
-			b.build(n, place+".value", field+".value", pytype.Type{Name: "None"}),
+			b.build(n, place+".type_info", field+".type_info", protocol.PyType{Name: "None"}),
+			b.build(n, place+".value", field+".value", protocol.PyType{Name: "None"}),
 		}
 	default:
 		if s, is := b.profile.Structs[t.Name]; is {
@@ -159,7 +158,7 @@ func (b *builder) fields(n *node, name string, s protocol.Struct) {
 		n.form, n.kind = structMap, pack.Map
 	}
 	for _, f := range s.Fields {
-		t := pytype.Parse(f.Type)
+		t := protocol.ParsePyType(f.Type)
 		part := b.build(n, n.place+"."+f.Name, name+"."+f.Name, t)
 		switch {
 		case slices.Contains(always, part.field):
@@ -208,7 +207,7 @@ func plainOf(text json.RawMessage, n *node) []byte {
 func constant(value []byte) func(facts) []byte { return func(facts) []byte { return value } }
 
 // scalar makes the sample of a type without parts.
-func (b *builder) scalar(n *node, t pytype.Type) {
+func (b *builder) scalar(n *node, t protocol.PyType) {
 	value := pack.AppendInt(nil, 1)
 	switch t.Name {
 	case "float":

@@ -14,7 +14,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 // A Request names a release.
@@ -183,8 +182,8 @@ func sameRelease(a, b string) bool {
 
 // resultKind reduces what a method returns to what a frontend checks of the answer.
 func resultKind(signature string) protocol.ResultKind {
-	_, result := pytype.CutResult(signature)
-	t := pytype.Parse(result).Options()[0]
+	_, result := protocol.CutResult(signature)
+	t := protocol.ParsePyType(result).Options()[0]
 	argument := ""
 	if len(t.Args) > 0 {
 		argument = t.Args[0].String()

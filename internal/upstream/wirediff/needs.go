@@ -10,7 +10,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 // findNeeds sets, of each change, what programs need that do not follow the declarations alone: ours, and vllm-rs.
@@ -153,7 +152,7 @@ func (c *comparison) utilityNeeds(ch *Change) string {
 	case b.Result != protocol.ResultAny && !slices.Contains(known.results, b.Result):
 		return fmt.Sprintf("player/utilities.go answers %s with %s, and it must be %s", ch.Subject, known.results[0], b.Result)
 	case ch.Kind == UtilityArguments:
-		before, after := pytype.ParseSignature(a.Signature), pytype.ParseSignature(b.Signature)
+		before, after := protocol.ParseSignature(a.Signature), protocol.ParseSignature(b.Signature)
 		same := min(len(before.Params), len(after.Params)) >= known.reads && sameParameters(before, after, known.reads)
 		for i := range known.reads {
 			same = same && before.Params[i].Name == after.Params[i].Name

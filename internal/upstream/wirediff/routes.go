@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 // route is the ways that a struct travels.
@@ -45,7 +44,7 @@ func findRoutes(a, b *protocol.Profile) routes {
 	}
 	for _, p := range []*protocol.Profile{a, b} {
 		for name, u := range p.Utilities {
-			s := pytype.ParseSignature(u.Signature)
+			s := protocol.ParseSignature(u.Signature)
 			for _, param := range s.Params {
 				r.followType(param.Type.String(), toEngine, a, b)
 			}
@@ -73,7 +72,7 @@ func (r routes) follow(name string, way route, profiles ...*protocol.Profile) {
 }
 
 func (r routes) followType(annotation string, way route, profiles ...*protocol.Profile) {
-	for _, name := range pytype.Words(annotation) {
+	for _, name := range protocol.PyWords(annotation) {
 		r.follow(name, way, profiles...)
 	}
 }

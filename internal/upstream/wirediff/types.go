@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // spellings are names that the wire does not tell apart.
@@ -18,22 +18,22 @@ var spellings = map[string]string{
 
 // wireType returns a type as the wire shows it: a list, a set and a tuple of any length are arrays, what Annotated adds
 // is left out, and a Literal is the union of its words, in double quotes. The options of a union are sorted, each once.
-func wireType(t pytype.Type) pytype.Type {
-	var options []pytype.Type
+func wireType(t protocol.PyType) protocol.PyType {
+	var options []protocol.PyType
 	for _, option := range t.Options() {
 		options = append(options, wireOption(option).Options()...)
 	}
-	slices.SortFunc(options, func(a, b pytype.Type) int { return strings.Compare(a.String(), b.String()) })
-	options = slices.CompactFunc(options, func(a, b pytype.Type) bool { return a.String() == b.String() })
+	slices.SortFunc(options, func(a, b protocol.PyType) int { return strings.Compare(a.String(), b.String()) })
+	options = slices.CompactFunc(options, func(a, b protocol.PyType) bool { return a.String() == b.String() })
 	if len(options) == 1 {
 		return options[0]
 	}
-	return pytype.Type{Kind: pytype.Union, Args: options}
+	return protocol.PyType{Kind: protocol.PyUnion, Args: options}
 }
 
 // wireOption is wireType for a type that is not a union.
-func wireOption(t pytype.Type) pytype.Type {
-	if t.Kind == pytype.Verbatim {
+func wireOption(t protocol.PyType) protocol.PyType {
+	if t.Kind == protocol.PyVerbatim {
 		return t
 	}
 	name, args := t.Name, t.Args
@@ -47,9 +47,9 @@ func wireOption(t pytype.Type) pytype.Type {
 	case name == "Annotated" && len(args) > 0:
 		return wireType(args[0])
 	case name == "Literal":
-		words := pytype.Type{Kind: pytype.Union, Args: slices.Clone(args)}
+		words := protocol.PyType{Kind: protocol.PyUnion, Args: slices.Clone(args)}
 		for i, word := range args {
-			if text, quoted := pytype.Unquote(word.Name); quoted {
+			if text, quoted := protocol.UnquotePy(word.Name); quoted {
 				words.Args[i].Name = `"` + text + `"`
 			}
 		}
@@ -57,7 +57,7 @@ func wireOption(t pytype.Type) pytype.Type {
 	case name == "tuple" && (len(args) == 0 || len(args) == 2 && args[1].Name == "..."):
 		name, args = "array", args[:min(len(args), 1)]
 	}
-	shown := pytype.Type{Name: name}
+	shown := protocol.PyType{Name: name}
 	for _, arg := range args {
 		shown.Args = append(shown.Args, wireType(arg))
 	}
@@ -68,19 +68,19 @@ func wireOption(t pytype.Type) pytype.Type {
 }
 
 // readType reads an annotation as [wireType].
-func readType(annotation string) pytype.Type { return wireType(pytype.Parse(annotation)) }
+func readType(annotation string) protocol.PyType { return wireType(protocol.ParsePyType(annotation)) }
 
 // accepts reports whether a reader of one wire type understands every value of another.
-func accepts(reader, writer pytype.Type) bool {
+func accepts(reader, writer protocol.PyType) bool {
 	for _, w := range writer.Options() {
-		if !slices.ContainsFunc(reader.Options(), func(r pytype.Type) bool { return acceptsOption(r, w) }) {
+		if !slices.ContainsFunc(reader.Options(), func(r protocol.PyType) bool { return acceptsOption(r, w) }) {
 			return false
 		}
 	}
 	return true
 }
 
-func acceptsOption(r, w pytype.Type) bool {
+func acceptsOption(r, w protocol.PyType) bool {
 	switch {
 	case r.Name == "Any", w.Name == "": // or nothing is declared
 		return true

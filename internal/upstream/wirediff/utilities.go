@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 func (c *comparison) utilities() {
@@ -46,8 +45,8 @@ func shownCalls(u protocol.Utility) string {
 // compareArguments judges by what the frontends of each side really pass.
 func (c *comparison) compareArguments(name string, a, b protocol.Utility) {
 	ch := Change{Kind: UtilityArguments, Subject: name, Where: c.where(c.b, b.Place, 0)}
-	ch.Before, _ = pytype.CutResult(a.Signature)
-	ch.After, _ = pytype.CutResult(b.Signature)
+	ch.Before, _ = protocol.CutResult(a.Signature)
+	ch.After, _ = protocol.CutResult(b.Signature)
 	if ch.Before == ch.After {
 		ch.Kind, ch.Before, ch.After = UtilityCalls, shownCalls(a), shownCalls(b)
 	}
@@ -74,7 +73,7 @@ func (c *comparison) compareArguments(name string, a, b protocol.Utility) {
 
 // takes reports whether a method takes what the callers of another release pass to theirs.
 func takes(method, other protocol.Utility) bool {
-	own, theirs := pytype.ParseSignature(method.Signature), pytype.ParseSignature(other.Signature)
+	own, theirs := protocol.ParseSignature(method.Signature), protocol.ParseSignature(other.Signature)
 	least := 0
 	for _, p := range own.Params {
 		if !p.Optional {
@@ -83,7 +82,7 @@ func takes(method, other protocol.Utility) bool {
 	}
 	var counts []int
 	for _, call := range other.Calls {
-		args := pytype.Split(call, ',')
+		args := protocol.SplitPy(call, ',')
 		if slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "*") }) {
 			return true // how many is not declared
 		}
@@ -102,7 +101,7 @@ func takes(method, other protocol.Utility) bool {
 
 // sameParameters reports whether the first parameters of one signature, as far as both have them, take those of
 // another.
-func sameParameters(reader, writer pytype.Signature, count int) bool {
+func sameParameters(reader, writer protocol.Signature, count int) bool {
 	for i := range min(count, len(reader.Params), len(writer.Params)) {
 		if !accepts(wireType(reader.Params[i].Type), wireType(writer.Params[i].Type)) {
 			return false
@@ -123,8 +122,8 @@ func (c *comparison) compareResult(name string, a, b protocol.Utility) {
 	case a.Result != protocol.ResultAny && a.Result != protocol.ResultList:
 		return // the same kind, in whatever words
 	default:
-		_, ch.Before = pytype.CutResult(a.Signature)
-		_, ch.After = pytype.CutResult(b.Signature)
+		_, ch.Before = protocol.CutResult(a.Signature)
+		_, ch.After = protocol.CutResult(b.Signature)
 		was, is := readType(ch.Before), readType(ch.After)
 		if was.String() == is.String() {
 			return

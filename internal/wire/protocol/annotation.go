@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 // utilityCallType is the payload of a UTILITY message, which has no struct
@@ -24,9 +23,9 @@ var (
 )
 
 // parse finds what an annotation allows.
-func (r *rules) parse(annotation string) shape { return r.shape(pytype.Parse(annotation)) }
+func (r *rules) parse(annotation string) shape { return r.shape(ParsePyType(annotation)) }
 
-func (r *rules) shape(t pytype.Type) shape {
+func (r *rules) shape(t PyType) shape {
 	text := t.String()
 	argument := func(i int) shape {
 		if i >= len(t.Args) { // a bare list holds anything
@@ -34,7 +33,7 @@ func (r *rules) shape(t pytype.Type) shape {
 		}
 		return r.shape(t.Args[i])
 	}
-	if t.Kind == pytype.Union {
+	if t.Kind == PyUnion {
 		u := unionShape{text: text}
 		for i := range t.Args {
 			u.options = append(u.options, argument(i))

@@ -11,7 +11,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 // Mismatch is one place where a message is not exactly what the line's profile
@@ -494,7 +493,7 @@ func newRules(p *Profile) *rules {
 // parameters reads a signature such as
 // (self, level: int=1, mode: PauseMode='abort') -> None.
 func (r *rules) parameters(signature string) (parameters []parameter) {
-	for _, p := range pytype.ParseSignature(signature).Params {
+	for _, p := range ParseSignature(signature).Params {
 		parameters = append(parameters, parameter{name: p.Name, typ: r.shape(p.Type), required: !p.Optional})
 	}
 	return parameters

@@ -3,8 +3,6 @@ package protocol
 import (
 	"maps"
 	"slices"
-
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 // Direction is the way that a message takes.
@@ -69,7 +67,7 @@ func (c *Codec) Declared() []DeclaredField {
 			w.shape(p.typ)
 		}
 		w.direction = ToFrontend
-		if s := r.structs[pytype.ParseSignature(r.profile.Utilities[name].Signature).Result.Name]; s != nil {
+		if s := r.structs[ParseSignature(r.profile.Utilities[name].Signature).Result.Name]; s != nil {
 			w.shape(s)
 		}
 	}

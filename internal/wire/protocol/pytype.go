@@ -1,9 +1,9 @@
-// Package pytype reads Python annotations and signatures, as wire profiles have them: "dict[str, list[int]] | None",
-// "(self, level: int=1) -> None".
+package protocol
+
+// Annotations and signatures of Python, as wire profiles have them: "dict[str, list[int]] | None", "(self, level: int=1) -> None".
 //
-// [Parse] gives a type one spelling: Optional[X] and Union[None, X] are X | None, and a type in quotes is that type. It
-// refuses nothing: what is not a type, or is nested too deeply, stays as it is written, as a [Verbatim].
-package pytype
+// [ParsePyType] gives a type one spelling: Optional[X] and Union[None, X] are X | None, and a type in quotes is that type. It
+// refuses nothing: what is not a type, or is nested too deeply, stays as it is written, as a [PyVerbatim].
 
 import (
 	"strings"
@@ -12,70 +12,70 @@ import (
 
 // Bounds on what is taken apart.
 const (
-	maxLength = 16 << 10 // bytes of an annotation
-	maxDepth  = 32       // brackets within each other
+	maxAnnotation = 16 << 10 // bytes of an annotation
+	maxBrackets   = 32       // brackets within each other
 )
 
-// Kind is what a [Type] is.
-type Kind uint8
+// PyKind is what a [PyType] is.
+type PyKind uint8
 
-// Kinds.
+// Kinds of [PyType].
 const (
-	Named    Kind = iota // int, list[int], np.ndarray, and the ellipsis of tuple[int, ...]
-	Union                // int | str | None
-	Verbatim             // a value of a Literal, what Annotated adds to a type, any other expression
+	PyNamed    PyKind = iota // int, list[int], np.ndarray, and the ellipsis of tuple[int, ...]
+	PyUnion                  // int | str | None
+	PyVerbatim               // a value of a Literal, what Annotated adds to a type, any other expression
 )
 
-// A Type is an annotation.
-type Type struct {
-	Kind Kind
-	// Name is what is before the brackets, without the module typing: "list", "np.ndarray". Of a [Verbatim] it is the
-	// whole text; a [Union] has none.
+// A PyType is an annotation.
+type PyType struct {
+	Kind PyKind
+	// Name is what is before the brackets, without the module typing: "list", "np.ndarray". Of a [PyVerbatim] it is the
+	// whole text; a [PyUnion] has none.
 	Name string
-	// Args are the types in brackets. Of a [Union] they are its options: none is a union itself, and None is the last.
-	Args []Type
+	// Args are the types in brackets. Of a [PyUnion] they are its options: none is a union itself, and None is the last.
+	Args []PyType
 }
 
-// Parse reads an annotation. Spaces around it do not count.
-func Parse(annotation string) Type {
+// ParsePyType reads an annotation. Spaces around it do not count.
+func ParsePyType(annotation string) PyType {
 	annotation = strings.TrimSpace(annotation)
-	if t, ok := parseWhole(annotation); ok {
+	if t, ok := parseWholeType(annotation); ok {
 		return t
 	}
-	return Type{Kind: Verbatim, Name: annotation}
+	return PyType{Kind: PyVerbatim, Name: annotation}
 }
 
-// parseWhole reads a text that may be anything, and reports whether it is one type.
-func parseWhole(text string) (t Type, ok bool) {
-	if _, _, isList := cut(text, ","); isList || len(text) > maxLength || !isBalanced(text) {
+// parseWholeType reads a text that may be anything, and reports whether it is one type.
+func parseWholeType(text string) (t PyType, ok bool) {
+	if _, _, isList := cutOutside(text, ","); isList || len(text) > maxAnnotation || !isBalanced(text) {
 		return t, false
 	}
-	t = parse(text, 0)
-	return t, t.Kind != Verbatim
+	t = parseType(text, 0)
+	return t, t.Kind != PyVerbatim
 }
 
-// parse reads a balanced text that is within depth brackets, and has no comma but within brackets of its own.
-func parse(text string, depth int) Type {
-	options := Split(text, '|')
+// parseType reads a balanced text that is within depth brackets, and has no comma but within brackets of its own.
+func parseType(text string, depth int) PyType {
+	options := SplitPy(text, '|')
 	if len(options) < 2 {
 		return parseOption(strings.Join(options, ""), text, depth)
 	}
-	return union(parseAll(options, depth))
+	return pyUnion(parseTypes(options, depth))
 }
 
-func parseAll(texts []string, depth int) []Type {
-	var types []Type
+func parseTypes(texts []string, depth int) []PyType {
+	var types []PyType
 	for _, text := range texts {
-		types = append(types, parse(text, depth))
+		types = append(types, parseType(text, depth))
 	}
 	return types
 }
 
 // parseOption reads a text that is not a union; whole is what it stays if it is not a type.
-func parseOption(text, whole string, depth int) Type {
-	verbatim := Type{Kind: Verbatim, Name: whole}
-	if inside, is := Unquote(text); is {
-		if t, ok := parseWhole(strings.TrimSpace(inside)); ok {
+func parseOption(text, whole string, depth int) PyType {
+	verbatim := PyType{Kind: PyVerbatim, Name: whole}
+	if inside, is := UnquotePy(text); is {
+		if t, ok := parseWholeType(strings.TrimSpace(inside)); ok {
 			return t
 		}
 		return verbatim
@@ -85,17 +85,17 @@ func parseOption(text, whole string, depth int) Type {
 	if short, of := strings.CutPrefix(name, "typing."); of && !strings.Contains(short, ".") {
 		name = short
 	}
-	if !isName(name) || depth == maxDepth {
+	if !isName(name) || depth == maxBrackets {
 		return verbatim
 	}
 	if !hasArgs {
-		return Type{Name: name}
+		return PyType{Name: name}
 	}
 	inside, closed := strings.CutSuffix(inside, "]")
 	if !closed || !isBalanced(inside) { // X[A][B]
 		return verbatim
 	}
-	args := Split(inside, ',')
+	args := SplitPy(inside, ',')
 	types := 0 // how many of args are types
 	switch name {
 	case "Literal":
@@ -106,20 +106,20 @@ func parseOption(text, whole string, depth int) Type {
 			args = append(args, "None")
 		}
 		if len(args) > 0 {
-			return union(parseAll(args, depth+1))
+			return pyUnion(parseTypes(args, depth+1))
 		}
 	default:
 		types = len(args)
 	}
-	t := Type{Name: name, Args: parseAll(args[:types], depth+1)}
+	t := PyType{Name: name, Args: parseTypes(args[:types], depth+1)}
 	for _, arg := range args[types:] {
-		t.Args = append(t.Args, Type{Kind: Verbatim, Name: arg})
+		t.Args = append(t.Args, PyType{Kind: PyVerbatim, Name: arg})
 	}
 	return t
 }
 
-func union(options []Type) Type {
-	var flat []Type
+func pyUnion(options []PyType) PyType {
+	var flat []PyType
 	hasNone := false
 	for _, o := range options {
 		for _, each := range o.Options() {
@@ -131,27 +131,27 @@ func union(options []Type) Type {
 		}
 	}
 	if hasNone {
-		flat = append(flat, Type{Name: "None"})
+		flat = append(flat, PyType{Name: "None"})
 	}
 	if len(flat) == 1 {
 		return flat[0]
 	}
-	return Type{Kind: Union, Args: flat}
+	return PyType{Kind: PyUnion, Args: flat}
 }
 
 // Options returns the options of a union; any other type is its only one.
-func (t Type) Options() []Type {
-	if t.Kind == Union {
+func (t PyType) Options() []PyType {
+	if t.Kind == PyUnion {
 		return t.Args
 	}
-	return []Type{t}
+	return []PyType{t}
 }
 
 // IsNone reports whether the type is None.
-func (t Type) IsNone() bool { return t.Kind == Named && t.Name == "None" && len(t.Args) == 0 }
+func (t PyType) IsNone() bool { return t.Kind == PyNamed && t.Name == "None" && len(t.Args) == 0 }
 
 // String returns the annotation as Python's ast.unparse writes it.
-func (t Type) String() string {
+func (t PyType) String() string {
 	if len(t.Args) == 0 {
 		return t.Name
 	}
@@ -159,7 +159,7 @@ func (t Type) String() string {
 	for i, arg := range t.Args {
 		args[i] = arg.String()
 	}
-	if t.Kind == Union {
+	if t.Kind == PyUnion {
 		return strings.Join(args, " | ")
 	}
 	return t.Name + "[" + strings.Join(args, ", ") + "]"
@@ -171,8 +171,8 @@ func isName(text string) bool {
 
 func isLetter(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
 
-// Words returns the identifiers in an annotation, without their modules: those of types, and whatever else there is.
-func Words(annotation string) []string {
+// PyWords returns the identifiers in an annotation, without their modules: those of types, and whatever else there is.
+func PyWords(annotation string) []string {
 	return strings.FieldsFunc(annotation, func(r rune) bool { return !isLetter(r) })
 }
 
@@ -180,23 +180,23 @@ func Words(annotation string) []string {
 type Signature struct {
 	Params   []Param // that a call over the wire can give, which is by position; self is none
 	Variadic bool    // it takes *args too
-	Result   Type    // Verbatim and empty without one
+	Result   PyType  // PyVerbatim and empty without one
 }
 
 // A Param is a parameter of a method.
 type Param struct {
 	Name     string
-	Type     Type // Any without an annotation
-	Optional bool // it has a default
+	Type     PyType // Any without an annotation
+	Optional bool   // it has a default
 }
 
 // ParseSignature reads a signature. A text that is none has no parameters.
 func ParseSignature(text string) Signature {
 	parameters, result := CutResult(text)
-	s := Signature{Result: Parse(result)}
+	s := Signature{Result: ParsePyType(result)}
 	parameters = strings.TrimSuffix(strings.TrimPrefix(parameters, "("), ")")
-	for _, part := range Split(parameters, ',') {
-		part, _, optional := cut(part, "=")
+	for _, part := range SplitPy(parameters, ',') {
+		part, _, optional := cutOutside(part, "=")
 		name, annotation, _ := strings.Cut(part, ":")
 		switch name = strings.TrimSpace(name); {
 		case name == "*":
@@ -205,9 +205,9 @@ func ParseSignature(text string) Signature {
 		case strings.HasPrefix(name, "*"):
 			s.Variadic = true
 		default:
-			p := Param{Name: name, Type: Type{Name: "Any"}, Optional: optional}
+			p := Param{Name: name, Type: PyType{Name: "Any"}, Optional: optional}
 			if annotation = strings.TrimSpace(annotation); annotation != "" {
-				p.Type = Parse(annotation)
+				p.Type = ParsePyType(annotation)
 			}
 			s.Params = append(s.Params, p)
 		}
@@ -217,17 +217,17 @@ func ParseSignature(text string) Signature {
 
 // CutResult returns the parameters of a signature, in parentheses, and what follows the arrow.
 func CutResult(signature string) (parameters, result string) {
-	parameters, result, _ = cut(signature, "->")
+	parameters, result, _ = cutOutside(signature, "->")
 	return strings.TrimSpace(parameters), strings.TrimSpace(result)
 }
 
-// Split returns the parts of text between separators that are in no brackets and no quotes, without the spaces around
+// SplitPy returns the parts of text between separators that are in no brackets and no quotes, without the spaces around
 // them. Empty parts are left out.
-func Split(text string, separator byte) []string {
+func SplitPy(text string, separator byte) []string {
 	var parts []string
 	for found := true; found; {
 		var part string
-		part, text, found = cut(text, string(separator))
+		part, text, found = cutOutside(text, string(separator))
 		if part = strings.TrimSpace(part); part != "" {
 			parts = append(parts, part)
 		}
@@ -235,9 +235,9 @@ func Split(text string, separator byte) []string {
 	return parts
 }
 
-// cut is strings.Cut at the first separator that is in no brackets and no quotes.
-func cut(text, separator string) (before, after string, found bool) {
-	var s scanner
+// cutOutside is strings.Cut at the first separator that is in no brackets and no quotes.
+func cutOutside(text, separator string) (before, after string, found bool) {
+	var s bracketScanner
 	for i := range len(text) {
 		if s.isOutside() && strings.HasPrefix(text[i:], separator) {
 			return text[:i], text[i+len(separator):], true
@@ -249,7 +249,7 @@ func cut(text, separator string) (before, after string, found bool) {
 
 // isBalanced reports whether every bracket and every quote of a text is closed, and none is closed that was not opened.
 func isBalanced(text string) bool {
-	var s scanner
+	var s bracketScanner
 	for i := range len(text) {
 		if s.take(text[i]); s.open < 0 {
 			return false
@@ -258,8 +258,8 @@ func isBalanced(text string) bool {
 	return s.isOutside()
 }
 
-// Unquote returns what a text is a string literal of.
-func Unquote(text string) (inside string, is bool) {
+// UnquotePy returns what a text is a string literal of.
+func UnquotePy(text string) (inside string, is bool) {
 	if len(text) < 2 || text[0] != '\'' && text[0] != '"' || strings.Contains(text, `\`) ||
 		strings.IndexByte(text[1:], text[0]) != len(text)-2 {
 		return "", false
@@ -267,16 +267,16 @@ func Unquote(text string) (inside string, is bool) {
 	return text[1 : len(text)-1], true
 }
 
-// A scanner counts the brackets and quotes that are open.
-type scanner struct {
+// A bracketScanner counts the brackets and quotes that are open.
+type bracketScanner struct {
 	open    int
 	quote   byte
 	escaped bool // by a backslash, within quotes
 }
 
-func (s *scanner) isOutside() bool { return s.open == 0 && s.quote == 0 }
+func (s *bracketScanner) isOutside() bool { return s.open == 0 && s.quote == 0 }
 
-func (s *scanner) take(b byte) {
+func (s *bracketScanner) take(b byte) {
 	switch {
 	case s.escaped:
 		s.escaped = false

@@ -1,4 +1,4 @@
-package pytype_test
+package protocol
 
 import (
 	"reflect"
@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 func TestParse(t *testing.T) {
@@ -46,11 +45,11 @@ func TestParse(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got := pytype.Parse(test.annotation)
+			got := ParsePyType(test.annotation)
 			if got.String() != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
-			if again := pytype.Parse(test.want); !reflect.DeepEqual(got, again) {
+			if again := ParsePyType(test.want); !reflect.DeepEqual(got, again) {
 				t.Errorf("got %+v, and read again %+v", got, again)
 			}
 		})
@@ -58,12 +57,12 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseSignature(t *testing.T) {
-	param := func(name, annotation string, optional bool) pytype.Param {
-		return pytype.Param{Name: name, Type: pytype.Parse(annotation), Optional: optional}
+	param := func(name, annotation string, optional bool) Param {
+		return Param{Name: name, Type: ParsePyType(annotation), Optional: optional}
 	}
 	tests := []struct {
 		name, text string
-		params     []pytype.Param
+		params     []Param
 		variadic   bool
 		result     string
 	}{
@@ -73,19 +72,19 @@ func TestParseSignature(t *testing.T) {
 		{name: "a result", text: "(self) -> list[dict[str, str]]", result: "list[dict[str, str]]"},
 		{
 			name: "defaults", text: "(self, a, level: int=1, mode: M='x, y') -> None", result: "None",
-			params: []pytype.Param{param("a", "Any", false), param("level", "int", true), param("mode", "M", true)},
+			params: []Param{param("a", "Any", false), param("level", "int", true), param("mode", "M", true)},
 		},
 		{
 			name: "brackets", text: "(self, f: str | Callable[..., R], t: float | None=None, args: tuple=())",
-			params: []pytype.Param{param("f", "str | Callable[..., R]", false), param("t", "float | None", true), param("args", "tuple", true)},
+			params: []Param{param("f", "str | Callable[..., R]", false), param("t", "float | None", true), param("args", "tuple", true)},
 		},
 		{name: "any number", text: "(self, /, *args, **kwargs)", variadic: true},
 		{name: "keywords alone", text: "(self, *, a: int=1)"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			want := pytype.Signature{Params: test.params, Variadic: test.variadic, Result: pytype.Parse(test.result)}
-			require.NoDiff(t, cmp.Diff(want, pytype.ParseSignature(test.text)), "(-want +got)")
+			want := Signature{Params: test.params, Variadic: test.variadic, Result: ParsePyType(test.result)}
+			require.NoDiff(t, cmp.Diff(want, ParseSignature(test.text)), "(-want +got)")
 		})
 	}
 }
@@ -99,18 +98,18 @@ func FuzzParse(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, annotation string) {
-		got := pytype.Parse(annotation)
-		if again := pytype.Parse(got.String()); !reflect.DeepEqual(got, again) {
+		got := ParsePyType(annotation)
+		if again := ParsePyType(got.String()); !reflect.DeepEqual(got, again) {
 			t.Errorf("%q is %+v, and read again %+v", annotation, got, again)
 		}
 		if n := depth(got); n > 100 {
 			t.Errorf("%q is %d deep", annotation, n)
 		}
-		pytype.ParseSignature(annotation)
+		ParseSignature(annotation)
 	})
 }
 
-func depth(t pytype.Type) int {
+func depth(t PyType) int {
 	deepest := 0
 	for _, arg := range t.Args {
 		deepest = max(deepest, depth(arg))

@@ -39,6 +39,8 @@ type Fault struct {
 	blames bool
 	// suite, unless nil, is a fault in front of the suite live or frontend, in place of all above.
 	suite *suiteFault
+	// session, unless empty, is the golden whose recorded session has the frames; else that of role wire.
+	session string
 }
 
 // deadline is the deadline that a fault of silence has to run into.

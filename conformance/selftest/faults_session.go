@@ -29,10 +29,6 @@ func (b stored) rewriteFrames(change func([]trace.Message) []trace.Message) (sto
 
 // sessionFaults are in what both sides of a recorded session said.
 func sessionFaults(s *scene) []Fault {
-	codec, err := protocol.NewCodec(s.profile)
-	if err != nil {
-		return nil // the scene was read with it
-	}
 	red := func(w want) map[conformance.Assertion]want { return only(conformance.Frames, w) }
 	at := func(code conformance.Code, path string) want {
 		w := nowhere(code, "line ", path).in(path)
@@ -47,10 +43,10 @@ func sessionFaults(s *scene) []Fault {
 	index, timestamp := s.field(root, "engine_index"), s.field(root, "timestamp")
 	var out protocol.Outputs
 	utility := func(m *trace.Message) bool {
-		return codec.DecodeOutputs(m.Frames[0], &out) == nil && out.Utility != nil
+		return s.codec.DecodeOutputs(m.Frames[0], &out) == nil && out.Utility != nil
 	}
 	last := func(m *trace.Message) bool {
-		return codec.DecodeOutputs(m.Frames[0], &out) == nil &&
+		return s.codec.DecodeOutputs(m.Frames[0], &out) == nil &&
 			slices.ContainsFunc(out.Outputs, func(o protocol.RequestOutput) bool { return o.Finish != protocol.Unfinished })
 	}
 	whatever := func(*trace.Message) bool { return true }

@@ -97,7 +97,7 @@ func valueFaults(s *scene) []Fault {
 			if !s.any {
 				return faithful
 			}
-			return edit{of: "OUTPUTS", field: f.field, value: f.value}.tamper(s.profile)
+			return edit{of: "OUTPUTS", field: f.field, value: f.value}.tamper(s.codec)
 		}})
 	}
 	framed := func(change func(tensor []byte) []byte) func(*scene) tamper {

@@ -76,7 +76,7 @@ func (w *want) compare(name string, r conformance.Result) (failures []conformanc
 		return append(failures, check.Failed(CodeUnclear, "%s is %s without a failure", name, r.Verdict))
 	}
 	says := r.Failures[0]
-	if i := slices.IndexFunc(r.Failures, func(f conformance.Failure) bool { return f.Code == w.code }); i >= 0 && w.besides {
+	if i := slices.IndexFunc(r.Failures, func(f conformance.Failure) bool { return f.Code == w.code && len(w.lacks(f)) == 0 }); i >= 0 && w.besides {
 		says = r.Failures[i]
 	}
 	for _, lack := range w.lacks(says) {

@@ -269,6 +269,9 @@ func (cfg *Config) run(ctx context.Context, t *task, p play, limits conformance.
 		}
 	}
 	heard := t.scene.heard.stored
+	if t.fault.session != "" {
+		heard = t.scene.stored
+	}
 	if t.fault.frames != nil {
 		var err error
 		if heard, err = heard.rewriteFrames(t.fault.frames); err != nil {
@@ -281,7 +284,7 @@ func (cfg *Config) run(ctx context.Context, t *task, p play, limits conformance.
 		}
 	}
 	runner := cfg.runner(conformance.Runner{
-		Store: shelf{[]stored{golden, t.scene.framed.stored, heard}, cfg.Store}, Timeouts: limits, Log: cfg.Log, EveryCase: true,
+		Store: shelf{[]stored{heard, golden, t.scene.framed.stored}, cfg.Store}, Timeouts: limits, Log: cfg.Log, EveryCase: true,
 		Engine: func(opt player.Options) (conformance.Subject, error) { return t.engine(opt, p.ownTime) },
 	})
 	report := runner.Run(ctx, cases)
@@ -296,6 +299,9 @@ func (cfg *Config) run(ctx context.Context, t *task, p play, limits conformance.
 // replay one of them proves, the one with requests in flight.
 func (t *task) cases() []conformance.Case {
 	cases := slices.Clone(t.scene.cases)
+	if t.fault.session != "" {
+		return cases
+	}
 	control := t.fault.red == nil
 	if _, framed := t.fault.red[conformance.Wire]; framed || control {
 		cases = append(cases, t.scene.framed.cases...)

@@ -16,6 +16,7 @@ type scene struct {
 	cases   []conformance.Case
 	stored  stored
 	trace   *trace.Trace
+	codec   *protocol.Codec
 	profile *protocol.Profile
 	target  target
 	framed  session // without cases if the line has no golden of role wire

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -44,6 +45,11 @@ func (cfg *Config) tasks(ctx context.Context) ([]*task, error) {
 		}
 		tasks = append(tasks, more...)
 		if i == 0 { // one line is enough: what differs between lines is the layout of messages
+			rules, err := st.ruleTasks(ctx, line, more[0].scene.codec)
+			if err != nil {
+				return nil, fmt.Errorf("self-test of line %s: %w", line.Name, err)
+			}
+			tasks = append(tasks, rules...)
 			for _, f := range cfg.suiteFaults() {
 				tasks = append(tasks, &task{fault: f, scene: more[0].scene})
 			}
@@ -174,6 +180,51 @@ func (st *stage) tasks(ctx context.Context, line, donor compat.Line) ([]*task, e
 	return tasks, nil
 }
 
+// ruleTasks are the faults in recorded sessions of a line, each of which a rule must find.
+func (st *stage) ruleTasks(ctx context.Context, line compat.Line, codec *protocol.Codec) ([]*task, error) {
+	scenes := map[string]*scene{}
+	var tasks []*task
+	for _, f := range ruleFaults(codec) {
+		s := scenes[f.session]
+		if s == nil {
+			var err error
+			if s, err = st.recorded(ctx, line, f.session); err != nil {
+				return nil, err
+			}
+			s.codec, scenes[f.session] = codec, s
+		}
+		t := &task{fault: f, scene: s}
+		if s.stored.data == nil {
+			t.lacks = "the line has no golden " + f.session
+		}
+		tasks = append(tasks, t)
+	}
+	return tasks, nil
+}
+
+// recorded is a scene with the check of role frames alone, of the messages of a golden of role wire or frames.
+func (st *stage) recorded(ctx context.Context, line compat.Line, id string) (*scene, error) {
+	s := &scene{cases: []conformance.Case{{Line: line, Suite: conformance.SuiteReplay, Assertion: conformance.Frames, Gating: true}}}
+	goldens := st.cfg.Manifest.ForLine(line.Name)
+	at := slices.IndexFunc(goldens, func(g manifest.Golden) bool { return g.ID == id && g.Role.Raw() })
+	if at < 0 {
+		return s, nil
+	}
+	s.stored.golden = goldens[at]
+	var err error
+	if s.stored.data, s.stored.location, err = st.cfg.Store.Fetch(ctx, goldens[at]); err != nil {
+		return nil, err
+	}
+	s.stored.golden.Role = manifest.Frames
+	s.stored.location = strings.TrimSuffix(s.stored.location, ".gz") // so that nothing is compressed for a run
+	if s.stored.data, err = inflate(s.stored.data); err != nil {
+		return nil, err
+	}
+	s.stored = s.stored.register(s.stored.data)
+	s.cases[0].Golden = s.stored.golden
+	return s, nil
+}
+
 // asFrames makes a session of role wire one of role frames: its messages are as real, and nobody has to repeat them.
 func asFrames(s session) session {
 	if len(s.cases) == 0 {
@@ -252,9 +303,10 @@ func (st *stage) read(ctx context.Context, line compat.Line, g manifest.Golden) 
 	if s.trace, err = readTrace(s.stored); err != nil {
 		return nil, err
 	}
-	if s.profile, err = protocol.LoadProfile(line.Name); err != nil {
+	if s.codec, err = check.CodecFor(line); err != nil {
 		return nil, err
 	}
+	s.profile = s.codec.Profile()
 	st.known[name] = s
 	return s, nil
 }

@@ -113,12 +113,12 @@ func (cfg *Config) runSuite(ctx context.Context, f *suiteFault, line compat.Line
 	if err != nil {
 		return nil, err
 	}
-	profile, err := protocol.LoadProfile(line.Name)
+	codec, err := check.CodecFor(line)
 	if err != nil {
 		return nil, err
 	}
 	runner := conformance.Runner{Store: cfg.Store, Log: cfg.Log, Timeouts: conformance.Timeouts{Connect: 4 * idle, Idle: idle}}
-	tampered := f.edit.tamper(profile)
+	tampered := f.edit.tamper(codec)
 	if f.suite == conformance.SuiteLive {
 		runner.Engine = func(opt player.Options) (conformance.Subject, error) {
 			t := &tamperer{opt: opt, tamper: tampered, identity: protocol.Identity(opt.EngineIndex)}

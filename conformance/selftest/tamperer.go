@@ -21,6 +21,7 @@ const (
 	output                  // everything that is said of requests
 	initial                 // of the frontend: its answer to HELLO
 	requests                // of the frontend: everything that it asks for
+	published               // of the engine: its KV events, in recorded sessions only
 )
 
 // message is one message of the engine or of the frontend.

@@ -38,15 +38,17 @@ type special int
 
 const (
 	omitted  special = iota + 1 // the key, or the element, is taken out
-	lost                        // the message is not sent
+	lost                        // the message is not sent, or the answer does not come
 	again                       // the element, or the message, comes twice
 	counting                    // another number each time
 	given                       // for where: any value but None
 
-	// Of an HTTP route: from the first request for it on, the frontend accepts no connection, answers nothing, or answers 503.
+	// Of an HTTP route: from the first request for it on, the frontend accepts no connection, answers nothing, or answers 503, or is
+	// healthy whatever happens.
 	gone
 	silent
 	refusing
+	healthy
 	// An answer is not sent, or only when it is complete.
 	unsent
 	late
@@ -124,6 +126,29 @@ func (e edit) tamper(codec *protocol.Codec) tamper {
 		m.frames = slices.Clone(m.frames)
 		m.frames[of.frame] = e.change(root, &met)
 		return faithful(m)
+	}
+}
+
+// tampers makes edits one after the other.
+func tampers(codec *protocol.Codec, edits []edit) tamper {
+	var all []tamper
+	for _, e := range edits {
+		all = append(all, e.tamper(codec))
+	}
+	return func(m message) ([]message, error) {
+		messages := []message{m}
+		for _, t := range all {
+			var next []message
+			for _, m := range messages {
+				tampered, err := t(m)
+				if err != nil {
+					return nil, err
+				}
+				next = append(next, tampered...)
+			}
+			messages = next
+		}
+		return messages, nil
 	}
 }
 
@@ -298,7 +323,7 @@ func inTensor(tensor protocol.Value, at int, to func(old float64, all []float64)
 
 // inJSON makes the edit in a JSON value that encoding/json has read, and returns the value.
 func (e edit) inJSON(v any, path []string) any {
-	if len(path) == 0 {
+	if len(path) == 0 || path[0] == "" {
 		if where, isInt := e.where.(int); e.where != nil && v != e.where && (!isInt || v != float64(where)) {
 			return v
 		}
@@ -312,6 +337,8 @@ func (e edit) inJSON(v any, path []string) any {
 			delete(v, path[0])
 		case has:
 			v[path[0]] = e.inJSON(old, path[1:])
+		case len(path) == 1 && e.where == nil:
+			v[path[0]] = e.value
 		}
 	case []any:
 		if i, err := strconv.Atoi(path[0]); err == nil && 0 <= i && i < len(v) {
@@ -319,12 +346,4 @@ func (e edit) inJSON(v any, path []string) any {
 		}
 	}
 	return v
-}
-
-// status is the HTTP status that takes the place of another.
-func (e edit) status(was int) int {
-	if value, ok := e.value.(int); ok && e.field == "status" && (e.where == nil || e.where == was) && value <= math.MaxInt16 {
-		return value
-	}
-	return was
 }

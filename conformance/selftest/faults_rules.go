@@ -37,25 +37,21 @@ func ruleFaults(codec *protocol.Codec) []Fault {
 }
 
 // editedSession is a session with edits.
-func editedSession(codec *protocol.Codec, messages []trace.Message, edits []edit) []trace.Message {
-	for _, e := range edits {
-		tamper := e.tamper(codec)
-		var out []trace.Message
-		for _, m := range messages {
-			to, known := socketOf(&m)
-			if !known {
-				out = append(out, m)
-				continue
-			}
-			tampered, _ := tamper(message{to, m.Frames}) // an edit has no error
-			for _, t := range tampered {
-				m.Frames = t.frames
-				out = append(out, m)
-			}
+func editedSession(codec *protocol.Codec, messages []trace.Message, edits []edit) (out []trace.Message) {
+	tamper := tampers(codec, edits)
+	for _, m := range messages {
+		to, known := socketOf(&m)
+		if !known {
+			out = append(out, m)
+			continue
 		}
-		messages = out
+		tampered, _ := tamper(message{to, m.Frames}) // an edit has no error
+		for _, t := range tampered {
+			m.Frames = t.frames
+			out = append(out, m)
+		}
 	}
-	return messages
+	return out
 }
 
 // socketOf is where a recorded message went, as a tamperer has it.

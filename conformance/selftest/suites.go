@@ -5,8 +5,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -25,14 +27,17 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// suiteFault is a fault in front of a check of the suite live or frontend. The check must report the code.
+// suiteFault is a fault in front of a check of the suite live or frontend. The check must report the code, with a message that has
+// the words of finds.
 type suiteFault struct {
 	suite conformance.Suite
 	check conformance.Assertion // empty in the control, which runs all
 	code  conformance.Code
-	edit  edit
-	// ends is how the engine ends when it is told to: not at all, or only when it is killed.
-	ends engineEnd
+	finds string
+	edits []edit
+	// ends is how the engine ends when it is told to: not at all, or only when it is killed. Its index is that of its identity.
+	ends  engineEnd
+	index int
 }
 
 type engineEnd int
@@ -97,8 +102,14 @@ func (f *suiteFault) judge(r conformance.Result) conformance.Failure {
 	case f.check == "":
 	case !r.Verdict.Red():
 		return check.Failed(CodeUncaught, "%s does not see it: %s", r.Case.Name(), describe(r))
-	case !slices.ContainsFunc(r.Failures, func(failure conformance.Failure) bool { return failure.Code == f.code }):
-		return check.Failed(CodeUnclear, "%s: no failure has the code %s: %s", r.Case.Name(), f.code, describe(r))
+	case !slices.ContainsFunc(r.Failures, func(failure conformance.Failure) bool {
+		return failure.Code == f.code && strings.Contains(failure.Message, f.finds)
+	}):
+		var found []string
+		for _, failure := range r.Failures {
+			found = append(found, string(failure.Code)+" "+check.FirstLine(errors.New(failure.Message)))
+		}
+		return check.Failed(CodeUnclear, "%s: no failure has the code %s and the words %q: %s", r.Case.Name(), f.code, f.finds, strings.Join(found, "; "))
 	}
 	return conformance.Failure{}
 }
@@ -118,9 +129,10 @@ func (cfg *Config) runSuite(ctx context.Context, f *suiteFault, line compat.Line
 		return nil, err
 	}
 	runner := conformance.Runner{Store: cfg.Store, Log: cfg.Log, Timeouts: conformance.Timeouts{Connect: 4 * idle, Idle: idle}}
-	tampered := f.edit.tamper(codec)
+	tampered := tampers(codec, f.edits)
 	if f.suite == conformance.SuiteLive {
 		runner.Engine = func(opt player.Options) (conformance.Subject, error) {
+			opt.EngineIndex += f.index
 			t := &tamperer{opt: opt, tamper: tampered, identity: protocol.Identity(opt.EngineIndex)}
 			if f.ends != 0 {
 				return endless{t, f.ends}, nil
@@ -128,7 +140,7 @@ func (cfg *Config) runSuite(ctx context.Context, f *suiteFault, line compat.Line
 			return t, nil
 		}
 	} else {
-		front, stop, err := cfg.faultyFrontend(ctx, f.edit, tampered, line.Name)
+		front, stop, err := cfg.faultyFrontend(ctx, f.edits, tampered, line.Name)
 		if err != nil {
 			return nil, err
 		}
@@ -157,7 +169,7 @@ func (e endless) End() (*process.ExitError, bool) {
 }
 
 // faultyFrontend starts a frontend, with the tamperer on the side of its engine and a proxy on its HTTP side.
-func (cfg *Config) faultyFrontend(ctx context.Context, e edit, tampered tamper, line string) (*conformance.FrontendUnderTest, func(), error) {
+func (cfg *Config) faultyFrontend(ctx context.Context, edits []edit, tampered tamper, line string) (*conformance.FrontendUnderTest, func(), error) {
 	behind, err := cfg.Frontend(ctx, line)
 	if err != nil {
 		return nil, nil, err
@@ -167,11 +179,15 @@ func (cfg *Config) faultyFrontend(ctx context.Context, e edit, tampered tamper, 
 		return nil, nil, err
 	}
 	proxy := httptest.NewUnstartedServer(nil)
-	proxy.Config.Handler = e.before(proxy, &httputil.ReverseProxy{
+	proxy.Config.Handler = &httputil.ReverseProxy{
 		FlushInterval:  -1,
 		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		ModifyResponse: e.modify,
-	})
+		ModifyResponse: modifier(edits),
+		ErrorLog:       log.New(io.Discard, "", 0), // of answers that are lost
+	}
+	for _, e := range edits {
+		proxy.Config.Handler = e.before(proxy, proxy.Config.Handler)
+	}
 	proxy.Start()
 	running, cancel := context.WithCancel(ctx)
 	relay := &tamperer{
@@ -199,9 +215,12 @@ func (cfg *Config) faultyFrontend(ctx context.Context, e edit, tampered tamper, 
 // before does to requests what an edit of the whole route wants.
 func (e edit) before(server *httptest.Server, serve http.Handler) http.Handler {
 	var requested atomic.Bool
+	var met atomic.Int32
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		is := e.of == r.Method+" "+r.URL.Path
 		if is {
+			n := int(met.Add(1))
+			is = e.nth == 0 || n == e.nth
 			requested.Store(true)
 		}
 		hang := func() {
@@ -219,35 +238,48 @@ func (e edit) before(server *httptest.Server, serve http.Handler) http.Handler {
 			panic(http.ErrAbortHandler)
 		case e.value == refusing && requested.Load():
 			w.WriteHeader(http.StatusServiceUnavailable)
+		case e.value == healthy && requested.Load() && r.URL.Path == "/health":
 		default:
 			serve.ServeHTTP(w, r)
 		}
 	})
 }
 
-// modify makes the edit in an HTTP answer.
-func (e edit) modify(r *http.Response) error {
-	if e.of != r.Request.Method+" "+r.Request.URL.Path {
+// modifier makes edits in HTTP answers.
+func modifier(edits []edit) func(*http.Response) error {
+	met := make([]atomic.Int32, len(edits))
+	return func(r *http.Response) error {
+		for i, e := range edits {
+			streams := strings.HasPrefix(r.Header.Get("Content-Type"), "text/event-stream")
+			switch {
+			case e.of != r.Request.Method+" "+r.Request.URL.Path, streams && e.whole, !streams && e.streamed:
+				continue
+			case e.field == "status" && e.where != nil && e.where != r.StatusCode:
+				continue
+			}
+			if n := met[i].Add(1); e.nth > 0 && int(n) != e.nth {
+				continue
+			}
+			if err := e.modify(r, streams); err != nil {
+				return err
+			}
+		}
 		return nil
 	}
-	r.StatusCode = e.status(r.StatusCode)
+}
+
+// modify makes the edit in an HTTP answer.
+func (e edit) modify(r *http.Response, streams bool) error {
+	body := r.Body
 	switch {
+	case e.value == lost:
+		<-r.Request.Context().Done()
+		return r.Request.Context().Err()
 	case e.field == "status":
-		return nil
+		r.StatusCode, _ = e.value.(int)
 	case e.field == "type":
 		r.Header.Set("Content-Type", e.value.(string))
-		return nil
-	}
-	body := r.Body
-	if strings.HasPrefix(r.Header.Get("Content-Type"), "text/event-stream") {
-		if e.whole {
-			return nil
-		}
-		if e.value == late {
-			text, err := io.ReadAll(body)
-			r.Body = io.NopCloser(bytes.NewReader(text))
-			return err
-		}
+	case streams && e.value != late:
 		read, write := io.Pipe()
 		r.Body = read
 		go func() {
@@ -261,19 +293,19 @@ func (e edit) modify(r *http.Response) error {
 			}
 			write.CloseWithError(lines.Err())
 		}()
-		return nil
+	default:
+		defer body.Close()
+		text, err := io.ReadAll(body)
+		if err != nil {
+			return err
+		}
+		if !streams {
+			text = e.text(text)
+			r.ContentLength = int64(len(text))
+			r.Header.Set("Content-Length", strconv.Itoa(len(text)))
+		}
+		r.Body = io.NopCloser(bytes.NewReader(text))
 	}
-	if e.streamed {
-		return nil
-	}
-	defer body.Close()
-	text, err := io.ReadAll(body)
-	if err != nil {
-		return err
-	}
-	text = e.text(text)
-	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
-	r.Header.Set("Content-Length", strconv.Itoa(len(text)))
 	return nil
 }
 
@@ -285,7 +317,7 @@ func (e edit) line(line string) string {
 		return line
 	case data == "[DONE]":
 		if e.field == "[DONE]" {
-			return ""
+			line, _ = e.value.(string)
 		}
 		return line
 	}
@@ -295,7 +327,7 @@ func (e edit) line(line string) string {
 // text is a JSON text with the edit. Another text stays.
 func (e edit) text(text []byte) []byte {
 	var v any
-	if json.Unmarshal(text, &v) != nil {
+	if json.Unmarshal(text, &v) != nil || e.field == "[DONE]" || e.value == late {
 		return text
 	}
 	out, err := json.Marshal(e.inJSON(v, strings.Split(e.field, ".")))

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -21,8 +20,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/forge/action"
 	"github.com/vllm-vcr/conformance/internal/report"
 )
@@ -187,23 +186,24 @@ func runActionMode(ctx context.Context, env *environment) (int, error) {
 		}
 		return conformance.ExitUsage, err
 	}
-	log := &actionLog{w: env.stdout}
+	var writing sync.Mutex
+	stdout, stderr := &actionLog{mu: &writing, w: env.stdout}, &actionLog{mu: &writing, w: env.stdout}
 	printWorkflowCommand(env, "group", "", "", "vllm-vcr "+plan.Mode)
-	code, err := newEnvironment(log.stream(logStdout), log.stream(logStderr), env.lookupEnv).execute(ctx, plan.Args)
-	log.flush()
+	inner := newEnvironment(stdout, stderr, env.lookupEnv)
+	code, err := inner.execute(ctx, plan.Args)
 	printWorkflowCommand(env, "endgroup", "", "", "")
 	if kept := setArtifactOutputs(env, plan, name); kept != nil {
 		code, err = cmp.Or(code, conformance.ExitInfra), cmp.Or(err, kept)
 	}
 	if plan.Annotate {
-		log.annotate(env, plan.Dir)
+		annotateDiagnostics(env, *inner.diagnostics, plan.Dir)
 		if err != nil && !errors.Is(err, errReported) {
 			printWorkflowCommand(env, "error", "", "", err.Error())
 		}
 	}
 	// The verdict, which the group has hidden.
-	if log.last != "" && plan.ReportDir != "" {
-		fmt.Fprintln(env.stdout, log.last)
+	if plan.ReportDir != "" {
+		fmt.Fprint(env.stdout, stdout.lastLine())
 	}
 	return code, err
 }
@@ -298,84 +298,40 @@ func openPullRequest(ctx context.Context, env *environment) (int, error) {
 	return newEnvironment(env.stdout, env.stderr, env.lookupEnv).execute(ctx, args)
 }
 
-// maxMarked are how many findings of a level are marked where they are. Another
-// annotation says how the run ended.
-const maxMarked = report.AnnotationLimit - 1
-
-// placed is how a finding of compat.toml or the manifest is printed.
-var diagnosticLine = lazyregexp.New(`^(.+):(\d+): ([A-Z]\d{3}) (error|warning): (.*)$`)
-
-// actionLog passes on what a command writes, all into one stream so that the order
-// stays, a line at a time. It remembers what the action repeats.
+// An actionLog takes one of the streams of a command, and passes it on to one that takes both, so that the order stays.
 type actionLog struct {
-	mu          sync.Mutex
-	w           io.Writer
-	part        [logStreams][]byte // the line that is not yet whole
-	last        string             // line of stdout
-	diagnostics [][]string
+	mu   *sync.Mutex
+	w    io.Writer
+	tail []byte
 }
 
-// What an actionLog takes. Its lines are harmless already, and the annotations among them must stay what they are.
-const (
-	logStdout = iota
-	logStderr
-	logStreams
-)
+// maxTail is how much of a stream an [actionLog] remembers, in bytes.
+const maxTail = 4 << 10
 
-// stream is a writer for one of the streams.
-func (l *actionLog) stream(number int) io.Writer { return logStream{l, number} }
-
-type logStream struct {
-	log    *actionLog
-	number int
+func (l *actionLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tail = append(l.tail, p...)
+	l.tail = l.tail[max(0, len(l.tail)-maxTail):]
+	return l.w.Write(p)
 }
 
-func (s logStream) Write(p []byte) (int, error) {
-	s.log.mu.Lock()
-	defer s.log.mu.Unlock()
-	part := append(s.log.part[s.number], p...)
-	defer func() { s.log.part[s.number] = part }()
-	for {
-		end := bytes.IndexByte(part, '\n')
-		if end < 0 {
-			return len(p), nil
-		}
-		line := string(part[:end])
-		part = part[end+1:]
-		if err := s.log.pass(s.number, line); err != nil {
-			return 0, err
-		}
+// lastLine is the last line that is not empty, with its end; "" if there is none.
+func (l *actionLog) lastLine() string {
+	text := strings.TrimRight(string(l.tail), "\n")
+	if text == "" {
+		return ""
 	}
+	return text[strings.LastIndexByte(text, '\n')+1:] + "\n"
 }
 
-func (l *actionLog) pass(stream int, line string) error {
-	switch finding := diagnosticLine().FindStringSubmatch(line); {
-	case stream == logStderr && finding != nil:
-		l.diagnostics = append(l.diagnostics, finding[1:])
-	case stream == logStdout && line != "":
-		l.last = line
-	}
-	_, err := fmt.Fprintln(l.w, line)
-	return err
-}
-
-// flush ends lines that were not ended.
-func (l *actionLog) flush() {
-	for number, part := range l.part {
-		if len(part) > 0 {
-			fmt.Fprintln(l.stream(number))
+// annotateDiagnostics marks diagnostics of files of the repository where they are. Another annotation says how the run ended.
+func annotateDiagnostics(env *environment, diagnostics []tomlfile.Diagnostic, dir string) {
+	marked := map[tomlfile.Severity]int{}
+	for _, d := range diagnostics {
+		_, text, _ := strings.Cut(d.String(), d.Code+" "+string(d.Severity)+": ")
+		if marked[d.Severity]++; marked[d.Severity] < report.AnnotationLimit && d.Line > 0 && filepath.IsLocal(d.File) {
+			printWorkflowCommand(env, string(d.Severity), path.Join(dir, filepath.ToSlash(d.File)), strconv.Itoa(d.Line), d.Code+" "+text)
 		}
-	}
-}
-
-// annotate marks findings in files of the repository where they are.
-func (l *actionLog) annotate(env *environment, dir string) {
-	marked := map[string]int{}
-	for _, f := range l.diagnostics {
-		file, line, code, level, text := f[0], f[1], f[2], f[3], f[4]
-		if marked[level]++; marked[level] > maxMarked || !filepath.IsLocal(file) {
-			continue
-		}
-		printWorkflowCommand(env, level, path.Join(dir, filepath.ToSlash(file)), line, code+" "+text)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
@@ -15,79 +14,6 @@ import (
 // oneReplay selects a replay of a small golden.
 func oneReplay(line string) []string {
 	return []string{"conform", "--line", line, "--golden", "edge-s1", "--run", "**/fidelity-index-1"}
-}
-
-// TestBadEngine: whatever an engine does, the command ends with a report, says what
-// happened and exits by it, and no process is left.
-func TestBadEngine(t *testing.T) {
-	t.Parallel()
-	soon := []string{"--start-timeout", "2s", "--idle-timeout", "3s"}
-	notExecutable, err := filepath.Abs("../../README.md")
-	require.NoError(t, err)
-	tests := []struct {
-		name    string
-		command string
-		line    string
-		flags   []string
-		code    int
-		stdout  string
-	}{
-		{"hangs before READY", mockEngine(t, "hangs-before-ready", replaying), "0.33", soon, 3, `^  R004 waiting for the registration .*: no handshake within 2s`},
-		{"hangs in the middle", mockEngine(t, "hangs-midway", replaying), "0.33", soon, 3, `^  R006 no output for 3s; 1 open: request 0 \(line 2\) after 3 of 16 tokens`},
-		{"forks what stays", mockEngine(t, "forks", replaying), "0.33", nil, 0, `^PASS: `},
-		{"ends at once", "true {handshake}", "0.33", nil, 1, `^  R005 engine: true \(true tcp://127.0.0.1:\d+\) ended: exit status 0, without any output`},
-		{"is not there", "/no/such/engine {handshake}", "0.33", nil, 3, `^  R003 engine: start engine: .*/no/such/engine: no such file or directory`},
-		{"is no program", "'" + notExecutable + "' {handshake}", "0.33", nil, 3, `^  R003 engine: start README.md: .*: permission denied`},
-		{"is of a newer line", mockEngine(t, "", "--line 0.33 --trace {trace}"), "0.27", nil, 1, `^  F009 message 1: .*EngineCoreOutputs has 9 fields, line 0.27 knows 8`},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			args := append(oneReplay(test.line), "--engine-command", test.command)
-			s, code := runSpied(t, nil, append(args, test.flags...)...)
-			if code != test.code {
-				t.Errorf("exit code %d, want %d:\n%s", code, test.code, s.stderr.text())
-			}
-			says(t, s.stdout.text(), test.stdout, `^(PASS|FAIL|ERROR): `)
-			if said := s.stderr.text(); said != "" {
-				t.Errorf("stderr %q, want nothing: the report says it all", said)
-			}
-		})
-	}
-}
-
-// TestOlderEngine: an engine of an older line says less than those of this one. What it
-// leaves out of its outputs has a default; what its registration lacks is found.
-func TestOlderEngine(t *testing.T) {
-	t.Parallel()
-	s, code := runSpied(t, nil, "conform", "--line", "0.33", "--suite", "live", "--engine-command", mockEngine(t, "", "--line 0.27"))
-	if code != 1 {
-		t.Errorf("exit code %d, want 1", code)
-	}
-	says(t, s.stdout.text(), `^  S004 .*coord_store_port is missing, but the captured engine sent it \(int\)`)
-}
-
-// TestStubbornEngine: an engine that does not end by SIGTERM is killed after the grace,
-// which is said.
-func TestStubbornEngine(t *testing.T) {
-	t.Parallel()
-	s, code := runSpied(t, nil, append(oneReplay("0.33"), "--engine-grace", "500ms", "--engine-command", mockEngine(t, "ignores-sigterm", replaying))...)
-	if code != 0 {
-		t.Errorf("exit code %d, want 0: %s", code, s.stdout.text())
-	}
-	says(t, s.stderr.text(), `^time=\S+ level=WARN msg="the engine did not end by SIGTERM and was killed" command=.* grace=500ms$`)
-}
-
-// TestGigabyteOfLogs: what an engine writes is read, and only its end is kept.
-func TestGigabyteOfLogs(t *testing.T) {
-	s, code := runSpied(t, []string{"MOCK_LOG_MIB=512"}, append(oneReplay("0.33"), "--engine-command", mockEngine(t, "flood-logs", replaying))...)
-	if code != 0 {
-		t.Errorf("exit code %d, want 0: %s", code, s.stdout.text())
-	}
-	// 512 MiB on stdout and on stderr each. A run without them needs about 30 MB.
-	if used := s.ProcessState.SysUsage().(*syscall.Rusage).Maxrss >> 10; used > 128 {
-		t.Errorf("%d MiB of memory, want no more than a run without logs has", used)
-	}
 }
 
 // live is what a CI service or a terminal would act on, where it stands: workflow

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -209,61 +208,4 @@ func TestCapturePodInterrupted(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(p.dir, load.Done)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the tap was told that the load is done: %v", err)
 	}
-}
-
-// TestCapturePodNobodyFetches: a pod does not wait for ever, neither for who fetches nor for the tap.
-func TestCapturePodNobodyFetches(t *testing.T) {
-	p := startPod(t, testenv.FrontendVersions()[0], t.TempDir(), "--workload", "concurrency", "--fetch-timeout", "1ms")
-	if got := p.line(t); got != "phases done, waiting for fetch" {
-		t.Fatal(got)
-	}
-	if got := p.line(t); got != "vllm-vcr: error: the files were not fetched within 1ms" || p.load.end(t) != 3 {
-		t.Errorf("got %q, %v", got, p.load.ProcessState)
-	}
-	dir := t.TempDir() // of another tap
-	p.startLoad(t, "capture", "load", p.server.URL(), "--model", "tiny", "--trace-dir", dir, "--workload", "concurrency", "--tap-timeout", "1ms")
-	want := "vllm-vcr: error: the recorder did not finish its files: " + filepath.Join(dir, load.Trace) + " did not come up within 1ms"
-	if got := p.line(t); got != want || p.load.end(t) != 3 {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// TestCaptureLoadOnBadDisks: a folder that is full, and one that cannot be written.
-func TestCaptureLoadOnBadDisks(t *testing.T) {
-	full := disk(t, 16<<10)
-	p := startPod(t, testenv.FrontendVersions()[0], t.TempDir(), "--workload", "concurrency")
-	if got := p.line(t); got != "phases done, waiting for fetch" {
-		t.Fatal(got)
-	}
-	p.startLoad(t, "capture", "load", p.server.URL(), "--model", "tiny", "--trace-dir", full, "--workload", "concurrency", "--requests", "200",
-		"--records", filepath.Join(full, "requests.jsonl"))
-	if got := p.line(t); !strings.Contains(got, "requests.partial-") || !strings.Contains(got, "no space left on device") || p.load.end(t) != 3 {
-		t.Errorf("full: got %q", got)
-	}
-	if _, err := os.Stat(filepath.Join(full, load.Done)); err == nil {
-		t.Error("full: the tap was told that the load is done")
-	}
-	readOnly := disk(t, 16<<10)
-	if err := syscall.Mount("tmpfs", readOnly, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
-	p.startLoad(t, "capture", "load", p.server.URL(), "--model", "tiny", "--trace-dir", readOnly)
-	if got := p.line(t); !strings.Contains(got, "the folder of the capture cannot be written to: ") || p.load.end(t) != 3 {
-		t.Errorf("read-only: got %q", got)
-	}
-}
-
-// disk is a file system of its own with so many bytes of room.
-func disk(t *testing.T, room int) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+strconv.Itoa(room)); err != nil {
-		t.Skipf("mounting a tmpfs needs rights that this user has not: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
 }

@@ -254,12 +254,10 @@ func releaseVersion(given string) (string, error) {
 
 // compatSetOptions are the flags of compat set.
 type compatSetOptions struct {
-	in                       inputs
-	change                   compat.Change
-	tag, rev                 string
-	patchRepo, patchRevision string
-	validated                bool
-	json                     bool
+	in        inputs
+	change    compat.Change
+	validated bool
+	json      bool
 }
 
 func newCompatSetCommand(env *environment) *cobra.Command {
@@ -281,13 +279,21 @@ func newCompatSetCommand(env *environment) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return runCompatSet(env, opts, cmd.Flags()) },
 	}
 	flags := cmd.Flags()
+	given := func(to **string, mayBeEmpty bool) func(string) error {
+		return func(value string) error {
+			if *to = &value; value == "" && !mayBeEmpty {
+				return errors.New("it is empty")
+			}
+			return nil
+		}
+	}
 	flags.StringVar(&opts.change.Line, "line", "", "vLLM `LINE` to change, such as 0.33, nightly or rc; required")
-	flags.StringVar(&opts.tag, "tag", "", "release `TAG` of vLLM that represents the line, such as v0.33.0")
-	flags.StringVar(&opts.rev, "rev", "", "`COMMIT` of the vLLM repository that the tag was built from")
+	flags.Func("tag", "release `TAG` of vLLM that represents the line, such as v0.33.0", given(&opts.change.Tag, false))
+	flags.Func("rev", "`COMMIT` of the vLLM repository that the tag was built from", given(&opts.change.Rev, false))
 	flags.BoolVar(&opts.validated, "fidelity-validated", false, "let failures of the line fail the run, or with =false not")
 	flags.BoolVar(&opts.change.Default, "default", false, "make the line the default line")
-	flags.StringVar(&opts.patchRepo, "patch-repo", "", "`URL` of a fork to read the protocol from; an empty value removes it")
-	flags.StringVar(&opts.patchRevision, "patch-rev", "", "`COMMIT` in that fork; an empty value removes it")
+	flags.Func("patch-repo", "`URL` of a fork to read the protocol from; an empty value removes it", given(&opts.change.PatchRepo, true))
+	flags.Func("patch-rev", "`COMMIT` in that fork; an empty value removes it", given(&opts.change.PatchRev, true))
 	flags.BoolVar(&opts.change.Add, "add", false, "add the line if it does not exist")
 	flags.BoolVar(&opts.change.Remove, "remove", false, "remove the line, with the comments directly above it")
 	grouped(flags, "Change")
@@ -297,39 +303,12 @@ func newCompatSetCommand(env *environment) *cobra.Command {
 	return cmd
 }
 
-// complete takes over the flags that were given.
-func (opts *compatSetOptions) complete(flags *pflag.FlagSet) error {
-	for _, p := range []struct {
-		flag     string
-		value    *string
-		to       **string
-		canUnset bool
-	}{
-		{"tag", &opts.tag, &opts.change.Tag, false},
-		{"rev", &opts.rev, &opts.change.Rev, false},
-		{"patch-repo", &opts.patchRepo, &opts.change.PatchRepo, true},
-		{"patch-rev", &opts.patchRevision, &opts.change.PatchRev, true},
-	} {
-		if !flags.Changed(p.flag) {
-			continue
-		}
-		if *p.value == "" && !p.canUnset {
-			return fmt.Errorf("--%s is empty", p.flag)
-		}
-		*p.to = p.value
-	}
+func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet) error {
 	if flags.Changed("fidelity-validated") {
 		opts.change.Validated = &opts.validated
 	}
 	if flags.Changed("default") && !opts.change.Default {
 		return errors.New("--default=false: a default line is required: give --default with another line")
-	}
-	return nil
-}
-
-func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet) error {
-	if err := opts.complete(flags); err != nil {
-		return err
 	}
 	data, matrix, err := compat.LoadText(cmp.Or(opts.in.compat, vcr.CompatPath))
 	if err != nil {
@@ -346,7 +325,9 @@ func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet)
 	} else {
 		opts.change.Line = tagOf(opts.change.Line)
 	}
-	opts.tag = tagOf(opts.tag) // change.Tag points to it
+	if opts.change.Tag != nil {
+		*opts.change.Tag = tagOf(*opts.change.Tag)
+	}
 	lines, err := matrix.Set(opts.change)
 	if err != nil {
 		return err
@@ -358,22 +339,21 @@ func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet)
 			return err
 		})
 	}
-	edit := matrixEdit{Matrix: matrix, before: data}
+	edit := &matrixEdit{Matrix: matrix, before: data}
 	if edit.after, err = compat.Rewrite(matrix.File, data, lines); err != nil {
 		return err
 	}
 	if opts.change.Tag != nil && opts.change.Rev == nil {
 		env.printErr(fmt.Sprintf("vllm-vcr: warning: the tag changes and the commit does not: "+
-			"give the commit that %s was built from with --rev", opts.tag))
+			"give the commit that %s was built from with --rev", *opts.change.Tag))
 	}
-	checked, err := checkEdit(env, edit, opts.in.manifest, false)
-	if err != nil {
+	if err := edit.check(env, opts.in.manifest, false); err != nil {
 		return err
 	}
 	if err := edit.write(); err != nil {
 		return err
 	}
-	return printResult(env, opts.json, changedResult(matrix.File, changes, checked.diagnostics), func(w io.Writer) error {
+	return printResult(env, opts.json, changedResult(matrix.File, changes, edit.diagnostics), func(w io.Writer) error {
 		for _, c := range changes {
 			if _, err := fmt.Fprintf(w, "%s: %s\n", matrix.File, safetext.Line(c.String())); err != nil {
 				return err
@@ -383,45 +363,40 @@ func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet)
 	})
 }
 
-// matrixEdit is a compat matrix, and the text of its file before and after an edit.
+// matrixEdit is a compat matrix, the text of its file before and after an edit, and what the edited one was checked against.
 type matrixEdit struct {
 	*compat.Matrix
 	before, after []byte
-}
 
-// checkedMatrix is an edited compat matrix with what it was checked against.
-type checkedMatrix struct {
-	matrix      *compat.Matrix
+	edited      *compat.Matrix
 	mf          *manifest.Manifest
 	diagnostics []tomlfile.Diagnostic
 }
 
-// checkEdit checks an edited compat matrix with all that compat check knows, and tells what it
-// finds. Errors of the compat matrix are refused, but for missing wire profiles where they may
-// be; those of the manifest are left to be mended there.
-func checkEdit(env *environment, edit matrixEdit, manifestPath string, mayLackProfile bool) (checkedMatrix, error) {
-	matrix, diagnostics := compat.Parse(edit.File, edit.after)
-	mf, more := loadManifest(env, manifestPath, edit.Matrix)
+// check checks the edited compat matrix as compat check does, and prints the diagnostics. Errors of the compat matrix are refused, but for
+// missing wire profiles where they may be missing; those of the manifest are left to be corrected there.
+func (e *matrixEdit) check(env *environment, manifestPath string, mayLackProfile bool) (refused error) {
+	e.edited, e.diagnostics = compat.Parse(e.File, e.after)
+	mf, more := loadManifest(env, manifestPath, e.Matrix)
 	if tomlfile.HasErrors(more) {
-		return checkedMatrix{}, refuse(env, mf.File, more)
+		return refuse(env, mf.File, more)
 	}
-	diagnostics = slices.Concat(diagnostics, more, conformance.CheckInputs(matrix, mf))
-	tomlfile.Sort(diagnostics)
-	var refused error
-	for _, f := range diagnostics {
-		isLeft := f.File != edit.File || mayLackProfile && f.Code == compat.CodeNoProfile
-		if f.Severity == tomlfile.Error && !isLeft {
-			refused = cmp.Or(refused, fmt.Errorf("the change would break a rule: %s", f))
+	e.mf, e.diagnostics = mf, slices.Concat(e.diagnostics, more, conformance.CheckInputs(e.edited, mf))
+	tomlfile.Sort(e.diagnostics)
+	for _, d := range e.diagnostics {
+		isLeft := d.File != e.File || mayLackProfile && d.Code == compat.CodeNoProfile
+		if d.Severity == tomlfile.Error && !isLeft {
+			refused = cmp.Or(refused, fmt.Errorf("the change would break a rule: %s", d))
 			continue
 		}
-		env.printErr(f)
+		env.printErr(d)
 	}
-	return checkedMatrix{matrix, mf, diagnostics}, refused
+	return refused
 }
 
 // write puts the edited text in the place of the file, unless somebody else has changed
 // that since it was read.
-func (e matrixEdit) write() error {
+func (e *matrixEdit) write() error {
 	now, err := os.ReadFile(e.File)
 	if err != nil {
 		return err

@@ -115,7 +115,7 @@ func runCompatWatch(ctx context.Context, env *environment, axis string, opts com
 	for _, n := range decision.Notes {
 		env.printErr("vllm-vcr: note: " + n)
 	}
-	return concludeWatch(env, opts, matrixEdit{Matrix: matrix, before: data}, drift.Watch{Decision: decision, List: list})
+	return concludeWatch(env, opts, &matrixEdit{Matrix: matrix, before: data}, drift.Watch{Decision: decision, List: list})
 }
 
 // watchedMatrix loads a compat matrix without errors, and its text.
@@ -151,18 +151,17 @@ func listReleases(ctx context.Context, env *environment, opts compatWatchOptions
 
 // concludeWatch says what was decided, and writes it. The outputs come before the file: once
 // it is edited, the next run says that nothing has changed.
-func concludeWatch(env *environment, opts compatWatchOptions, edit matrixEdit, decided drift.Watch) (err error) {
+func concludeWatch(env *environment, opts compatWatchOptions, edit *matrixEdit, decided drift.Watch) (err error) {
 	done := "unchanged"
 	if decided.Changed() {
 		done = "has to change, see --write"
 		if edit.after, err = compat.Rewrite(edit.File, edit.before, decided.Lines); err != nil {
 			return err
 		}
-		checked, err := checkEdit(env, edit, opts.in.manifest, true)
-		if err != nil {
+		if err := edit.check(env, opts.in.manifest, true); err != nil {
 			return err
 		}
-		decided.AddToDo(checked.matrix, checked.diagnostics, countGoldens(checked.mf), buildVersion())
+		decided.AddToDo(edit.edited, edit.diagnostics, countGoldens(edit.mf), buildVersion())
 	}
 	if opts.outputs {
 		if err := setOutputs(env, decided.Outputs()...); err != nil {

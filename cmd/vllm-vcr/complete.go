@@ -18,10 +18,15 @@ import (
 var completed = map[string]func(env *environment, cmd *cobra.Command) []string{
 	"line":                  completeLines,
 	"vllm-version":          func(env *environment, cmd *cobra.Command) []string { return append(completeLines(env, cmd), "auto") },
-	"golden":                completeGoldens,
-	"capture render/golden": completeNamedGoldens,
+	"golden":                completeRegistered(func(g manifest.Golden) string { return g.ID }),
+	"capture render/golden": completeRegistered(func(g manifest.Golden) string { return g.Line + "/" + g.ID }),
 	"assertion":             completeAssertions,
-	"explain":               func(*environment, *cobra.Command) []string { return completeCodes() },
+	"explain": func(*environment, *cobra.Command) (codes []string) {
+		for _, e := range explanations() {
+			codes = append(codes, cobra.CompletionWithDesc(string(e.Code), e.Title))
+		}
+		return codes
+	},
 }
 
 // completedArguments are the values of arguments by command.
@@ -122,41 +127,21 @@ func completeReleases(_ *environment, cmd *cobra.Command) []string {
 	return tags
 }
 
-// registered are the goldens of the manifest, of the lines of --line if there are any.
-func registered(env *environment, cmd *cobra.Command) []manifest.Golden {
-	matrix, _ := loadCompat(flagText(cmd, "compat"))
-	goldens, _ := loadManifest(env, flagText(cmd, "manifest"), matrix)
-	lines, err := cmd.Flags().GetStringSlice("line")
-	if err != nil || len(lines) == 0 {
-		return goldens.Goldens
+// completeRegistered completes what name makes of the goldens of the manifest, of the lines of --line if there are any.
+func completeRegistered(name func(manifest.Golden) string) func(*environment, *cobra.Command) []string {
+	return func(env *environment, cmd *cobra.Command) []string {
+		matrix, _ := loadCompat(flagText(cmd, "compat"))
+		goldens, _ := loadManifest(env, flagText(cmd, "manifest"), matrix)
+		lines, _ := cmd.Flags().GetStringSlice("line")
+		var names []string
+		for _, g := range goldens.Goldens {
+			if len(lines) == 0 || slices.Contains(lines, g.Line) {
+				names = append(names, name(g))
+			}
+		}
+		slices.Sort(names)
+		return slices.Compact(names)
 	}
-	return slices.DeleteFunc(goldens.Goldens, func(g manifest.Golden) bool { return !slices.Contains(lines, g.Line) })
-}
-
-func completeGoldens(env *environment, cmd *cobra.Command) []string {
-	var ids []string
-	for _, g := range registered(env, cmd) {
-		ids = append(ids, g.ID)
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids)
-}
-
-func completeNamedGoldens(env *environment, cmd *cobra.Command) []string {
-	var names []string
-	for _, g := range registered(env, cmd) {
-		names = append(names, g.Line+"/"+g.ID)
-	}
-	return names
-}
-
-// completeCodes are the codes of findings, with their titles.
-func completeCodes() []string {
-	var codes []string
-	for _, f := range explanations() {
-		codes = append(codes, cobra.CompletionWithDesc(string(f.Code), f.Title))
-	}
-	return codes
 }
 
 // completeAssertions are those of --suite, or of all suites.

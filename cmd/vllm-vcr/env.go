@@ -17,6 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
 	"github.com/vllm-vcr/conformance/internal/serve/simulator"
 )
@@ -45,12 +46,13 @@ type environment struct {
 	profilesNamed  bool   // by --profiles
 	code           string // the first code that was printed to stderr, if possible of an error; empty if none was
 	codeOfError    bool
-	running        context.Context // of the command
-	begun          bool            // the command line could be read
+	running        context.Context        // of the command
+	begun          bool                   // the command line could be read
+	diagnostics    *[]tomlfile.Diagnostic // that were printed
 }
 
 func newEnvironment(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *environment {
-	return &environment{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv, now: time.Now, grace: playGrace, chdir: os.Chdir, ticks: realTicks, running: context.Background()}
+	return &environment{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv, now: time.Now, grace: playGrace, chdir: os.Chdir, ticks: realTicks, running: context.Background(), diagnostics: new([]tomlfile.Diagnostic)}
 }
 
 // above is the environment of a command whose terminal has a last line that is redrawn: it writes to stderr above that line.
@@ -123,6 +125,9 @@ var printedCode = lazyregexp.New(`(?:^|: )([A-Z]\d{3}) (error|warning): `)
 // printErr writes lines to stderr that have parts of files and subjects in them. The command that explains the first code,
 // if possible that of an error, is printed at the end.
 func (env *environment) printErr(text any) {
+	if d, isDiagnostic := text.(tomlfile.Diagnostic); isDiagnostic {
+		*env.diagnostics = append(*env.diagnostics, d)
+	}
 	said := fmt.Sprint(text)
 	if found := printedCode().FindStringSubmatch(said); found != nil {
 		isError := found[2] == "error"

@@ -155,36 +155,3 @@ func TestGoldenAdd(t *testing.T) {
 		t.Errorf("list: exit code %d\n%s", code, stdout)
 	}
 }
-
-func TestGoldenAddRefuses(t *testing.T) {
-	tests := []struct {
-		name   string
-		change func(*trace.Trace)
-		args   []string
-		code   int
-		stderr string
-	}{
-		{"other line", nil, []string{"--line", "0.26"}, 1, `vllm-vcr: error: .*run.jsonl.gz: meta.vllm_version is ".*", which is not of line 0\.26`},
-		{
-			"text that would be a command", func(t *trace.Trace) { t.Meta.VLLMTag = new("v0\n::error::x") }, nil,
-			1, `vllm-vcr: error: .*: meta.vllm_tag is "v0\\n::error::x", but line .*`,
-		},
-		{"no manifest", nil, []string{"--manifest", "testdata/none.toml"}, 2, "vllm-vcr: error: manifest: open testdata/none.toml: .*"},
-		{"no bucket", nil, []string{"--upload", "s3://"}, 2, `vllm-vcr: error: upload to "s3://": want s3://bucket, .*`},
-		{"no place", nil, []string{"--goldens", "golden_test.go"}, 3, "vllm-vcr: error: publish to golden_test.go/conformance/.*"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			f := newManifestFixture(t, test.change)
-			before, _ := os.ReadFile(f.manifest)
-			code, stdout, stderr := f.add(test.args...)
-			if code != test.code || stdout != "" {
-				t.Errorf("exit code %d, want %d: %s", code, test.code, stdout)
-			}
-			wantLines(t, stderr, test.stderr)
-			if after, _ := os.ReadFile(f.manifest); !bytes.Equal(before, after) {
-				t.Error("the manifest was edited")
-			}
-		})
-	}
-}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -42,28 +41,6 @@ func TestReplayStepsBehindFrontend(t *testing.T) {
 	}
 	if said := player.stop(t); !strings.Contains(said, "2 requests: 2 matched a record by the whole prompt or the id") {
 		t.Errorf("the player said %s", said)
-	}
-}
-
-// TestTraceInBucket: a real S3 server has the trace, and wants a signature.
-func TestTraceInBucket(t *testing.T) {
-	server := testenv.S3(t)
-	folder := filepath.Join(server.Dir, "bucket", "runs")
-	require.NoError(t, os.MkdirAll(folder, 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(folder, "run.jsonl"), []byte(locatedTrace), 0o644))
-	t.Setenv("AWS_ENDPOINT_URL_S3", server.Endpoint)
-	t.Setenv("AWS_REGION", testenv.S3Region)
-	t.Setenv("AWS_ACCESS_KEY_ID", testenv.S3AccessKey)
-	for secret, want := range map[string]struct {
-		code int
-		says string
-	}{testenv.S3SecretKey: {0, "served"}, "another": {3, "trace s3://bucket/runs/run.jsonl: .*"}} {
-		t.Setenv("AWS_SECRET_ACCESS_KEY", secret)
-		var out bytes.Buffer
-		env := newEnvironment(&out, &out, os.LookupEnv)
-		if code := env.main(t.Context(), []string{"inspect", "summary", "s3://bucket/runs/run.jsonl"}); code != want.code || !regexp.MustCompile(want.says).MatchString(out.String()) {
-			t.Errorf("exit code %d, want %d and %q in\n%s", code, want.code, want.says, &out)
-		}
 	}
 }
 

@@ -2,16 +2,12 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestInterrupt: ^C during any kind of run ends it with a report of what ran and exit
@@ -58,29 +54,6 @@ func TestInterrupt(t *testing.T) {
 			says(t, s.stdout.text(), `^  (R008 |H001 .*|T004 .*|E025 .*)(not run: )?(interrupt signal received|.*interrupt signal received)`, `^(FAIL|ERROR): `)
 			says(t, s.stderr.text(), `^vllm-vcr: error: interrupted: the report covers what ran until then\n\z`)
 		})
-	}
-}
-
-// TestInterruptTwice: who will not wait for an engine that does not end by SIGTERM says
-// so twice, and leaves nothing behind either.
-func TestInterruptTwice(t *testing.T) {
-	readyPath, ready := fifo(t)
-	path, told := fifo(t)
-	// The child of the engine does not mind SIGTERM at all.
-	command := fmt.Sprintf(`sh -c 'trap "" TERM; sleep 600 & trap "echo > %s" TERM; echo > %s; while :; do wait; done' {handshake}`, path, readyPath)
-	s := startSpied(t, nil, append(oneReplay("0.33"), "--engine-command", command)...)
-	s.await(t, ready)
-	s.Process.Signal(syscall.SIGINT)
-	s.await(t, told) // it was asked to end, and has half a minute
-	go func() {
-		// Of two that come at once, one does not count.
-		for s.Process.Signal(syscall.SIGINT) == nil {
-			time.Sleep(10 * time.Millisecond)
-		}
-	}()
-	s.end(t)
-	if by := s.ProcessState.Sys().(syscall.WaitStatus); !by.Signaled() || by.Signal() != syscall.SIGINT {
-		t.Errorf("ended by %v, want the signal:\n%s", s.ProcessState, s.stdout.text())
 	}
 }
 
@@ -160,43 +133,4 @@ func TestKeepAliveInterrupted(t *testing.T) {
 		t.Errorf("exit code %d, want 3", code)
 	}
 	says(t, s.stderr.text(), `^vllm-vcr: error: interrupted: `)
-}
-
-// TestEngineAddress: the command says where it waits, and takes an engine that comes
-// after that, for all cases.
-func TestEngineAddress(t *testing.T) {
-	address := freeAddress(t)
-	python := testenv.Python(t)
-	s := startSpied(t, nil, "conform", "--line", "0.33", "--suite", "live", "--engine-handshake", address)
-	s.await(t, s.stderr.has("waiting for an engine at "+address+"\n"))
-	engine := exec.Command(python, "-u", "testdata/engines/mock.py", "--handshake", address)
-	engine.Dir = "../.."
-	require.NoError(t, engine.Start())
-	defer func() {
-		engine.Process.Kill()
-		engine.Wait()
-	}()
-	if code := s.end(t); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
-	says(t, s.stdout.text(), `^PASS: every gate holds: 8 passed, 1 skipped; `)
-}
-
-// TestEngineAddressAlone: nobody comes, or somebody else is there already.
-func TestEngineAddressAlone(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer ln.Close()
-	for _, test := range []struct{ name, address, stdout string }{
-		{"nobody", freeAddress(t), `^  R004 waiting for HELLO: no handshake within 500ms$`},
-		{"taken", "tcp://" + ln.Addr().String(), `^  R009 frontend: handshake socket: .*address already in use$`},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			s, code := runSpied(t, nil, "conform", "--line", "0.33", "--golden", "edge-s1", "--assertion", "schema,fidelity", "--start-timeout", "500ms", "--engine-handshake", test.address)
-			if code != 3 {
-				t.Errorf("exit code %d, want 3", code)
-			}
-			says(t, s.stdout.text(), test.stdout, `^ERROR: .* 0 passed, 1 error, 2 skipped; `)
-		})
-	}
 }

@@ -4,20 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
@@ -171,102 +166,6 @@ func TestPlayDataset(t *testing.T) {
 			const want = "\nvllm-vcr: 32 requests: 0 matched by tokens, 16 by text, 16 by their last message, 0 by a beginning, 0 nothing\n"
 			if log := player.stop(t); !strings.Contains(log, want) {
 				t.Errorf("the player said %s, want %q", log, want)
-			}
-		})
-	}
-}
-
-// TestPlayRandom: a client that names its request is told the same again, which a frontend does not show the engine as
-// the same; other requests, and other seeds, are told something else.
-func TestPlayRandom(t *testing.T) {
-	for _, version := range testenv.FrontendVersions() {
-		t.Run(version, func(t *testing.T) {
-			const vocab = 2048 // the model's: some lines fail with ids beyond
-			server, player := playingServer(t, version, "--seed", "5", "--vocab-size", strconv.Itoa(vocab))
-			client := openai.NewClient(server.URL(), "tiny")
-			defer client.Close()
-			said := func(id string) []uint32 {
-				got, err := client.Complete(t.Context(), openai.Request{ID: id, Prompt: []uint32{5, 6, 7}, MaxTokens: 16, IgnoreEOS: true})
-				require.NoError(t, err)
-				return got.Tokens
-			}
-			first := said("named")
-			require.NoDiff(t, cmp.Diff(first, said("named")), "the same request again (-first +second)")
-			if slices.Equal(first, said("other")) || slices.Max(first) < vocab/2 || len(first) != 16 {
-				t.Errorf("%v are no 16 draws of the request's own from %d tokens", first, vocab)
-			}
-			if log := player.stop(t); strings.Contains(log, "requests:") {
-				t.Errorf("the player told how requests found what it has not: %s", log)
-			}
-		})
-	}
-}
-
-// TestPlayMoreEnginesThanTheFrontendHas: it ends and says so, whatever the frontend does then.
-func TestPlayMoreEnginesThanTheFrontendHas(t *testing.T) {
-	version := testenv.FrontendVersions()[0]
-	server, err := vllmrs.Start(t.Context(), vllmrs.Options{
-		Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), ServedName: "tiny",
-	})
-	require.NoError(t, err)
-	defer server.Close()
-	player := start(t, "play", "--frontend-handshake", server.Handshake(), "--vllm-version", version, "--engine-count", "4", "--handshake-timeout", "30s")
-	if code := player.end(t); code != 3 || !strings.Contains(player.stderr.String(), "vllm-vcr: error: engine ") {
-		t.Errorf("exit code %d: %s", code, &player.stderr)
-	}
-}
-
-// TestPlayEcho: the text of a prompt comes back as it was, again and again, until the answer is long enough.
-func TestPlayEcho(t *testing.T) {
-	tok, err := tokenizer.Load(testenv.ModelDir(t))
-	require.NoError(t, err)
-	for _, version := range testenv.FrontendVersions() {
-		t.Run(version, func(t *testing.T) {
-			server, _ := answeringServer(t, version, "--mode", "echo")
-			for _, a := range answers {
-				if strings.Contains(a.Completion, "<|") {
-					continue // a frontend shows no special tokens
-				}
-				for _, stream := range []bool{false, true} {
-					tokens := len(tok.Encode(a.Completion))
-					text, reason := textOf(t, server, "/v1/completions", map[string]any{"prompt": a.Completion, "max_tokens": 2 * tokens}, stream)
-					if text != a.Completion+a.Completion || reason != "length" {
-						t.Errorf("stream %v: %q came back as %q (%s)", stream, a.Completion, text, reason)
-					}
-				}
-			}
-			text, _ := textOf(t, server, "/v1/chat/completions", merge(user("Say hello"), "max_tokens", len(tok.Encode("<|im_start|>user\nSay hello"))), false)
-			if text != "user\nSay hello" {
-				t.Errorf("a chat came back as %q", text)
-			}
-		})
-	}
-}
-
-func merge(body map[string]any, key string, value any) map[string]any {
-	body[key] = value
-	return body
-}
-
-// TestPlayDatasetStrictly: what no row answers is an error of that request alone, unless --mode answers it.
-func TestPlayDatasetStrictly(t *testing.T) {
-	version := testenv.FrontendVersions()[0]
-	for _, strict := range []bool{true, false} {
-		t.Run(fmt.Sprintf("strict=%v", strict), func(t *testing.T) {
-			args := []string{"--dataset", writeAnswers(t), "--mode", "echo"}
-			if strict {
-				args = append(args, "--strict")
-			}
-			server, _ := answeringServer(t, version, args...)
-			client := openai.NewClient(server.URL(), "tiny")
-			defer client.Close()
-			answer, err := client.Send(t.Context(), "POST", "/v1/completions", map[string]any{"model": "tiny", "prompt": "Who is it?", "max_tokens": 4})
-			require.NoError(t, err)
-			if strict != (answer.Status >= 500) {
-				t.Errorf("status %d: %s", answer.Status, answer.Body)
-			}
-			if text, _ := textOf(t, server, "/v1/completions", map[string]any{"prompt": "One letter"}, false); text != "x" {
-				t.Errorf("after that: %q", text)
 			}
 		})
 	}

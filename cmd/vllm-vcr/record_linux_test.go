@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -12,9 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // terminal returns both ends of a new terminal: what programs write to the second is read from the first.
@@ -90,48 +87,4 @@ func readUntil(t *testing.T, r io.Reader, text string) string {
 		}
 	}
 	return string(seen)
-}
-
-// TestRecordOnFullDisk: what cannot be written is told, and passed on nevertheless.
-func TestRecordOnFullDisk(t *testing.T) {
-	f := frontendOf(t)
-	engine := fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
-	metrics := fmt.Sprintf("127.0.0.1:%d", testenv.FreePort(t))
-	summary := t.TempDir() + "/summary.json"
-	tap := start(t, "record", "--frontend-handshake", f.Handshake(), "--engine-handshake", engine,
-		"--trace-out", "/dev/full", "--metrics-address", metrics, "--summary-json", summary)
-	start(t, "play", "--frontend-handshake", engine, "--vllm-version", protocol.Newest())
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if _, err := f.Accept(ctx); err != nil {
-		t.Fatal(err)
-	}
-	err := f.Submit(&protocol.Request{
-		ID: "a", PromptTokenIDs: []uint32{1}, DataParallelRank: -1, HasSampling: true,
-		Sampling: protocol.Sampling{
-			MaxTokens: 5, HasMaxTokens: true, EOSTokenID: -1, Logprobs: protocol.NoLogprobs, PromptLogprobs: protocol.NoLogprobs,
-		},
-	})
-	require.NoError(t, err)
-	tokens := 0
-	for outputs, done := (protocol.Outputs{}), false; !done; {
-		if _, err := f.Next(ctx, 0, &outputs); err != nil {
-			t.Fatal(err)
-		}
-		for _, o := range outputs.Outputs {
-			tokens += len(o.Tokens)
-			done = o.Finish != protocol.Unfinished
-		}
-	}
-	awaitPage(t, "http://"+metrics+"/metrics", "\nvllm_vcr_record_requests_total{outcome=\"done\"} 1\n")
-	awaitPage(t, "http://"+metrics+"/healthz", "ok, but nothing is recorded any more\n")
-	require.NoError(t, tap.Process.Signal(syscall.SIGTERM))
-	code := tap.end(t)
-	if code != 3 || tokens != 5 || !strings.Contains(tap.stderr.String(), "no space left on device") ||
-		!strings.HasSuffix(tap.stdout.String(), "\nRECORDING STOPPED before the end, in 1 file\n") {
-		t.Errorf("exit code %d, %d tokens passed, stdout %q, stderr %q", code, tokens, &tap.stdout, &tap.stderr)
-	}
-	if data, err := os.ReadFile(summary); err != nil || !strings.Contains(string(data), `"stopped_files": 1`) {
-		t.Errorf("summary %s, %v", data, err)
-	}
 }

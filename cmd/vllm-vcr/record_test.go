@@ -212,23 +212,6 @@ func inflated(t *testing.T, path string) []byte {
 	return all.Bytes()
 }
 
-// TestRecordGuardsTheLine: an engine of another line is a failure of the engine, not of the tap.
-func TestRecordGuardsTheLine(t *testing.T) {
-	f := frontendOf(t)
-	engine := fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
-	out := t.TempDir() + "/run.jsonl"
-	tap := start(t, "record", "--frontend-handshake", f.Handshake(), "--engine-handshake", engine, "--vllm-version", "v0.25.1", "--trace-out", out)
-	start(t, "play", "--frontend-handshake", engine, "--vllm-version", protocol.Newest())
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if _, err := f.Accept(ctx); err == nil {
-		t.Error("the engine was registered")
-	}
-	if code := tap.end(t); code != 1 || !strings.Contains(tap.stderr.String(), "the engine is vLLM "+protocol.Newest()) {
-		t.Errorf("exit code %d, stderr %q, want 1 and a line mismatch", code, &tap.stderr)
-	}
-}
-
 // TestRecordEndsOnSignal: told to end before anything was recorded, it ends at once and does not look like a success.
 func TestRecordEndsOnSignal(t *testing.T) {
 	dir := t.TempDir()

@@ -132,26 +132,6 @@ func TestStepSummary(t *testing.T) {
 	}
 }
 
-// TestAppendSummary: what a step has written before is taken off the limit, and a
-// summary that is full is left as it is.
-func TestAppendSummary(t *testing.T) {
-	for _, test := range []struct{ size, limit int }{{0, report.MarkdownLimit}, {1 << 19, 1<<19 - 4<<10}, {2 << 20, 0}} {
-		path := filepath.Join(t.TempDir(), "summary.md")
-		require.NoError(t, os.WriteFile(path, make([]byte, test.size), 0o600))
-		err := appendSummary(path, func(w io.Writer, limit int) error {
-			if limit != test.limit {
-				t.Errorf("after %d bytes the limit is %d, want %d", test.size, limit, test.limit)
-			}
-			_, err := io.WriteString(w, "more")
-			return err
-		})
-		require.NoError(t, err)
-		if data, err := os.ReadFile(path); err != nil || len(data) != test.size+4 {
-			t.Errorf("%d bytes, %v", len(data), err)
-		}
-	}
-}
-
 // TestCommandLine: a report tells the flags that were given, by whatever way.
 func TestCommandLine(t *testing.T) {
 	opts := reportFlagsOf(t, "--report-dir", "a b", "--report-format", "json,sarif", "--deterministic")

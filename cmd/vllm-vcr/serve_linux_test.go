@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -16,7 +15,6 @@ import (
 	"syscall"
 	"testing"
 
-	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
@@ -350,21 +348,5 @@ func TestServingPage(t *testing.T) {
 				t.Errorf("%v\n%s", err, block)
 			}
 		})
-	}
-}
-
-// The builtin frontend passes the frontend suite, as one that waits for an engine behind ZeroMQ. The other lines pass
-// too; CI tries one.
-func TestBuiltinPassesTheFrontendSuite(t *testing.T) {
-	model := t.TempDir()
-	files, err := fs.Sub(vcr.Files, vcr.ModelPath)
-	if err == nil {
-		err = os.CopyFS(model, files)
-	}
-	require.NoError(t, err)
-	out, err := exec.Command("vllm-vcr", "conform", "--suite", "frontend", "--line", "0.33", "--model", model, "--quiet", "--frontend-command",
-		"vllm-vcr serve {model} --frontend builtin --quiet --engine-handshake {handshake} --port {http_port} --vllm-version {line} --frontend-env VLLM_SERVER_DEV_MODE=1").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "PASS: every gate holds: ") {
-		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -158,28 +158,3 @@ func TestPlayEndsWithItsFrontend(t *testing.T) {
 		t.Errorf("exit code %d, stderr %q, want 0 and the reason", code, &c.stderr)
 	}
 }
-
-// TestConformEndsOnSignal: an interrupted run reports what ran, as
-// infrastructure. What it waits for is a server that accepts and says nothing.
-func TestConformEndsOnSignal(t *testing.T) {
-	address, dialed := listen(t)
-	bucket := "https://" + strings.TrimPrefix(address, "tcp://")
-	c := start(t, "conform", "--bucket", bucket, "--line", "0.33", "--golden", "multiturn-s7")
-	select {
-	case <-dialed:
-	case <-time.After(patience):
-		t.Fatalf("nobody fetched from the bucket: %s %s", &c.stdout, &c.stderr)
-	}
-	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
-	if code := c.end(t); code != 3 {
-		t.Errorf("exit code %d, want 3", code)
-	}
-	for _, part := range []string{"ERROR 0.33/multiturn-s7/integrity", "ERROR: could not be judged on 0.33"} {
-		if !strings.Contains(c.stdout.String(), part) {
-			t.Errorf("stdout lacks %q:\n%s", part, &c.stdout)
-		}
-	}
-	if want := "vllm-vcr: error: interrupted: the report covers what ran until then\n"; c.stderr.String() != want {
-		t.Errorf("stderr %q, want %q", &c.stderr, want)
-	}
-}

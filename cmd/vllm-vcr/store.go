@@ -31,23 +31,19 @@ type s3Options struct {
 }
 
 func (opts *s3Options) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.anonymous, "anonymous", "auto", "send unsigned S3 requests: auto (if there are no credentials), true or false")
+	oneOf(flags, &opts.anonymous, "anonymous", "auto", "send unsigned S3 requests: auto (if there are no credentials), true or false", "auto", "true", "false")
 	flags.StringVar(&opts.Region, "region", "", "`REGION` of the bucket (default the one in the environment, else the one that S3 reports)")
 	flags.StringVar(&opts.Endpoint, "endpoint-url", "", "`URL` of an S3 server other than AWS (default $AWS_ENDPOINT_URL_S3)")
-	flags.StringVar(&opts.pathStyle, "path-style", "auto", "put the bucket name into the path of the URL: auto (only with --endpoint-url), true or false")
+	oneOf(flags, &opts.pathStyle, "path-style", "auto", "put the bucket name into the path of the URL: auto (only with --endpoint-url), true or false", "auto", "true", "false")
 	flags.StringVar(&opts.Role, "role-to-assume", "", "`ARN` of an AWS role to assume with the OIDC identity of a GitHub job; the job needs the permission id-token: write")
 	flags.StringVar(&opts.RoleSession, "role-session-name", "", "session `NAME` for --role-to-assume (default vllm-vcr-$GITHUB_RUN_ID)")
 	grouped(flags, "S3")
 }
 
 // resolve reads the words of the flags.
-func (opts *s3Options) resolve() (err error) {
-	if opts.Anonymous, err = s3store.ParseSwitch(opts.anonymous); err != nil {
-		return fmt.Errorf("--anonymous %w", err)
-	}
-	if opts.PathStyle, err = s3store.ParseSwitch(opts.pathStyle); err != nil {
-		return fmt.Errorf("--path-style %w", err)
-	}
+func (opts *s3Options) resolve() error {
+	opts.Anonymous, _ = s3store.ParseSwitch(opts.anonymous) // the choices are checked
+	opts.PathStyle, _ = s3store.ParseSwitch(opts.pathStyle)
 	if opts.Role != "" && opts.Anonymous == s3store.On {
 		return fmt.Errorf("--role-to-assume and --anonymous true: give only one of them")
 	}

@@ -28,8 +28,6 @@ func newCaptureCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "capture",
 		Short: "Capture goldens from released engines",
-		Long: "Capture goldens from released engines: start an engine and a frontend, send requests, record the traffic, and " +
-			"register it as a golden. A target is one capture: a model, engine options, requests and a seed.",
 	}, newCaptureLoadCommand(env), newCapturePodCommand(env), newCaptureListCommand(env), newCaptureRenderCommand(env), newCaptureEngineCommand(env),
 		newCaptureRunCommand(env), newCaptureSubmitCommand(env), newCaptureStatusCommand(env), newCaptureFetchCommand(env), newCaptureCleanCommand(env),
 		newCaptureDescribeCommand(env), newCaptureCredentialCommand(env))
@@ -187,11 +185,6 @@ func newCaptureListCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [TARGET…]",
 		Short: "Print the capture targets and their goldens",
-		Long: "Print the capture targets as a table: name, GPU, model, scenario, workload, seed, the beginning of the config_hash, " +
-			"and the beginning of the golden's sha256. An exclamation mark means that the golden was captured from an engine " +
-			"with another configuration or release, and should be captured again.\n\n" +
-			"TARGET is LINE/ID, or ID for all lines. In it, * is any text. @FILE reads targets from a file.",
-		Example: "  vllm-vcr capture list --line 0.33\n  vllm-vcr capture list '*/multiturn-*' --format json",
 		RunE: func(_ *cobra.Command, args []string) error {
 			targets, err := opts.resolve(env, args)
 			if err != nil {

@@ -125,9 +125,6 @@ func newCaptureSubmitCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "submit TARGET…",
 		Short: "Submit the Jobs of captures to a cluster, and do not wait for them",
-		Long: "Submit a Job for each target, as capture render prints it, and do not wait for it. Fetch the recordings with " +
-			"capture run or capture fetch and the same --run-id, within --fetch-timeout.",
-		Example: "  vllm-vcr capture submit '0.33/*' --run-id 17",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request, err := opts.request(env, deploy.Submit, args)
 			if err != nil {
@@ -148,10 +145,6 @@ func newCaptureFetchCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fetch TARGET…",
 		Short: "Fetch the recordings of submitted captures",
-		Long: "Wait until the Jobs of a run are ready, fetch their files to RUN/LINE/ID in --work, and delete the Jobs. A Job " +
-			"whose files could not be fetched stays in the cluster, so that you can try again. Nothing is registered: do that " +
-			"with capture run and the same --run-id and --work, which captures nothing again.",
-		Example: "  vllm-vcr capture fetch '0.33/*' --run-id 17",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if opts.runID == "" && env.getenv("GITHUB_RUN_ID") == "" {
 				return errors.New("--run-id is not given: `vllm-vcr capture status` prints the runs")
@@ -198,7 +191,6 @@ func newCaptureStatusCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [TARGET…]",
 		Short: "Print the captures in a cluster",
-		Long:  "Print the Jobs of captures in a cluster as a table: target, run, phase and how long, node, and what the Job waits for.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request, err := opts.request(deploy.Status, args)
 			if err != nil {
@@ -220,9 +212,6 @@ func newCaptureCleanCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clean [TARGET…]",
 		Short: "Delete captures from a cluster",
-		Long: "Delete the Jobs of targets, of a run, or both, and wait until their pods are gone. Files that were not fetched are " +
-			"lost. Jobs of other programs are never deleted.",
-		Example: "  vllm-vcr capture clean --run-id 17",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && opts.runID == "" && !all {
 				return errors.New("nothing is selected: give targets, --run-id or --all")
@@ -245,16 +234,7 @@ func newCaptureCredentialCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "credential",
 		Short: "Print the OIDC identity of this GitHub job as a credential for a cluster",
-		Long: "Request the OIDC token of this GitHub job and print it as an ExecCredential, as an exec plugin of a kubeconfig. " +
-			"You need it for other programs only: the commands with --server request the token themselves. The token is a " +
-			"secret until it expires a few minutes later: do not print it to the log of a step.\n\n" +
-			"The job needs the permission id-token: write.",
-		Example: "  kubectl config set-credentials github \\\n" +
-			"      --exec-api-version client.authentication.k8s.io/v1 \\\n" +
-			"      --exec-interactive-mode Never --exec-command vllm-vcr \\\n" +
-			"      --exec-arg capture --exec-arg credential \\\n" +
-			"      --exec-arg --audience=my-cluster",
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			job := action.TokenService{
 				URL: env.getenv("ACTIONS_ID_TOKEN_REQUEST_URL"), Token: env.getenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN"), Log: env.log,

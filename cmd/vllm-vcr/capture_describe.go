@@ -30,15 +30,8 @@ func newCaptureDescribeCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "describe",
 		Short: "Write the text of a pull request that changes the goldens of a line",
-		Long: "Compare the goldens of a line with their earlier version and write the differences as Markdown: origin, size, " +
-			"digests, latencies, and the verdict of replaying them. Everything is computed from the bytes of the goldens, " +
-			"not from what the manifest says.\n\n" +
-			"The exit code is 1 if a golden fails, or if goldens of other lines changed too. The text is written in any case.",
-		Example: "  vllm-vcr capture describe --line 0.33 --output body.md \\\n" +
-			"      --base /tmp/base/conformance/manifest.toml \\\n" +
-			"      --base-goldens /tmp/base/testdata/goldens",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runCaptureDescribe(cmd.Context(), env, opts) },
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runCaptureDescribe(cmd.Context(), env, opts) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&opts.line, "line", "", "vLLM `LINE` of the goldens, such as 0.33; required")

@@ -10,13 +10,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
-	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 )
 
 // engineOptions say where engines for the CPU come from and go to.
@@ -28,17 +26,7 @@ func newCaptureEngineCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "engine VERSION…",
 		Short: "Install released engines that run on a CPU, and their frontends",
-		Long: "Install a vLLM release that runs without a GPU, from published wheels, and its vllm-rs, and print where they are. " +
-			"An existing installation is checked, and repaired if something is missing. The first engine takes 6 GB, each further one " +
-			"with the same PyTorch 1 GB. It needs Linux and Python 3 with the module venv.\n\n" +
-			"Every download is compared with a known sha256: that of this build, or of the file VERSION.toml beside the " +
-			"profiles of " + vcr.CompatPath + ". For a release without known digests, wheels are compared with the digests of the package " +
-			"index. --lock writes the file VERSION.toml from the index: to " + pinned.Folder + " in the repository of " +
-			"vllm-vcr, elsewhere to the folder of the profiles. It downloads 900 MB for each release.",
-		Example: "  vllm-vcr capture engine 0.33.0\n" +
-			"  vllm-vcr capture engine --frontend-only 0.33.0\n" +
-			"  vllm-vcr capture engine --lock 0.34.0",
-		Args: cobra.MinimumNArgs(1),
+		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			args = releasesOf(args)
 			if lock {

@@ -37,27 +37,7 @@ func newCaptureLoadCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load URL",
 		Short: "Send a workload to an OpenAI-compatible server",
-		Long: "Send all requests of a workload to an OpenAI-compatible server, and check and count the responses. The seed " +
-			"decides the requests.\n\n" +
-			"  multiturn    30 conversations of 6 turns, 8 at the same time, half greedy and half sampled; all greedy if lengths are given\n" +
-			"  edge         one request of each kind: every sampling parameter, logprobs, structured output, several choices, clients that disconnect, calls that change the engine\n" +
-			"  concurrency  a fixed number of requests at the same time\n" +
-			"  stairs       one number of requests after the other\n" +
-			"  bursts       many requests at once, again and again\n" +
-			"  arrivals     the requests of a trace: their arrival times, their lengths, and the prefixes that prompts share\n\n" +
-			"With multiturn and edge, a server of an older line may reject a request with a status 4xx, which is reported. Any " +
-			"other incomplete response ends the workload with exit code 3. The other workloads are greedy, request an exact " +
-			"number of tokens, and fail if the server returns another number.\n\n" +
-			"With --images, prompts are chats about small images, and half of the images are used in several prompts. The model " +
-			"decides how many tokens an image has.\n\n" +
-			"Each request has an id such as load-000017, which the recorder finds in the engine's request id. With --trace-dir, " +
-			"the command is the load generator of a pod: after the last response it writes the file load-done, waits until " +
-			"the recorder has finished its files, and then until they are fetched.",
-		Example: "  vllm-vcr capture load http://127.0.0.1:8000 --model tiny \\\n" +
-			"      --workload multiturn --seed 7\n" +
-			"  vllm-vcr capture load http://127.0.0.1:8000 --model tiny \\\n" +
-			"      --workload stairs --stairs 1,4,16 --records requests.jsonl.gz",
-		Args: cobra.ExactArgs(1),
+		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.cfg.URL = strings.TrimSuffix(args[0], "/")
 			return runCaptureLoad(cmd.Context(), env, opts)
@@ -271,17 +251,13 @@ func newCapturePodCommand(env *environment) *cobra.Command {
 	ready := &cobra.Command{
 		Use:   "ready",
 		Short: "Check whether all files are ready to be fetched",
-		Long:  "Exit code 0: all files are ready. Exit code 3: not yet, or never if the load failed.",
 		Args:  cobra.NoArgs,
 		RunE:  func(*cobra.Command, []string) error { return infra(dir.IsReady()) },
 	}
 	send := &cobra.Command{
 		Use:   "send FILE",
 		Short: "Write a file to stdout, after a line with its size and digest",
-		Long: "The line is {\"file\":…,\"size\":…,\"offset\":…,\"sha256\":…}, of the whole file; behind it are exactly\n" +
-			"size-offset bytes. A file that changes meanwhile is an error. Needs no memory for the file.",
-		Example: "  vllm-vcr capture pod send trace.jsonl.gz --dir /trace --offset 1048576",
-		Args:    cobra.ExactArgs(1),
+		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			err := dir.Send(env.stdout, args[0], offset)
 			if errors.Is(err, load.ErrUsage) {

@@ -66,18 +66,6 @@ func newCaptureRenderCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "render [TARGET…]",
 		Short: "Print the Kubernetes objects of a capture",
-		Long: "Print the Jobs that capture submit creates for targets such as 0.33/multiturn-s7 or '0.33/*', byte for byte. A Job " +
-			"is suspended until its queue admits it. Its pod runs the engine, the recorder, the frontend and the load " +
-			"generator. Nothing is sent to a cluster.\n\n" +
-			"With --setup, print what the cluster needs before the first Job: namespace, queue and roles, as in the folder " +
-			vcr.DeployPath + ". With --offline-replay, print a Deployment and a Service that serve a golden without an engine: a " +
-			"real frontend with the player behind it.",
-		Example: "  vllm-vcr capture render --setup | kubectl apply -f -\n" +
-			"  vllm-vcr capture render 0.33/qwen3-8b-multiturn-s7 --run-id 17 |\n" +
-			"      kubectl create -f -\n" +
-			"  vllm-vcr capture render --offline-replay --golden 0.33/multiturn-s7 \\\n" +
-			"      --frontend rust --image ghcr.io/vllm-vcr/vllm-vcr:1.1.0@sha256:… \\\n" +
-			"      --vllm-image docker.io/vllm/vllm-openai:v0.33.0@sha256:…",
 		RunE: func(_ *cobra.Command, args []string) error {
 			objects, err := renderObjects(env, &opts, args)
 			if err != nil {

@@ -47,14 +47,6 @@ func newCaptureRunCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run TARGET…",
 		Short: "Capture targets and register them as goldens",
-		Long: "Capture targets such as 0.33/multiturn-s7 or '0.33/*': run them, fetch the recordings, check and replay them, and " +
-			"add them to the manifest. With --line and no TARGET, all targets of the line are captured.\n\n" +
-			"Targets run as Jobs in a Kubernetes cluster. Kueue admits as many Jobs as there are GPUs. A Job is deleted as " +
-			"soon as its files are fetched. To continue a run that was killed, give the same command with its --run-id. With " +
-			"--local, targets run on this machine one after the other, with the engine of the line for CPUs.\n\n" +
-			"A target is only registered if all of it is correct. A target that fails does not stop the others.",
-		Example: "  vllm-vcr capture run --local --line 0.33\n" +
-			"  vllm-vcr capture run '0.33/*' --upload s3://bucket/prefix",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if opts.bootTimeout = local.DefaultBootTimeout; cmd.Flags().Changed("start-timeout") {
 				opts.bootTimeout = opts.jobs.run.Start

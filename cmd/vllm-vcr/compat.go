@@ -22,7 +22,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -45,10 +44,7 @@ func newCompatCheckCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check compat.toml, the manifest and the capture targets",
-		Long: "Check compat.toml (rules " + codes(compat.Rules()) + "), the manifest (" + codes(manifest.Rules()) + ") and, if there is a " +
-			"file of them, the capture targets (" + codes(target.Rules()) + "), each file alone and against the others. Diagnostics are " +
-			"printed to stderr, one on each line: file:line: CODE severity: message.",
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			matrix, _, err := loadInputs(env, &in)
 			result := &in.checked
@@ -112,18 +108,8 @@ func newCompatMatrixCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "matrix",
 		Short: "Print the vLLM lines as the job matrix of a GitHub workflow",
-		Long: "Print the job matrix of a workflow as one line of JSON: an array with one object for each job. --kind decides " +
-			"its fields:\n\n" +
-			"  ci       line, tag, protocol_rev, fidelity_validated, default, has_goldens, gating, goldens (their number)\n" +
-			"  docker   the fields of ci, and patch_repo, patch_rev, image_tags: VERSION-vllmLINE, vllmLINE, and latest for the default line; all are tags of one image, which supports every line\n" +
-			"  release  os, arch, runner, asset: a platform that the binary is released for\n" +
-			"  capture  the fields of ci, and version, the vLLM release to install; stable lines only\n\n" +
-			"compat.toml and the manifest are checked as by compat check. A matrix without jobs is an error, because the " +
-			"workflow would pass without doing anything. It may be empty only with --pending.",
-		Example: "  vllm-vcr compat matrix --kind ci --github-output\n" +
-			"  vllm-vcr compat matrix --kind capture --line 0.33",
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return runCompatMatrix(env, opts) },
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return runCompatMatrix(env, opts) },
 	}
 	flags := cmd.Flags()
 	oneOf(flags, &opts.kind, "kind", matrixCI, "purpose of the jobs: ci, docker, release or capture", matrixCI, matrixDocker, matrixRelease, matrixCapture)
@@ -265,18 +251,8 @@ func newCompatSetCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set",
 		Short: "Change a line of compat.toml",
-		Long: "Change one vLLM line in compat.toml. Comments and all other lines stay as they are. The result is checked as by " +
-			"compat check before the file is replaced, and an error leaves the file unchanged.\n\n" +
-			"When --tag or --rev changes, fidelity_validated becomes false unless --fidelity-validated is given too, because " +
-			"the goldens were captured from another engine. --default removes the mark from the former default line. If " +
-			"nothing changes, the command prints so and does not write the file.",
-		Example: "  vllm-vcr compat set --line 0.33 --tag v0.33.1 --rev 0123456789ab\n" +
-			"  vllm-vcr compat set --line 0.33 --fidelity-validated\n" +
-			"  vllm-vcr compat set --line 0.34 --add --tag v0.34.0 --rev 0123456789ab \\\n" +
-			"      --default\n" +
-			"  vllm-vcr compat set --line 0.25 --remove",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runCompatSet(env, opts, cmd.Flags()) },
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runCompatSet(env, opts, cmd.Flags()) },
 	}
 	flags := cmd.Flags()
 	given := func(to **string, mayBeEmpty bool) func(string) error {

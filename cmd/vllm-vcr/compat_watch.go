@@ -38,20 +38,8 @@ type compatWatchOptions struct {
 func newCompatWatchCommand(env *environment) *cobra.Command {
 	var opts compatWatchOptions
 	cmd := &cobra.Command{
-		Use:   "watch stable|rc",
-		Short: "Update compat.toml to the current vLLM releases",
-		Long: "Compare compat.toml with the vLLM releases and print what has to change. With --write, also change compat.toml; " +
-			"comments and everything else stay as they are.\n\n" +
-			"  stable  each line moves to its newest release (.postN too) and away from a yanked one; a line newer than all others is added on top and becomes the default; the oldest lines are removed if there are more than --max-stable\n" +
-			"  rc      the tracker rc follows the newest release candidate that is newer than the newest release; without one, it is removed\n\n" +
-			"A new or moved line is not validated, because no golden was captured from it. A new line without a wire profile in " +
-			"this binary is written too, and reported: as error C020 on stderr and in the output missing-profiles.\n\n" +
-			"Releases are those of the package index (--index) or the tags of the git repository (--tags-file, with the output " +
-			"of git ls-remote --tags https://github.com/vllm-project/vllm). Only git has release candidates. --github-output " +
-			"writes changed, line, lines (JSON), tag, rev, default, title, body and missing-profiles. Exit code 3: the index " +
-			"could not be read.",
-		Example: "  vllm-vcr compat watch stable --index --write --github-output\n" +
-			"  vllm-vcr compat watch rc --tags-file tags.txt",
+		Use:       "watch stable|rc",
+		Short:     "Update compat.toml to the current vLLM releases",
 		ValidArgs: []string{watchStable, watchRC},
 		Args:      watchArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -56,24 +56,8 @@ func newConformCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "conform",
 		Short: "Check engines and frontends of every vLLM line against its goldens",
-		Long: "Check an engine or a frontend against the goldens, which released vLLM engines sent. Without flags, conform " +
-			"checks the built-in player: for each line of compat.toml it replays the goldens over real ZeroMQ connections and " +
-			"compares its messages with them. It prints a table and a verdict, and the verdict decides the exit code.\n\n" +
-			"To check your own engine, give --engine-command or --engine-handshake. To check your own frontend, give " +
-			"--frontend-command or --frontend-url. With --frontend, the goldens are also replayed behind the released " +
-			"vllm-rs of the line, through its OpenAI API. docs/conforming.md is the guide.",
-		Example: "  vllm-vcr conform\n" +
-			"  vllm-vcr conform --line 0.33 --golden multiturn-s7 --assertion fidelity\n" +
-			"  vllm-vcr conform --line 0.33 --report-dir report \\\n" +
-			"      --engine-command './my-engine {handshake} {trace}'\n" +
-			"  vllm-vcr conform --line 0.33 --suite live \\\n" +
-			"      --engine-command './my-engine {handshake}'\n" +
-			"  vllm-vcr conform --line 0.33 \\\n" +
-			"      --frontend-command './my-frontend {handshake} {http_port}'\n" +
-			"  vllm-vcr conform --line 0.33 --frontend ./vllm-rs\n" +
-			"  vllm-vcr conform --self-test",
-		Args: onlyCommands,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runConform(cmd.Context(), env, &opts) },
+		Args:  onlyCommands,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runConform(cmd.Context(), env, &opts) },
 	}
 	opts.addFlags(cmd.Flags())
 	cmd.AddCommand(newReportCommands(env)...)

@@ -41,21 +41,7 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "http [URL]",
 		Short: "Compare the HTTP answers of a server with those of a released frontend",
-		Long: "Send the same requests to the server at URL and to a reference, and compare the answers: status, headers, keys and kinds of " +
-			"the JSON, texts, counts, errors, the order of the events of a stream, and what each request changes in the metrics. The " +
-			"reference is the server of --against; without it, the vllm-rs of --line with the engine of `vllm-vcr serve` behind it, or with " +
-			"--frontend python the Python server.\n\n" +
-			"Texts and counts are equal only if both servers have engines that answer the same: put your frontend or gateway before " +
-			"`vllm-vcr serve` or `vllm-vcr play --mode text`. With --depth shapes, the texts and numbers are not compared.\n\n" +
-			"The exit code is 1 if there is a difference that --known does not list, or an entry of it that did not occur. The requests " +
-			"load LoRA adapters, let the engine sleep, and reset its caches: do not send them to a server that others use.",
-		Example: "  vllm-vcr conform http http://127.0.0.1:8000\n" +
-			"  vllm-vcr conform http http://127.0.0.1:8000 --frontend python\n" +
-			"  vllm-vcr conform http http://127.0.0.1:9000 \\\n" +
-			"      --against http://127.0.0.1:8000 --known differences.toml\n" +
-			"  vllm-vcr conform http http://127.0.0.1:8000 --run 'chat/*'\n" +
-			"  vllm-vcr conform http --list",
-		Args: cobra.MaximumNArgs(1),
+		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 && !opts.list {
 				return errors.New("vllm-vcr conform http: the argument URL is missing: see vllm-vcr conform http --help")

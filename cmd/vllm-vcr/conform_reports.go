@@ -22,11 +22,7 @@ func newCompareCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare OLD NEW",
 		Short: "Compare two JSON reports",
-		Long: "Compare two reports that conform --report-json wrote: new failures, checks that no longer run, failures with " +
-			"another text, fixed failures, new cases, and changed goldens. The exit code is 1 if there is a new failure or a " +
-			"check that no longer runs.",
-		Example: "  vllm-vcr conform compare main/report.json report.json",
-		Args:    cobra.ExactArgs(2),
+		Args:  cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return runCompare(env, args[0], args[1], format, asJSON)
 		},
@@ -66,10 +62,7 @@ func newMergeCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "merge FILE...",
 		Short: "Merge the JSON reports of several jobs into one",
-		Long: "Merge the reports that several jobs wrote with conform --report-json. The result is printed, and the exit code " +
-			"is that of one run with all their cases. A case that is in two reports must be the same in both.",
-		Example: "  vllm-vcr conform merge reports/*.json --report-dir report",
-		Args:    cobra.MinimumNArgs(1),
+		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			documents, err := readReports(args...)
 			if err != nil {

@@ -74,17 +74,7 @@ func newDriftDiffCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff A B",
 		Short: "Compare the wire protocol of two releases, and show what the changes break",
-		Long: "Compare two wire profiles. For each change the command prints who written for A fails with B (engines, " +
-			"frontends, recorders, consumers of KV events, or none), why, where vLLM declares it, and what this build needs " +
-			"to support it. Changes of the Python server's metrics are listed too; they break nothing on the wire.\n\n" +
-			"A and B are each a line of this build (0.33, no network is needed), a release (0.33.0), a wheel, a folder with " +
-			"the sources, a URL, or a profile that drift extract wrote (FILE.json).\n\n" +
-			"Exit codes: 0 no change breaks anything, 1 a change does, 3 a side could not be read completely. With --fail-on " +
-			"any, every change gives exit code 1; with --fail-on never, none does.",
-		Example: "  vllm-vcr drift diff 0.32 0.33\n" +
-			"  vllm-vcr drift diff 0.33 0.34.0rc1 --format markdown -o changes.md\n" +
-			"  vllm-vcr drift diff 0.27.0 0.27.1 --fail-on any",
-		Args: cobra.ExactArgs(2),
+		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runDriftDiff(cmd.Context(), env, opts, args[0], args[1])
 		},
@@ -158,20 +148,7 @@ func newDriftExtractCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "extract WHEEL|VERSION|DIR|URL",
 		Short: "Read the wire profile of a release from its Python sources",
-		Long: "Read the Python sources of a release and print its wire profile: every struct that frontend and engine core " +
-			"exchange, with its encoding, its fields in order, their types and defaults, and where each is declared; enums, " +
-			"constants, utility methods, messages without a struct, and the metrics of the Python server. For a release of the package index, only some files " +
-			"of one wheel are downloaded. Nothing of the release is run. The sources are parsed by python3 of version 3.11 or newer, which must be on PATH." +
-			"\n\n" +
-			"DIR is a checkout of vLLM, an unpacked wheel, or the site-packages of an installation. A checkout does not contain " +
-			"its version: give it with --vllm-version.\n\n" +
-			"What could not be read is printed to stderr with its place, and the exit code is 3. The profile is printed then " +
-			"only with --partial. A yanked release gives exit code 3 unless --yanked is given.",
-		Example: "  vllm-vcr drift extract 0.33.0 -o 0.33.json\n" +
-			"  vllm-vcr drift extract --format text \\\n" +
-			"      ./vllm-0.33.0-cp38-abi3-manylinux1_x86_64.whl\n" +
-			"  vllm-vcr drift extract ~/src/vllm --vllm-version 0.34.0",
-		Args: cobra.ExactArgs(1),
+		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.version = strings.TrimPrefix(opts.version, "v")
 			return runDriftExtract(cmd.Context(), env, opts, releasesOf(args)[0])
@@ -227,16 +204,7 @@ func newDriftHistoryCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history [RELEASE...]",
 		Short: "Write a page with the wire changes of every line",
-		Long: "Write a self-contained page with what each vLLM line changed in the protocol: a table by struct, each change " +
-			"with its reason, what it breaks and its place in the vLLM sources, the length of every array, the keys of the " +
-			"handshake, and the results of the engine's utility methods. Readers can choose whose failures are shown. Every " +
-			"cell has an address, such as #0.28-EngineCoreOutput.\n\n" +
-			"The page has the lines that this build knows, for which no network is needed, and the releases given as " +
-			"arguments: a version, a wheel, a folder, a URL, or a profile.\n\n" +
-			"Exit code 3: a release could not be read completely. The page is written and lists what is missing.",
-		Example: "  vllm-vcr drift history -o history.html\n" +
-			"  vllm-vcr drift history 0.23.0 0.24.0 --format markdown",
-		RunE: func(cmd *cobra.Command, args []string) error { return runDriftHistory(cmd.Context(), env, opts, args) },
+		RunE:  func(cmd *cobra.Command, args []string) error { return runDriftHistory(cmd.Context(), env, opts, args) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&opts.index, "index", "", indexUsage)

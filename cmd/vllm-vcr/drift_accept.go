@@ -33,21 +33,6 @@ func newDriftAcceptCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "accept [RELEASE...]",
 		Short: "Measure which engine messages the released frontend of a line accepts",
-		Long: "Run a fake engine behind the released vllm-rs of each line, or of the given releases, and send variants of its " +
-			"messages. Each variant changes one place of HELLO, the registration, READY, EngineCoreOutputs or a utility " +
-			"result: nil, missing, another type, wider, longer, an extra key, a wrong value. The profile of the line lists the " +
-			"places. The outcomes are written to one table for each release, RELEASE-vllm-rs.txt:\n\n" +
-			"  served   the client gets the same response as without the variant\n" +
-			"  altered  the client gets another response\n" +
-			"  failed   the client gets an error or no response; the frontend still serves others\n" +
-			"  dead     the frontend no longer serves anybody, or does not start\n\n" +
-			"With --frontend python, the Python client of the release is measured: AsyncLLM, which decodes, processes and counts what the " +
-			"engine sends. With --engine-core, the messages are those of a frontend, and the engine core of the release gets them. Both need " +
-			"the CPU engine of the release, and write RELEASE-python.txt and RELEASE-engine.txt.\n\n" +
-			"A release takes some minutes. docs/drift.md has more. Downloaded programs run with the rights of this command.\n\n" +
-			"Exit codes: 0 the tables are written, 1 --check found other outcomes, 3 a frontend could not be measured.",
-		Example: "  vllm-vcr drift accept\n" +
-			"  vllm-vcr drift accept 0.33.0 --check",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runDriftAccept(cmd.Context(), env, opts, releasesOf(args))
 		},

@@ -53,20 +53,7 @@ func newDriftAdoptCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "adopt VERSION",
 		Short: "Add a vLLM release to a repository: profile, compat.toml, goldens",
-		Long: "Add a vLLM release as a line of the repository that has a " + vcr.CompatPath + ". The command reads the protocol of the " +
-			"release from its wheel, writes its profile, adds or moves the line in " + vcr.CompatPath + ", and removes the goldens of " +
-			"lines that are no longer supported from the manifest. Then it captures the targets of the line, if there is an " +
-			"engine for CPUs, and runs conform. Comments in the files are kept. At the end it prints a numbered list of what " +
-			"is left for you to do.\n\n" +
-			"VERSION is a release (0.34.0), a wheel, a folder with the sources, a URL, or a profile that drift extract wrote. " +
-			"The profile is written to internal/wire/protocol/profiles in the repository of vllm-vcr, elsewhere to " + drift.ProfilesPath + " " +
-			"next to " + vcr.CompatPath + ", where every command finds it. Either all files are changed or none, before anything is " +
-			"captured. If the release is a line already, only missing goldens are captured.\n\n" +
-			"The line gates only with --fidelity-validated, and only if all targets were captured and pass. Exit codes: 0 the " +
-			"repository conforms, 1 it does not, or the release needs manual work, 3 the release could not be read.",
-		Example: "  vllm-vcr drift adopt 0.34.0 --dry-run\n" +
-			"  vllm-vcr drift adopt 0.34.0 --engine install --fidelity-validated",
-		Args: cobra.ExactArgs(1),
+		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runDriftAdopt(cmd.Context(), env, opts, releasesOf(args)[0])
 		},

@@ -28,20 +28,7 @@ func newDriftIssuesCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "issues DIR",
 		Short: "Open, update and close a GitHub issue for each checked line",
-		Long: "Open, update and close one issue for each line, from the results of drift check in DIR. The file " +
-			"verdict-LINE/verdict.json has the outputs of a workflow step with drift check --github-output, as " +
-			"toJSON(steps.ID.outputs) writes them. --matrix is the output of drift releases and lists the lines. The verdict " +
-			"decides:\n\n" +
-			"  found    the issue is open, with the text of the check\n" +
-			"  unknown  the issue is open, but the text of an open issue stays, because the check found nothing out; a missing or broken file is unknown\n" +
-			"  none     the issue is closed\n\n" +
-			"A new text replaces the old one without a comment. A changed verdict, a changed verdict of a layer, or a changed " +
-			"protocol is added as a comment. Issues of lines that are no longer checked are closed.\n\n" +
-			"The token is read from GITHUB_TOKEN, the repository from GITHUB_REPOSITORY. The job needs the permission issues: " +
-			"write.",
-		Example: "  vllm-vcr drift issues verdicts --matrix \\\n" +
-			"      '[{\"line\":\"0.33\",\"version\":\"0.33.0\",\"kind\":\"known\",\"check\":\"0.33.0\"}]'",
-		Args: cobra.ExactArgs(1),
+		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runDriftIssues(cmd.Context(), env, args[0], opts)
 		},
@@ -112,18 +99,8 @@ func newDriftReleasesCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "releases",
 		Short: "Print the releases to check as the job matrix of a GitHub workflow",
-		Long: "Print the releases that a nightly job should check as one line of JSON: an array with one object for each " +
-			"release, newest first, with line, version, kind and check (the argument of drift check). The kinds are:\n\n" +
-			"  known      the release in compat.toml, if its line has no newer one\n" +
-			"  patch      the newest release of a line, if it is not the one in compat.toml\n" +
-			"  added      the newest release of a line that is newer than those in compat.toml\n" +
-			"  candidate  the newest release candidate, if it is newer than all releases; its line is rc\n" +
-			"  nightly    the nightly build, which drift check finds by itself; its line is nightly\n\n" +
-			"--github-output writes matrix, the same array, and adopt, an array of the releases that drift adopt would add: " +
-			"those of the kinds patch and added, oldest first. Exit code 3: the index could not be read.",
-		Example: "  vllm-vcr drift releases --github-output",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runDriftReleases(cmd.Context(), env, opts) },
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runDriftReleases(cmd.Context(), env, opts) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&opts.index, "index", "", indexUsage)

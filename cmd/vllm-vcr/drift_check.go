@@ -39,24 +39,8 @@ func newDriftCheckCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [VERSION|WHEEL|URL]",
 		Short: "Check whether a vLLM release still works with this build",
-		Long: "Check a vLLM release, by default the newest stable release of the package index, in layers:\n\n" +
-			"  static   compare the protocol in its Python sources with the profile of its line\n" +
-			"  live     run the frontend suite on its vllm-rs, with the player as engine\n" +
-			"  goldens  replay the goldens of its line behind that vllm-rs\n" +
-			"  engine   run the live suite on its engine for CPUs, and record it; only if the engine is installed\n" +
-			"  python   run its Python client with the player as engine; only if an engine is installed\n" +
-			"  builtin  compare the answers of its vllm-rs and of serve --frontend builtin, request by request\n\n" +
-			"A release whose line is not in compat.toml is checked as the newest line before it. The last line of the output is " +
-			"drift: none (exit code 0), found (1) or unknown (3, or 4 if nothing was checked), and why. It is the worst of all " +
-			"checked layers; a layer that cannot be checked, for example without an engine, does not count.\n\n" +
-			"Downloaded programs run with the rights of this command: run it where there are no secrets. Wheels exist only for " +
-			"Linux. docs/drift.md has more.",
-		Example: "  vllm-vcr drift check\n" +
-			"  vllm-vcr drift check 0.33.0 --report-dir report\n" +
-			"  vllm-vcr drift check --nightly --layers static\n" +
-			"  vllm-vcr drift check --frontend ./vllm-rs",
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return runDriftCheck(cmd.Context(), env, &opts, args) },
+		Args:  cobra.MaximumNArgs(1),
+		RunE:  func(cmd *cobra.Command, args []string) error { return runDriftCheck(cmd.Context(), env, &opts, args) },
 	}
 	flags := cmd.Flags()
 	engines := &opts.check.Engines

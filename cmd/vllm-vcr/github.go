@@ -21,10 +21,6 @@ func newGithubCommand(env *environment) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "github",
 		Short: "Open, update or close an issue or a pull request on GitHub",
-		Long: "Open, update or close an issue or a pull request on GitHub. If nothing has to change, nothing is changed. The " +
-			"commands run in a workflow step: the token is read from GITHUB_TOKEN, the repository from GITHUB_REPOSITORY, and " +
-			"the URL of the API from GITHUB_API_URL (default https://api.github.com). If GitHub limits the requests, the " +
-			"commands wait, for at most 3 minutes.",
 	}, newGithubIssueCommand(env), newGithubPullRequestCommand(env))
 }
 
@@ -51,14 +47,7 @@ func newGithubIssueCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "issue",
 		Short: "Open, update or close one issue",
-		Long: "Open, update, close or reopen the issue of a key. The issue is found by a hidden line in its text and by its " +
-			"author, so there is never a second one and no issue of others is changed. A new text replaces the old one without " +
-			"a comment. A change of state is commented; for a closed issue, the comment is --body-file if it is given.\n\n" +
-			"The job needs the permission issues: write.",
-		Example: "  vllm-vcr github issue --key drift --state open --label drift \\\n" +
-			"      --title 'vLLM 0.34 differs' --body-file drift.md\n" +
-			"  vllm-vcr github issue --key drift --state closed",
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			body, err := opts.body()
 			if err != nil {
@@ -90,19 +79,8 @@ func newGithubPullRequestCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull-request",
 		Short: "Open, update or close one pull request with files of the work tree",
-		Long: "Open or update the pull request of a branch with files of the work tree, which is the current folder. The branch " +
-			"has one commit on top of the base, created and signed by GitHub. The commit is created again when the base or the " +
-			"files change. If nothing differs from the base, an open pull request is closed and its branch deleted.\n\n" +
-			"A branch with commits of others is never changed: the exit code is 3 then, unless the branch already has the " +
-			"files. A file that matches a wildcard of --file on the base, but is not in the work tree, is deleted. Links and " +
-			"special files are errors.\n\n" +
-			"The job needs the permissions contents: write and pull-requests: write, and the repository must allow Actions to " +
-			"open pull requests (Settings, Actions, General). A pull request that is opened with the token of the job starts " +
-			"no workflows: use the token of a GitHub App as GITHUB_TOKEN for that.",
-		Example: "  vllm-vcr github pull-request --branch auto/vllm-stable \\\n" +
-			"      --title 'Update vLLM' --body-file body.md --file compat.toml",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runPullRequest(cmd.Context(), env, opts) },
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runPullRequest(cmd.Context(), env, opts) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&opts.pull.Branch, "branch", "", "`BRANCH` of the pull request, used for nothing else; required")

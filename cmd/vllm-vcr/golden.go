@@ -45,22 +45,7 @@ func newGoldenAddCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add",
 		Short: "Register a recorded trace as a golden",
-		Long: "Register a trace that vllm-vcr record wrote as a golden. golden add reads the whole trace, checks that a " +
-			"released engine of the line sent it and that it says how it was captured, replays it as conform does, stores it " +
-			"under a name that contains its digest, and adds it to the manifest. A golden of the same line and id is " +
-			"replaced. The same trace always gives the same file; to register it again changes nothing.\n\n" +
-			"With --role wire, --trace is a file of raw messages (record --frames-out) of a session that the player can " +
-			"replay. With --role frames, it can be of any session: several engines (give the files of the others with " +
-			"--other-engines), several frontend processes, a coordinator, KV events. For both roles you can give what the " +
-			"recorder was not told: --gpu, --model, --vllm-version, --engine-config.",
-		Example: "  vllm-vcr golden add --trace run.jsonl.gz --line 0.33 --id multiturn-s7 \\\n" +
-			"      --scenario baseline --seed 7\n" +
-			"  vllm-vcr golden add --trace run.jsonl.gz --line 0.33 --id multiturn-s7 \\\n" +
-			"      --upload s3://bucket/prefix\n" +
-			"  vllm-vcr golden add --role frames --trace run.frames.jsonl.gz \\\n" +
-			"      --other-engines run.frames.rank1.jsonl.gz --line 0.33 --id frames-dp2 \\\n" +
-			"      --gpu cpu --model tiny --engine-config 'dtype=float32'",
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("seed") {
 				opts.req.Seed = &opts.seed
@@ -194,9 +179,7 @@ func newGoldenListCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Print the goldens of the manifest",
-		Long: "Print the goldens of the manifest as a table: line, id, role, number of requests, number of output tokens, size " +
-			"of the file in bytes, and path of the file.",
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			matrix, _ := loadCompat("") // only to leave lines out of the embedded manifest
 			mf, err := manifestAt(env, path, matrix)
@@ -241,14 +224,8 @@ func newGoldenExportCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write a golden to a file, or the model of the goldens to a folder",
-		Long: "Write a golden to a trace file, which play --trace reads. Its bytes are compared with the manifest first.\n\n" +
-			"With --model-out, write the model of the goldens: configuration and tokenizer, no weights. A frontend needs it " +
-			"to start.",
-		Example: "  vllm-vcr golden export --line 0.33 --golden multiturn-s7 \\\n" +
-			"      --output trace.jsonl.gz --model-out model\n" +
-			"  vllm-vcr play --trace trace.jsonl.gz",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runGoldenExport(cmd.Context(), env, opts) },
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runGoldenExport(cmd.Context(), env, opts) },
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&opts.out, "output", "o", "", "trace `FILE` to write the golden to")

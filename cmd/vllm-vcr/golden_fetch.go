@@ -50,15 +50,8 @@ func newGoldenPullCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull",
 		Short: "Download goldens into the cache",
-		Long: "Download the goldens of the manifest into the cache, four at a time, so that conform --offline finds them. The " +
-			"bytes of each golden are compared with the digest in the manifest. A golden that is on this machine is checked " +
-			"where it is.\n\n" +
-			"With --cache-key, nothing is downloaded. A key for the content of the cache is printed, for a CI that keeps the " +
-			"cache between runs. The key depends on the digests only. It is empty if no golden comes from the network.",
-		Example: "  vllm-vcr golden pull --line 0.33\n" +
-			"  vllm-vcr golden pull --bucket s3://name/prefix --cache-key",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runGoldenPull(cmd.Context(), env, opts) },
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runGoldenPull(cmd.Context(), env, opts) },
 	}
 	opts.addFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&opts.cacheKey, "cache-key", false, "print a key for the content of the cache, and download nothing")
@@ -75,13 +68,8 @@ func newGoldenVerifyCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Compare the bytes of goldens with the manifest",
-		Long: "Read every selected golden, wherever it is stored, and compare its size and sha256 with the manifest. In a " +
-			"bundle, check every file. Nothing is replayed. Exit code 1: a golden has other bytes. Exit code 3: a golden " +
-			"could not be read.",
-		Example: "  vllm-vcr golden verify --line 0.33\n" +
-			"  vllm-vcr golden verify --bundle goldens.tar",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runGoldenVerify(cmd.Context(), env, opts) },
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runGoldenVerify(cmd.Context(), env, opts) },
 	}
 	opts.addFlags(cmd.Flags())
 	addJSONFlag(cmd.Flags(), &opts.json)
@@ -93,12 +81,8 @@ func newGoldenBundleCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bundle",
 		Short: "Write goldens, compat.toml and the manifest into one file",
-		Long: "Write goldens, compat.toml and the manifest into one file, for machines without a network: conform --bundle " +
-			"FILE needs nothing else. The same goldens always give the same bytes. The file is a tar archive, and sha256sum " +
-			"can check it with the SHA256SUMS in it.",
-		Example: "  vllm-vcr golden bundle --line 0.33 --output goldens.tar",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runGoldenBundle(cmd.Context(), env, opts) },
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runGoldenBundle(cmd.Context(), env, opts) },
 	}
 	opts.addFlags(cmd.Flags())
 	cmd.Flags().StringVarP(&opts.out, "output", "o", "", "bundle `FILE` to write; required")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
@@ -37,6 +38,43 @@ func setTemplates(root *cobra.Command) {
 	})
 	root.SetUsageTemplate(usageTemplate)
 	root.SetHelpTemplate(helpTemplate)
+}
+
+//go:embed commands.md
+var commandTexts string
+
+// describe gives commands their descriptions and examples.
+func describe(root *cobra.Command) {
+	sections := map[string]string{}
+	for _, section := range strings.Split(commandTexts, "\n## ")[1:] {
+		path, text, _ := strings.Cut(section, "\n")
+		sections[path] = text
+	}
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		if text, known := sections[cmd.CommandPath()]; known {
+			long, example, _ := strings.Cut(text, "\n```\n")
+			cmd.Long, cmd.Example = joined(strings.Trim(long, "\n")), strings.TrimSuffix(strings.TrimRight(example, "\n"), "\n```")
+		}
+		for _, child := range cmd.Commands() {
+			walk(child)
+		}
+	}
+	walk(root)
+}
+
+// joined puts each paragraph on a line, but for rows of lists.
+func joined(text string) string {
+	isPlain := func(line string) bool { return line != "" && !strings.HasPrefix(line, "  ") }
+	lines := strings.Split(text, "\n")
+	for i := 1; i < len(lines); i++ {
+		if isPlain(lines[i-1]) && isPlain(lines[i]) {
+			lines[i-1] += " " + lines[i]
+			lines = slices.Delete(lines, i, i+1)
+			i--
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 // wantsAll reports whether --help-all was given.

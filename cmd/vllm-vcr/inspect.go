@@ -52,24 +52,7 @@ func newInspectCalibrateCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "calibrate",
 		Short: "Measure how well a trace predicts the latencies of another",
-		Long: "Measure how well the timing model of play --latency-trace predicts the latencies of a real engine. The model " +
-			"learns step times from the traces of --latency-trace. A simulated scheduler and KV cache then answer the requests " +
-			"of --predict, without waiting, and time to first token and inter-token latency are compared with the recorded " +
-			"ones. From --predict only the requests are used: arrival times, lengths, and which request follows which. It is " +
-			"an error if a record is in both.\n\n" +
-			"For comparison, the report also shows the best result of fixed latencies: mean and standard deviation of " +
-			"--predict itself.\n\n" +
-			"Inter-token latencies above --band times the median form the slow band: steps that also computed prompts. The " +
-			"prediction passes if both medians are within --median-tolerance and the share of the slow band is within " +
-			"--band-tolerance. Otherwise the exit code is 1.\n\n" +
-			"Several traces of --predict are answered by one engine each and judged together. The report also shows the " +
-			"error of each trace, which does not change the verdict.\n\n" +
-			"With --over-wire nothing is simulated: a released vllm-rs is started with a player behind it that has the learned " +
-			"times, and the requests of --predict are sent to it at their recorded times. The predicted times are those that " +
-			"the client measures. This takes as long as the recording.",
-		Example: "  vllm-vcr inspect calibrate --latency-trace sweep.jsonl.gz \\\n" +
-			"      --latency-trace warm.jsonl.gz --predict cold.jsonl.gz --plots plots",
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if opts.wire.on && !cmd.Flags().Changed("runs") {
 				opts.opt.Runs = 1

@@ -34,23 +34,7 @@ func newInspectCompareCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare BASELINE TRACE...",
 		Short: "Compare the latencies of traces with those of a baseline",
-		Long: "Compare time to first token (ttft), inter-token latency (itl), time per output token after the first (tpot) and time " +
-			"of the whole request (e2e) of traces with those of a baseline. The exit code is 1 if a figure is a regression: its " +
-			"mean, p50, p90 or p99 is larger by more than --tolerance, and the interval of 99 % confidence of the change lies " +
-			"above 0. A change that may be chance is \"unclear\" and no regression. The exit code is 4 if no figure could be " +
-			"judged because the traces have too few requests.\n\n" +
-			"The intervals come from a bootstrap: blocks of consecutive requests are drawn at random, because requests that ran " +
-			"together are not independent. Distributions are compared as a whole too, by the Kolmogorov-Smirnov distance with a " +
-			"permutation of these blocks. Both know nothing about the difference between two runs of the same engine, so compare " +
-			"recordings of the same load on the same machine.\n\n" +
-			"With several takes of one side, takes are drawn at random too, so intervals contain the difference between runs: give " +
-			"further takes of the baseline with --baseline, and --together if all TRACEs are takes of the same change.",
-		Example: "  vllm-vcr inspect compare main.jsonl.gz change.jsonl.gz --tolerance 0.05\n" +
-			"  vllm-vcr inspect compare main.jsonl.gz change.jsonl.gz \\\n" +
-			"      --limits ttft.p99=0.3,e2e.p99=0.3 --html compare.html\n" +
-			"  vllm-vcr inspect compare main-1.jsonl.gz --baseline main-2.jsonl.gz \\\n" +
-			"      --together change-1.jsonl.gz change-2.jsonl.gz --by-concurrency",
-		Args: cobra.MinimumNArgs(2),
+		Args:  cobra.MinimumNArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return runInspectCompare(env, args, opts)
 		},

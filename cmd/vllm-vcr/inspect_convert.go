@@ -43,18 +43,7 @@ func newInspectConvertCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert INPUT",
 		Short: "Convert results of load generators and public traces to traces, and traces to other forms",
-		Long: "Read INPUT, a file or an s3://, https:// or hf:// location, and write it in another form.\n\n" +
-			"Results of load generators become traces with the times that the clients saw: vllm-bench (vllm bench serve " +
-			"--save-result --save-detailed), guidellm (its JSON report), inference-perf (per_request_lifecycle_metrics.json). " +
-			"Public traces become loads without times of answers: mooncake, burstgpt, azure. The command prints what the input " +
-			"lacks.\n\n" +
-			"A trace (of any of these formats, or recorded) can become a load-plan: arrival times, lengths and hashes of " +
-			"prompts, without tokens and times, which capture load --workload arrivals sends. Or it becomes otlp: " +
-			"OpenTelemetry spans as OTLP/JSON, one ExportTraceServiceRequest in each line.",
-		Example: "  vllm-vcr inspect convert results.json -o results.jsonl.gz\n" +
-			"  vllm-vcr inspect convert BurstGPT_1.csv -o load.jsonl.gz --requests 1000\n" +
-			"  vllm-vcr inspect convert run.jsonl.gz -o spans.jsonl --to otlp",
-		Args: cobra.ExactArgs(1),
+		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			opts.in = args[0]
 			return runInspectConvert(env, opts)

@@ -20,15 +20,7 @@ func newInspectDemoCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Write a synthetic trace, to try the other commands",
-		Long: "Write a trace that no engine has recorded, to try the other commands. It has conversations of four turns with a " +
-			"common beginning of all prompts, from 1, 2, 4, 8 and 16 clients at the same time. The scheduler and the KV cache " +
-			"of the player answer them on a virtual clock, with invented step times. The trace has no token ids: play it with " +
-			"play --replay-steps.\n\n" +
-			"The same --seed and --requests always write the same bytes. The trace is marked as synthetic, and golden add " +
-			"refuses it.",
-		Example: "  vllm-vcr inspect demo -o demo.jsonl.gz\n" +
-			"  vllm-vcr inspect summary demo.jsonl.gz",
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			t, err := inspect.Demo(opt)
 			if err != nil {

@@ -22,16 +22,7 @@ func newInspectSummaryCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "summary TRACE...",
 		Short: "Print statistics of traces",
-		Long: "Print statistics of traces: number of requests, lengths of prompts and outputs, time to first token (TTFT), " +
-			"inter-token latency (ITL), time per output token after the first (TPOT) and time of the whole request (E2E), as p50, " +
-			"p90 and p99, for all requests and for each number of requests that were in flight when a request came. For " +
-			"conversations it also shows which part of the prompts of each turn was in the prefix cache. Several traces are " +
-			"compared in columns.\n\n" +
-			"A trace is read once and is not kept in memory. Percentiles of more than 16,384 values are rounded to 0.1 %.",
-		Example: "  vllm-vcr inspect summary run.jsonl.gz\n" +
-			"  vllm-vcr inspect summary before.jsonl.gz after.jsonl.gz --format markdown\n" +
-			"  vllm-vcr inspect summary run.jsonl.gz --step-stats steps.jsonl.gz",
-		Args: cobra.MinimumNArgs(1),
+		Args:  cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return runInspectSummary(env, args, opts)
 		},

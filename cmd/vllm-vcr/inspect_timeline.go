@@ -26,18 +26,7 @@ func newInspectTimelineCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "timeline TRACE",
 		Short: "Show when each request of a trace waited and produced output",
-		Long: "Show the requests of a trace in order of arrival, one line for each: when it arrived, how long it waited for its " +
-			"first token, and how long it produced output.\n\n" +
-			"--perfetto writes a file for https://ui.perfetto.dev: a track for each slot with the spans of its requests (queued, " +
-			"prefill, decode), arrows between the turns of a conversation, the steps of the engine, and counters. --html writes a " +
-			"page with zoom and filter that needs no network. --svg writes an image.\n\n" +
-			"A trace does not say when the engine began with a prompt. This time is inferred: outputs of the same step have the " +
-			"same time, and a step computes at most max_num_batched_tokens tokens (of engine_config in the trace, else 8192).",
-		Example: "  vllm-vcr inspect timeline run.jsonl.gz --requests 40 --svg run.svg\n" +
-			"  vllm-vcr inspect timeline run.jsonl.gz --perfetto run.json \\\n" +
-			"      --step-stats steps.jsonl.gz\n" +
-			"  vllm-vcr inspect timeline run.jsonl.gz --html run.html",
-		Args: cobra.ExactArgs(1),
+		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return runInspectTimeline(env, args[0], opts)
 		},

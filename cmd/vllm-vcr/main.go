@@ -36,24 +36,8 @@ func main() {
 // begins with the name of a command it makes only that one: all of them take a seventh of the time until a player is READY.
 func newRootCommand(env *environment, args ...string) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "vllm-vcr",
-		Short: "Test both sides of the connection between a vLLM frontend and an engine core",
-		Long: "vllm-vcr tests, without a GPU, whether a vLLM frontend or a vLLM engine core still sends exactly what " +
-			"the released engine of its vLLM line sent. A line is a vLLM release series, such as 0.33. A golden is a " +
-			"recorded session of a released engine.\n\n" +
-			"Every flag can also be set by an environment variable: --golden by VLLM_VCR_GOLDEN. The command line " +
-			"takes precedence. An empty variable counts as unset.\n\n" +
-			"Exit codes:\n" +
-			"  0  success: no gating line failed\n" +
-			"  1  a conformance failure\n" +
-			"  2  an error in the command line or in a configuration file\n" +
-			"  3  an error of the infrastructure: network, disk, a process that did not start, an interrupt\n" +
-			"  4  nothing was checked\n\n" +
-			"Guides: vllm-vcr help engine-author, frontend-author, router-author, troubleshooting; vllm-vcr help --help " +
-			"lists all topics. Documentation: " + docsURL,
-		Example: "  vllm-vcr conform\n" +
-			"  vllm-vcr conform --engine-command './my-engine {handshake} {trace}'\n" +
-			"  vllm-vcr play --help",
+		Use:           "vllm-vcr",
+		Short:         "Test both sides of the connection between a vLLM frontend and an engine core",
 		Version:       strings.TrimSpace(strings.TrimPrefix(versionText(), "vllm-vcr ")),
 		SilenceErrors: true, SilenceUsage: true,
 		Args: onlyCommands,
@@ -94,11 +78,13 @@ func newRootCommand(env *environment, args ...string) *cobra.Command {
 	}
 	if len(args) > 0 && commands[args[0]] != nil {
 		root.AddCommand(commands[args[0]](env))
+		describe(root)
 		return root
 	}
 	for _, make := range commands { // cobra sorts them
 		root.AddCommand(make(env))
 	}
+	describe(root)
 	return root
 }
 

@@ -44,22 +44,7 @@ func newPlayCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "play",
 		Short: "Run a fake vLLM engine behind a real frontend",
-		Long: "Run a fake vLLM engine behind a real frontend. The engine connects to the handshake address of the frontend, " +
-			"registers as an engine core of the chosen vLLM line, and answers requests with the tokens of a trace " +
-			"(--trace), with the completions of a dataset (--dataset), with the prompt (--mode echo), or with random tokens. " +
-			"It schedules requests as vLLM does. It answers at once unless flags give it a timing. With --replay-steps it " +
-			"answers with random tokens after the times of a trace.\n\n" +
-			"Start the frontend with --data-parallel-size-local 0, so that it waits for an engine and starts none. A " +
-			"frontend accepts engines only while it starts up.\n\n" +
-			"play ends on SIGINT or SIGTERM, at most 15 seconds later, or when the frontend ends. After SIGHUP, each record " +
-			"of the trace and each row of the dataset can answer a request again.",
-		Example: "  vllm-rs serve MODEL --data-parallel-size 1 --data-parallel-size-local 0 \\\n" +
-			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 \\\n" +
-			"      --port 8000 &\n" +
-			"  vllm-vcr play --trace trace.jsonl.gz\n" +
-			"  vllm-vcr play --time-to-first-token 120ms --inter-token-latency 15ms\n" +
-			"  vllm-vcr play --latency-trace trace.jsonl.gz --engine-count 4",
-		Args: cobra.NoArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withinGrace(cmd.Context(), env.grace, func() error { return runPlay(cmd.Context(), env, cmd.Flags(), opts) })
 		},

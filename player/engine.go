@@ -59,6 +59,7 @@ type engine struct {
 	batches    []*protocol.Batch // one a client
 	current    runningStep
 	ended      bool // a request has ended since the last step began
+	failed     bool // a batch has the error of a request for which nothing was computed
 	withheld   bool // an output has waited in the last step because its client is full
 	killed     bool // by a fault
 	iterations int  // steps that computed something, if that is reported
@@ -201,8 +202,23 @@ func (e *engine) withdraw(q *request, err error) {
 	if e.onRefused != nil {
 		e.onRefused(q.id, err)
 	}
+	e.endUncomputed(q, &protocol.RequestError{Code: codeOf(err), Message: err.Error()})
+}
+
+// endUncomputed answers a request with an error before anything is computed or looked up for it, as a real engine answers one whose
+// grammar it cannot compile (vllm/v1/core/sched/scheduler.py grammar_compile_error_reqs): with the next step.
+func (e *engine) endUncomputed(q *request, reason *protocol.RequestError) {
+	q.addEvent(protocol.EventQueued, e.clock.Now())
+	out := e.errorOutput(reason)
+	out.Events, out.TraceHeaders = q.events, q.traceHeaders
 	e.cancel(q)
-	e.sendFinal(q.client, q.stream, e.errorOutput(&protocol.RequestError{Code: codeOf(err), Message: err.Error()}))
+	if r := q.stream.Receiver(); r != nil {
+		r.Receive(out, seconds(e.clock.Now()))
+	} else if err := e.batches[q.client].Add(q.stream, out); err != nil {
+		e.log.Error("output not sent", "request", q.id, "error", err)
+	} else {
+		e.failed = true
+	}
 }
 
 // enqueueInTime gives a request to the scheduler, later if a fault delays it.
@@ -299,6 +315,10 @@ func (e *engine) fits(r *protocol.Request) error {
 
 // enqueue gives a request to the scheduler.
 func (e *engine) enqueue(q *request) {
+	if s := &q.script; s.Finish == FinishError && len(s.Tokens) == 0 && s.Fill == nil {
+		e.endUncomputed(q, (*protocol.RequestError)(s.Error))
+		return
+	}
 	q.queued = e.clock.Now()
 	e.arrived, e.loras = true, e.loras || q.LoRA != 0
 	q.addEvent(protocol.EventQueued, q.queued)
@@ -386,6 +406,9 @@ func (e *engine) abort(ids []string) {
 // abortAll ends every request with an abort output, in the order of their arrival, as an
 // engine that shuts down or pauses does.
 func (e *engine) abortAll() {
+	if e.failed {
+		e.sendStep(e.clock.Now(), true)
+	}
 	all := slices.Collect(maps.Values(e.byID))
 	slices.SortFunc(all, func(a, b *request) int { return cmp.Compare(a.number, b.number) })
 	for _, q := range all {

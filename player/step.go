@@ -116,13 +116,14 @@ func (e *engine) iteration(step *scheduler.Step[*request]) *protocol.IterationDe
 }
 
 // emptyStep is the step after the last request has ended, in which a real engine
-// frees what it held (vllm/v1/core/sched/scheduler.py has_finished_requests).
+// frees what it held (vllm/v1/core/sched/scheduler.py has_finished_requests), or
+// one that reports only requests for which nothing was computed.
 func (e *engine) emptyStep(now time.Duration) bool {
-	if !e.ended || len(e.scheduler.Running()) > 0 {
+	if !e.failed && (!e.ended || len(e.scheduler.Running()) > 0) {
 		return false
 	}
-	e.ended = false
-	e.sendStep(now, false)
+	e.ended = e.failed // and what has failed is freed by the next one
+	e.sendStep(now, e.failed)
 	return true
 }
 
@@ -241,7 +242,7 @@ func (e *engine) finishStep() {
 		}
 	}
 	if any || e.current.chunks {
-		e.sendStep(now, any)
+		e.sendStep(now, any || e.failed)
 	}
 	if e.publish != nil {
 		e.publish(e.pool.TakeEvents()) // once a step (vllm/v1/core/sched/scheduler.py update_from_output)
@@ -347,6 +348,7 @@ func (e *engine) prefillStats(q *request) *protocol.PrefillStats {
 // of a step without outputs go to the first client.
 func (e *engine) sendStep(now time.Duration, outputs bool) {
 	stats := e.takeStats()
+	e.failed = false
 	if e.report != nil {
 		e.report(stats)
 	}

@@ -8,9 +8,14 @@
 // # What is observed
 //
 // A request begins with its ADD and ends with an output that has a finish reason;
-// then its record is written, before the next event is looked at. Times are those
-// of the tap: ttft_ms from the ADD to the first output with a token, itl_ms between
-// outputs with tokens. The capture's zero is the engine's first request (or its
+// then its record is written, before the next event is looked at. ttft_ms is from the
+// ADD to the first output with a token, itl_ms between outputs with tokens. Outputs have
+// the times at which the engine made them, by the timestamps of its messages: on a busy
+// machine the tap receives several messages at once. The difference between the clocks
+// is that of the message that came fastest. Where the timestamps are of no use, the times
+// are those at which the tap received the messages; engine_clock has the reason, and where
+// both are known and differ by more than a millisecond, tap_times has the tap's
+// ([trace.EngineClock]). The capture's zero is the engine's first request (or its
 // first statistics, should they come before), not the start of the tap: a replay
 // need not wait as long as the first client did.
 //

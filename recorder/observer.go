@@ -70,6 +70,7 @@ type Observer struct {
 	sampling *samplingWriter
 	tracked  map[string]*request // in flight, by id
 	finished finishedIDs
+	clock    engineClock
 	steps    uint64
 	tokens   uint64
 
@@ -97,6 +98,7 @@ func NewObserver(opt Options, sinks Sinks, counts *Counts, log *slog.Logger) *Ob
 		opt: opt, counts: counts, log: log, logged: make(map[string]int),
 		files:   newFileSet(opt, sinks, counts, log),
 		tracked: make(map[string]*request),
+		clock:   newEngineClock(),
 	}
 }
 

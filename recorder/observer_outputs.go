@@ -3,7 +3,9 @@ package recorder
 import (
 	"errors"
 	"math"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -32,12 +34,27 @@ func (o *Observer) outputs(ev *Event) {
 		o.counts.WrongEngine.Add(1)
 		o.warn(ev, "an answer in the name of another engine", nil, "engine_index", out.EngineIndex)
 	}
+	at := moment{tap: o.now, engine: o.engineTime(ev, out)}
 	st := o.beginStep(ev, out)
 	before := o.tokens
 	for i := range out.Outputs {
-		o.output(ev, o.step[i], &out.Outputs[i], st)
+		o.output(ev, o.step[i], &out.Outputs[i], at, st)
 	}
 	o.counts.Tokens.Add(o.tokens - before)
+}
+
+// engineTime is the timestamp of an envelope with tokens. Others, which threads besides that of the steps make, need not be in order.
+func (o *Observer) engineTime(ev *Event, out *protocol.Outputs) time.Duration {
+	if !slices.ContainsFunc(out.Outputs, func(r protocol.RequestOutput) bool { return len(r.Tokens) > 0 }) {
+		return 0
+	}
+	before := o.clock.state
+	at := o.clock.observe(ev.Client, out.Timestamp, o.now)
+	if now := o.clock.state; now != before && now != trace.ClockUsed && now != trace.ClockUnproven {
+		o.warn(ev, "the timestamps of the engine's messages are not used: times are those at which the recorder received them", nil,
+			"engine_clock", now, "timestamp", out.Timestamp)
+	}
+	return at
 }
 
 // step is the engine's state behind one envelope.
@@ -75,7 +92,7 @@ func (o *Observer) beginStep(ev *Event, out *protocol.Outputs) step {
 func clampUint32(n int) uint32 { return uint32(min(n, math.MaxUint32)) }
 
 // output takes what one request gets in a step.
-func (o *Observer) output(ev *Event, q *request, out *protocol.RequestOutput, st step) {
+func (o *Observer) output(ev *Event, q *request, out *protocol.RequestOutput, at moment, st step) {
 	if q == nil || !q.live {
 		o.stray(ev, out)
 		return
@@ -90,7 +107,7 @@ func (o *Observer) output(ev *Event, q *request, out *protocol.RequestOutput, st
 		q.rec.CachedTokens = local + external
 	}
 	if len(out.Tokens) > 0 {
-		o.chunk(q, out.Tokens, st)
+		o.chunk(q, out.Tokens, at, st)
 	}
 	switch out.Finish {
 	case protocol.Unfinished:
@@ -114,13 +131,13 @@ func (o *Observer) stray(ev *Event, out *protocol.RequestOutput) {
 }
 
 // chunk adds the tokens that came with one output.
-func (o *Observer) chunk(q *request, tokens []uint32, st step) {
+func (o *Observer) chunk(q *request, tokens []uint32, at moment, st step) {
 	if q.chunks == 0 {
-		q.first = o.now
+		q.first, q.era = at, o.clock.era
 	} else {
-		q.gaps = append(q.gaps, gap{wait: o.now - q.last, tokens: uint32(len(tokens)), step: st})
+		q.gaps = append(q.gaps, gap{wait: at.tap - q.last.tap, own: at.engine - q.last.engine, tokens: uint32(len(tokens)), step: st})
 	}
-	q.last = o.now
+	q.last = at
 	q.chunks++
 	q.count += len(tokens)
 	o.tokens += uint64(len(tokens))
@@ -189,11 +206,12 @@ func (o *Observer) write(q *request, reason trace.FinishReason) {
 	rec := q.rec
 	arrival := o.sinceZero(q.arrival)
 	rec.ArrivalMs, rec.FinishReason, rec.OutputTokens = &arrival, reason, q.count
-	if q.chunks > 0 {
-		rec.TTFTMs = ms(q.first - q.arrival)
-	}
 	o.gaps.fill(q.gaps)
 	rec.ITLMs, rec.ITLCtx = o.gaps.waits, &o.gaps.ctx
+	if q.chunks > 0 {
+		rec.TTFTMs = ms(q.first.tap - q.arrival)
+		o.useEngineClock(&rec, q)
+	}
 	if o.gaps.several {
 		rec.ITLTokens = o.gaps.tokens
 	}
@@ -209,6 +227,29 @@ func (o *Observer) write(q *request, reason trace.FinishReason) {
 	o.files.record(&rec, q)
 }
 
+// keptDifference is from where on the times of both clocks are kept, ms.
+const keptDifference = 1
+
+// useEngineClock replaces the times of a record, which are the tap's, by those of the engine's clock where this is usable.
+func (o *Observer) useEngineClock(rec *trace.Record, q *request) {
+	if rec.EngineClock = o.clock.state; !o.clock.usable(q.era) {
+		if rec.EngineClock == trace.ClockUsed {
+			rec.EngineClock = trace.ClockAnother // it has jumped during the request
+		}
+		return
+	}
+	first := max(ms(q.first.engine+o.clock.offset-q.arrival), 0)
+	differ := math.Abs(first-rec.TTFTMs) > keptDifference
+	for i, own := range o.gaps.own {
+		differ = differ || math.Abs(own-o.gaps.waits[i]) > keptDifference
+	}
+	if differ {
+		o.gaps.tap = trace.TapTimes{TTFTMs: rec.TTFTMs, ITLMs: o.gaps.waits}
+		rec.TapTimes = &o.gaps.tap
+	}
+	rec.TTFTMs, rec.ITLMs = first, o.gaps.own
+}
+
 func orEmpty[T any](s []T) []T {
 	if s == nil {
 		return []T{}
@@ -218,7 +259,9 @@ func orEmpty[T any](s []T) []T {
 
 // recordGaps are the gaps of one record, each property on its own.
 type recordGaps struct {
-	waits   []float64 // ms
+	waits   []float64 // ms, on the tap's clock
+	own     []float64 // on the engine's
+	tap     trace.TapTimes
 	tokens  []uint32
 	several bool // one brought more than one token
 	ctx     trace.ITLCtx
@@ -228,11 +271,11 @@ func (r *recordGaps) fill(gaps []gap) {
 	if cap(r.waits) > keptGaps {
 		*r = recordGaps{}
 	}
-	r.waits, r.tokens, r.several = orEmpty(r.waits[:0]), r.tokens[:0], false
+	r.waits, r.own, r.tokens, r.several = orEmpty(r.waits[:0]), orEmpty(r.own[:0]), r.tokens[:0], false
 	r.ctx.NumRunning, r.ctx.PrefillTokens = r.ctx.NumRunning[:0], r.ctx.PrefillTokens[:0]
 	for i := range gaps {
 		g := &gaps[i]
-		r.waits = append(r.waits, ms(g.wait))
+		r.waits, r.own = append(r.waits, ms(g.wait)), append(r.own, ms(g.own))
 		r.tokens = append(r.tokens, g.tokens)
 		r.several = r.several || g.tokens > 1
 		r.ctx.NumRunning = append(r.ctx.NumRunning, g.running)

@@ -16,7 +16,7 @@ type request struct {
 	remote   bool          // its prefill ran in another engine
 	session  bool          // more input may follow under the same id
 	refusals int           // answers to duplicates that are still to come
-	last     time.Duration // of the last chunk
+	last     moment        // of the last chunk
 	chunks   int
 	gaps     []gap    // between the chunks
 	tokens   []uint32 // of all chunks, if they are recorded
@@ -24,7 +24,8 @@ type request struct {
 
 	client  int
 	arrival time.Duration
-	first   time.Duration // of the first chunk
+	first   moment        // of the first chunk
+	era     int           // of the engine's clock at the first chunk
 	prefill uint64        // the step in which its first token counted as prefill
 	rec     trace.Record  // what is known of it at its arrival, and CachedTokens
 	stop    []byte        // stop_reason in JSON
@@ -33,7 +34,8 @@ type request struct {
 
 // gap is what a chunk after the first adds to a record.
 type gap struct {
-	wait   time.Duration // since the chunk before it
+	wait   time.Duration // since the chunk before it, on the tap's clock
+	own    time.Duration // likewise, on the engine's
 	tokens uint32        // in the chunk
 	step                 // that brought it
 }

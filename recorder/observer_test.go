@@ -32,14 +32,14 @@ func TestObserveWritesWhatHappened(t *testing.T) {
 	arrival := func(ms float64) *float64 { return &ms }
 	want := []trace.Record{
 		{
-			PromptTokens: 20, OutputTokens: 1, TTFTMs: 2, ITLMs: []float64{}, Concurrency: 2, ArrivalMs: arrival(1),
+			PromptTokens: 20, OutputTokens: 1, TTFTMs: 2, ITLMs: []float64{}, Concurrency: 2, ArrivalMs: arrival(1), EngineClock: trace.ClockUnproven,
 			ITLCtx:      &trace.ITLCtx{NumRunning: []uint32{}, PrefillTokens: []uint32{}},
 			BlockHashes: trace.BlockHashes(obsRequest("b", 20).PromptTokenIDs, 16), OutputTokenIDs: []uint32{1},
 			FinishReason: trace.FinishLength,
 		},
 		{
 			PromptTokens: 35, CachedTokens: 19, OutputTokens: 6, TTFTMs: 2, ITLMs: []float64{1, 1, 2},
-			ITLTokens: []uint32{1, 2, 1}, Concurrency: 1, ArrivalMs: arrival(0),
+			ITLTokens: []uint32{1, 2, 1}, Concurrency: 1, ArrivalMs: arrival(0), EngineClock: trace.ClockUnproven,
 			ITLCtx:      &trace.ITLCtx{NumRunning: []uint32{2, 2, 1}, PrefillTokens: []uint32{20, 0, 0}},
 			BlockHashes: trace.BlockHashes(obsRequest("a", 35).PromptTokenIDs, 16), OutputTokenIDs: []uint32{7, 8, 9, 10, 11, 12},
 			FinishReason: trace.FinishStop,

@@ -37,7 +37,7 @@
 //     "meta", and inside itl_summary and itl_ctx, are dropped.
 //   - Unknown values may nest 128 deep.
 //
-// Counts that contradict each other are errors: itl_tokens and itl_ctx run
+// Counts that contradict each other are errors: itl_tokens, itl_ctx and tap_times run
 // parallel to itl_ms, the tokens of the gaps leave at least one for the first
 // chunk, output_token_ids has output_tokens entries and prompt_token_ids has
 // prompt_tokens entries ([Record.Validate]).

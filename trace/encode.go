@@ -77,7 +77,7 @@ func (r *Record) appendError(b []byte) (_ []byte, err error) {
 	return append(b, '}'), nil
 }
 
-// appendGaps appends the itl keys up to itl_summary.
+// appendGaps appends the itl keys up to itl_summary, and whose clock they are by.
 func (r *Record) appendGaps(b []byte) ([]byte, error) {
 	var err error
 	if r.ITLMs != nil {
@@ -96,6 +96,20 @@ func (r *Record) appendGaps(b []byte) ([]byte, error) {
 		}
 		b = append(b, `,"count":`...)
 		b = append(strconv.AppendInt(b, int64(s.Count), 10), '}')
+	}
+	if r.EngineClock != "" {
+		if b, err = appendString(append(b, `,"engine_clock":`...), string(r.EngineClock)); err != nil {
+			return nil, within(err, "engine_clock")
+		}
+	}
+	if t := r.TapTimes; t != nil {
+		if b, err = appendFloat(append(b, `,"tap_times":{"ttft_ms":`...), t.TTFTMs); err != nil {
+			return nil, within(err, "tap_times.ttft_ms")
+		}
+		if b, err = appendFloats(append(b, `,"itl_ms":`...), t.ITLMs); err != nil {
+			return nil, within(err, "tap_times.itl_ms")
+		}
+		b = append(b, '}')
 	}
 	return b, nil
 }

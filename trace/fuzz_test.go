@@ -68,6 +68,13 @@ func reference(line []byte) (*Record, error) {
 	if v := m["ended_by_frontend"]; present(v) {
 		r.EndedByFrontend = ref.bool(v)
 	}
+	if v := m["engine_clock"]; present(v) {
+		r.EngineClock = EngineClock(ref.str(v))
+	}
+	if v := m["tap_times"]; present(v) {
+		o := ref.object(v)
+		r.TapTimes = &TapTimes{TTFTMs: ref.float(nullIsBad(o["ttft_ms"])), ITLMs: refSlice(&ref, nullIsBad(o["itl_ms"]), ref.float)}
+	}
 	if v := m["request_error"]; present(v) {
 		o := ref.object(v)
 		r.Error = new(RequestError)
@@ -210,6 +217,8 @@ func knownAt(path, key string) bool {
 		return key == "mean_ms" || key == "count"
 	case "request_error":
 		return key == "code" || key == "message" || key == "retryable"
+	case "tap_times":
+		return key == "ttft_ms" || key == "itl_ms"
 	case "itl_ctx":
 		return key == "num_running" || key == "prefill_tokens"
 	}
@@ -243,7 +252,7 @@ func FuzzRecord(f *testing.F) {
 			return // surrogates: encoding/json replaces halves, the parser refuses them
 		}
 		var got Record
-		gotErr := parseRecord(line, &got, false, 0)
+		gotErr := new(recordParser).parse(line, &got)
 		want, wantErr := reference(line)
 		if (gotErr == nil) != (wantErr == nil) {
 			t.Fatalf("the parser says %v, encoding/json says %v", gotErr, wantErr)
@@ -255,7 +264,7 @@ func FuzzRecord(f *testing.F) {
 			t.Fatalf("(-encoding/json +parser):\n%s", diff)
 		}
 		again := got
-		if err := parseRecord(line, &again, true, 0); err != nil {
+		if err := (&recordParser{keepExtra: true}).parse(line, &again); err != nil {
 			t.Fatalf("with extra keys kept: %v", err)
 		}
 		again.Extra = nil

@@ -26,6 +26,8 @@ const (
 	finishReason
 	endedByFrontend
 	requestError
+	engineClock
+	tapTimes
 
 	unknown  field = 0
 	required       = promptTokens | outputTokens | ttftMs
@@ -69,6 +71,10 @@ func fieldOf(key []byte) field {
 		return endedByFrontend
 	case "request_error":
 		return requestError
+	case "engine_clock":
+		return engineClock
+	case "tap_times":
+		return tapTimes
 	}
 	return unknown
 }
@@ -76,7 +82,7 @@ func fieldOf(key []byte) field {
 // requiredName names the required fields for the error of a missing one.
 var requiredName = [...]string{"prompt_tokens", "output_tokens", "ttft_ms"}
 
-// recordParser fills one record from one line.
+// recordParser fills records from lines, one after the other.
 type recordParser struct {
 	cursor
 	rec       *Record
@@ -88,10 +94,10 @@ type recordParser struct {
 	sawFrames bool // a key of frames files
 }
 
-// parseRecord fills rec from line, reusing the storage of its slices and
-// pointers. rec is undefined after an error.
-func parseRecord(line []byte, rec *Record, keepExtra bool, without field) error {
-	p := recordParser{cursor: cursor{b: line}, rec: rec, old: *rec, keepExtra: keepExtra, without: without}
+// parse fills rec from line, reusing the storage of its slices and pointers, and
+// its own. rec is undefined after an error.
+func (p *recordParser) parse(line []byte, rec *Record) error {
+	*p = recordParser{cursor: cursor{b: line}, rec: rec, old: *rec, keepExtra: p.keepExtra, without: p.without}
 	*rec = Record{Concurrency: 1, FinishReason: FinishAbsent}
 	if err := p.object(p.member); err != nil {
 		return err
@@ -192,6 +198,13 @@ func (p *recordParser) field(f field) (err error) {
 		r.FinishReason, err = c.finishReason()
 	case endedByFrontend:
 		r.EndedByFrontend, err = c.bool()
+	case engineClock:
+		var name string
+		name, err = c.str()
+		r.EngineClock = EngineClock(name)
+	case tapTimes:
+		r.TapTimes = orNew(old.TapTimes)
+		err = members(c, 3, r.TapTimes, tapMembers)
 	case requestError:
 		r.Error = new(RequestError)
 		err = members(c, 3, r.Error, errorMembers)
@@ -302,6 +315,17 @@ var summaryMembers = []member[ITLSummary]{
 	}},
 	{"count", true, func(c *cursor, s *ITLSummary) (err error) {
 		s.Count, err = c.count()
+		return err
+	}},
+}
+
+var tapMembers = []member[TapTimes]{
+	{"ttft_ms", true, func(c *cursor, t *TapTimes) (err error) {
+		t.TTFTMs, err = c.float()
+		return err
+	}},
+	{"itl_ms", true, func(c *cursor, t *TapTimes) (err error) {
+		t.ITLMs, err = floats(c, t.ITLMs)
 		return err
 	}},
 }

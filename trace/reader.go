@@ -17,8 +17,8 @@ type Options struct {
 	Strict bool
 	// KeepExtra keeps a record's unknown keys in Record.Extra.
 	KeepExtra bool
-	// Without has keys of records whose values are not kept, for less memory: ITLCtx and BlockHashes
-	// of a Record are nil without "itl_ctx" and "block_hashes".
+	// Without has keys of records whose values are not kept, for less memory: ITLCtx, BlockHashes and TapTimes
+	// of a Record are nil without "itl_ctx", "block_hashes" and "tap_times".
 	Without []string
 	// MaxBytes bounds the inflated size; reading more is an error. 0 bounds a
 	// gzipped file by [InflatedLimit], and nothing else: then memory is bounded
@@ -35,7 +35,7 @@ type Options struct {
 type Reader struct {
 	stream
 	opt     Options
-	without field
+	parser  recordParser
 	meta    Meta
 	hasMeta bool
 }
@@ -126,8 +126,9 @@ func Open(path string, opt Options) (*Reader, error) { return openAs(path, opt, 
 // messages; gzip reports whether r is gzipped.
 func NewReader(r io.Reader, name string, gzip bool, opt Options) (*Reader, error) {
 	tr := &Reader{stream: stream{lines: newLineReader(r, name, gzip, opt)}, opt: opt}
+	tr.parser.keepExtra = opt.KeepExtra
 	for _, key := range opt.Without {
-		tr.without |= fieldOf([]byte(key)) &^ plain
+		tr.parser.without |= fieldOf([]byte(key)) &^ plain
 	}
 	var err error
 	if tr.hasMeta, err = tr.head(tr.meta.parse); err != nil {
@@ -151,7 +152,7 @@ func (r *Reader) HasMeta() bool { return r.hasMeta }
 // After an error rec is undefined, and further calls return the same error.
 func (r *Reader) Next(rec *Record) (err error) {
 	rec.Line, err = r.next(func(line []byte) error {
-		if err := parseRecord(line, rec, r.opt.KeepExtra, r.without); err != nil || !r.opt.Strict {
+		if err := r.parser.parse(line, rec); err != nil || !r.opt.Strict {
 			return err
 		}
 		return rec.complete(r.meta.BlockSize)

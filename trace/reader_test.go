@@ -120,6 +120,9 @@ var acceptCases = []struct{ name, line, reject string }{
 	{"unknown key, any value", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"x":{"y":[true,false,null,-1.5e+3,"a\"\\\/\b\f\n\r\té😀",{},[]]}}`, ""},
 	{"finish_reason a number", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"finish_reason":1}`, "finish_reason: want a string"},
 	{"ended_by_frontend a number", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"ended_by_frontend":1}`, "ended_by_frontend: want true or false"},
+	{"clock a number", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"engine_clock":1}`, "engine_clock: want a string"},
+	{"tap times of other gaps", `{"prompt_tokens":10,"output_tokens":2,"ttft_ms":5,"itl_ms":[1],"tap_times":{"ttft_ms":1,"itl_ms":[]}}`, "tap_times.itl_ms: want 1 entries as in itl_ms, got 0"},
+	{"tap times without gaps", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"tap_times":{"ttft_ms":1}}`, "tap_times.itl_ms: missing"},
 	{"error a string", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"request_error":"no"}`, "request_error: want an object"},
 	{"error with two codes", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"request_error":{"code":"a","code":"b"}}`, "request_error.code: the key occurs twice"},
 	{"float array an object", `{"prompt_tokens":10,"output_tokens":1,"ttft_ms":5,"itl_ms":{}}`, "itl_ms: want an array"},
@@ -179,7 +182,7 @@ func TestSecondMeta(t *testing.T) {
 
 func TestRecordFields(t *testing.T) {
 	line := `{"prompt_tokens":32,"cached_tokens":16,"output_tokens":4,"ttft_ms":1.25,"itl_ms":[2,3.5],"itl_tokens":[2,1],` +
-		`"itl_summary":{"mean_ms":2.75,"count":2},"concurrency":18446744073709551615,"arrival_ms":-0.5,` +
+		`"itl_summary":{"mean_ms":2.75,"count":2},"engine_clock":"used","tap_times":{"ttft_ms":2.5,"itl_ms":[0,5],"x":1},"concurrency":18446744073709551615,"arrival_ms":-0.5,` +
 		`"itl_ctx":{"num_running":[1,2],"prefill_tokens":[0,4294967295],"other":{}},"block_hashes":[1,18446744073709551615],` +
 		`"mm_hashes":["a","\u00e9\ud83d\ude00"],"output_token_ids":[0,1,2,4294967295],"finish_reason":"repetition","mine":{"a": [1]}}`
 	refused := `{"prompt_tokens":1,"output_tokens":0,"ttft_ms":0,"finish_reason":"error","request_error":{"code":"c","message":"m é","retryable":true,"x":[]}}`
@@ -190,6 +193,7 @@ func TestRecordFields(t *testing.T) {
 		PromptTokens: 32, CachedTokens: 16, OutputTokens: 4, TTFTMs: 1.25,
 		ITLMs: []float64{2, 3.5}, ITLTokens: []uint32{2, 1},
 		ITLSummary:  &ITLSummary{MeanMs: 2.75, Count: 2},
+		EngineClock: ClockUsed, TapTimes: &TapTimes{TTFTMs: 2.5, ITLMs: []float64{0, 5}},
 		Concurrency: 1<<64 - 1, ArrivalMs: new(-0.5),
 		ITLCtx:         &ITLCtx{NumRunning: []uint32{1, 2}, PrefillTokens: []uint32{0, 1<<32 - 1}},
 		BlockHashes:    []uint64{1, 1<<64 - 1},

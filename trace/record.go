@@ -34,6 +34,12 @@ type Record struct {
 	// ArrivalMs is the arrival, ms since the capture's zero: the first
 	// request in what this project records, the tap's start in what others do.
 	ArrivalMs *float64
+	// EngineClock is whether TTFTMs and ITLMs are by the timestamps of the engine's messages, and why not. Absent: by when the
+	// recorder received them. This project's own key.
+	EngineClock EngineClock
+	// TapTimes are the times by when the recorder received the messages, where TTFTMs and ITLMs are by the engine's timestamps
+	// and one of them differs by more than a millisecond. This project's own key.
+	TapTimes *TapTimes
 	// ITLCtx is the engine's state at each gap.
 	ITLCtx *ITLCtx
 	// BlockHashes is the chain of the prompt's full blocks, see [BlockHashes].
@@ -79,6 +85,31 @@ func (r *Record) ReplayEnd() FinishReason {
 		return FinishLength
 	}
 	return r.FinishReason
+}
+
+// EngineClock is what a recorder has made of the timestamps of an engine's messages (EngineCoreOutputs.timestamp).
+type EngineClock string
+
+const (
+	// ClockUsed: the times are by the timestamps.
+	ClockUsed EngineClock = "used"
+	// ClockUnproven: the recorder had not seen enough messages yet to know that they are times in seconds.
+	ClockUnproven EngineClock = "unproven"
+	// ClockZero: a timestamp was 0 or less, or no number.
+	ClockZero EngineClock = "zero"
+	// ClockConstant: two successive messages had the same timestamp.
+	ClockConstant EngineClock = "constant"
+	// ClockBackwards: a message had an earlier timestamp than the one before it.
+	ClockBackwards EngineClock = "backwards"
+	// ClockAnother: the timestamps do not advance as the recorder's clock does, such as those in milliseconds.
+	ClockAnother EngineClock = "another"
+)
+
+// TapTimes are times by when a recorder received messages.
+type TapTimes struct {
+	TTFTMs float64
+	// ITLMs is parallel to [Record].ITLMs, and never nil after a read.
+	ITLMs []float64
 }
 
 // ITLSummary is the mean of gaps that were not recorded one by one.
@@ -234,6 +265,9 @@ func (r *Record) validateGaps() error {
 		if len(ctx.PrefillTokens) != len(r.ITLMs) {
 			return invalid("itl_ctx.prefill_tokens", "want %d entries as in itl_ms, got %d", len(r.ITLMs), len(ctx.PrefillTokens))
 		}
+	}
+	if t := r.TapTimes; t != nil && len(t.ITLMs) != len(r.ITLMs) {
+		return invalid("tap_times.itl_ms", "want %d entries as in itl_ms, got %d", len(r.ITLMs), len(t.ITLMs))
 	}
 	if r.ITLTokens == nil {
 		return nil

@@ -36,13 +36,13 @@ func TestWriterSamples(t *testing.T) {
 			"every key",
 			Record{
 				PromptTokens: 1, CachedTokens: 2, OutputTokens: 4, TTFTMs: -0.5, ITLMs: []float64{1, 2.25}, ITLTokens: []uint32{2, 1},
-				ITLSummary: &ITLSummary{}, Concurrency: 3, ArrivalMs: new(1e-7),
+				ITLSummary: &ITLSummary{}, EngineClock: ClockUsed, TapTimes: &TapTimes{TTFTMs: 1.5, ITLMs: []float64{0, 4}}, Concurrency: 3, ArrivalMs: new(1e-7),
 				ITLCtx:      &ITLCtx{NumRunning: []uint32{1, 2}, PrefillTokens: []uint32{0, 7}},
 				BlockHashes: []uint64{1<<64 - 1}, MMHashes: []string{"a\"\\\n\r\t\x02é"}, PromptTokenIDs: []uint32{9}, OutputTokenIDs: []uint32{1, 2, 3, 4},
 				FinishReason: FinishStop, Extra: map[string]jsonRaw{"z": jsonRaw("{\n \"a\": 1\n}"), "a\n": jsonRaw(`null`)},
 			},
 			`{"prompt_tokens":1,"cached_tokens":2,"output_tokens":4,"ttft_ms":-0.5,"itl_ms":[1.0,2.25],"itl_tokens":[2,1],` +
-				`"itl_summary":{"mean_ms":0.0,"count":0},"concurrency":3,"arrival_ms":1e-7,"itl_ctx":{"num_running":[1,2],"prefill_tokens":[0,7]},` +
+				`"itl_summary":{"mean_ms":0.0,"count":0},"engine_clock":"used","tap_times":{"ttft_ms":1.5,"itl_ms":[0.0,4.0]},"concurrency":3,"arrival_ms":1e-7,"itl_ctx":{"num_running":[1,2],"prefill_tokens":[0,7]},` +
 				`"block_hashes":[18446744073709551615],"mm_hashes":["a\"\\\n\r\t\u0002é"],"prompt_token_ids":[9],"output_token_ids":[1,2,3,4],` +
 				`"finish_reason":"stop","a\n":null,"z":{  "a": 1 }}`,
 		},

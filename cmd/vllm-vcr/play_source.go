@@ -223,7 +223,7 @@ func readTrace(env *environment, path, configHash string, opt trace.Options) (*t
 func (opts *sourceOptions) replay(env *environment, opt *player.Options, tok *tokenizer.Tokenizer, fallback player.Source) (found, error) {
 	recording := cmp.Or(opts.recording, opts.steps)
 	// Extra keys hold the request ids.
-	read := trace.Options{KeepExtra: true, Without: []string{"itl_ctx"}}
+	read := trace.Options{KeepExtra: true, Without: []string{"itl_ctx", "tap_times"}}
 	if opts.match == player.MatchIndex || opts.match == player.MatchRequestID {
 		read.Without = append(read.Without, "block_hashes")
 	}

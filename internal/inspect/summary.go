@@ -117,6 +117,7 @@ type summarizer struct {
 	meanOnly   int // records that have a mean of their gaps alone
 	negative   int // records with a negative time
 	negativeAt int // the line of the first of them
+	clocks     map[trace.EngineClock]int // records by why their times are not by the engine's timestamps
 }
 
 type levelSketch struct {
@@ -163,7 +164,7 @@ func newSummarizer(name string, meta trace.Meta) *summarizer {
 			Name: name, Model: trace.Or(meta.Model, ""), GPU: trace.Or(meta.GPU, ""), Version: trace.Or(meta.VLLMVersion, ""),
 			Config: trace.Or(meta.EngineConfig, ""), Finish: map[string]int{},
 		},
-		levels: map[uint64]*levelSketch{},
+		levels: map[uint64]*levelSketch{}, clocks: map[trace.EngineClock]int{},
 	}
 }
 
@@ -180,6 +181,9 @@ func (c *summarizer) add(r *trace.Record) (turn int32) {
 	level.requests++
 	level.prompt.add(float64(r.PromptTokens))
 	level.output.add(float64(r.OutputTokens))
+	if clock := r.EngineClock; clock != "" && clock != trace.ClockUsed {
+		c.clocks[clock]++
+	}
 	whole, isNegative := r.EndMs(0), r.TTFTMs < 0
 	for _, ms := range r.ITLMs {
 		isNegative = isNegative || ms < 0
@@ -332,6 +336,10 @@ func (c *summarizer) notes(isRounded bool) []string {
 			where = fmt.Sprintf(", the first in line %d", c.negativeAt)
 		}
 		add("%d of %d records have a negative time%s: the clock of the recorder was set back, or the trace was edited", c.negative, c.s.Records, where)
+	}
+	for _, clock := range slices.Sorted(maps.Keys(c.clocks)) {
+		add("%d of %d records have times by when the recorder received the messages, which are late on a busy machine: the timestamps of the engine are not used (engine_clock is %q)",
+			c.clocks[clock], c.s.Records, clock)
 	}
 	switch missing := c.s.Records - c.arrivals; {
 	case missing == 0:

@@ -112,11 +112,12 @@ func TestSummaryNotes(t *testing.T) {
 	mean := record(0, 4, 5)
 	mean.OutputTokens, mean.ITLMs, mean.ITLSummary = 3, nil, &trace.ITLSummary{MeanMs: 10, Count: 2}
 	without := record(0, 4, 1)
-	without.ArrivalMs = nil
+	without.ArrivalMs, without.EngineClock = nil, trace.ClockConstant
 	s, err := SummarizeReader(readerOf(t, recorded(record(0, 4, -3), mean, without, record(1, 4, 1, -1))))
 	require.NoError(t, err)
 	want := []string{
 		"2 of 4 records have a negative time, the first in line 2: the clock of the recorder was set back, or the trace was edited",
+		`1 of 4 records have times by when the recorder received the messages, which are late on a busy machine: the timestamps of the engine are not used (engine_clock is "constant")`,
 		"1 of 4 records have no arrival_ms, so the duration is unknown, and these records are in no turn",
 		"1 of 4 records have only the mean of their gaps (itl_summary): they are in TPOT and E2E, and not in ITL",
 	}

@@ -12,11 +12,11 @@ import (
 // request takes over. The fields that every chunk touches are together at the beginning.
 type request struct {
 	id       string
-	live     bool          // between its ADD and its end
-	remote   bool          // its prefill ran in another engine
-	session  bool          // more input may follow under the same id
-	refusals int           // answers to duplicates that are still to come
-	last     moment        // of the last chunk
+	live     bool   // between its ADD and its end
+	remote   bool   // its prefill ran in another engine
+	session  bool   // more input may follow under the same id
+	refusals int    // answers to duplicates that are still to come
+	last     moment // of the last chunk
 	chunks   int
 	gaps     []gap    // between the chunks
 	tokens   []uint32 // of all chunks, if they are recorded
@@ -24,11 +24,11 @@ type request struct {
 
 	client  int
 	arrival time.Duration
-	first   moment        // of the first chunk
-	era     int           // of the engine's clock at the first chunk
-	prefill uint64        // the step in which its first token counted as prefill
-	rec     trace.Record  // what is known of it at its arrival, and CachedTokens
-	stop    []byte        // stop_reason in JSON
+	first   moment       // of the first chunk
+	era     int          // of the engine's clock at the first chunk
+	prefill uint64       // the step in which its first token counted as prefill
+	rec     trace.Record // what is known of it at its arrival, and CachedTokens
+	stop    []byte       // stop_reason in JSON
 	extra   requestExtra
 }
 

@@ -114,9 +114,9 @@ type summarizer struct {
 	first      float64
 	last       float64
 	arrivals   int
-	meanOnly   int // records that have a mean of their gaps alone
-	negative   int // records with a negative time
-	negativeAt int // the line of the first of them
+	meanOnly   int                       // records that have a mean of their gaps alone
+	negative   int                       // records with a negative time
+	negativeAt int                       // the line of the first of them
 	clocks     map[trace.EngineClock]int // records by why their times are not by the engine's timestamps
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/coverage"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // TestJudgedFields: of what an engine under test says, a report tells what fidelity has judged and what was only read; of the
@@ -57,14 +58,15 @@ func TestFacedFields(t *testing.T) {
 	line, _ := matrix.ByName("0.33")
 	runner := liveRunner()
 	runner.Frontend, runner.Coverage = realUnderTest(t, "0.33.0"), true
-	report := runner.Run(t.Context(), frontendsuite.Cases(line, mf, []Assertion{frontendsuite.Completions, frontendsuite.RealEngine}, true))
+	report := runner.Run(t.Context(), frontendsuite.Cases(line, mf, []Assertion{frontendsuite.Requests, frontendsuite.LoRA, frontendsuite.RealEngine}, true))
 	if report.ExitCode != ExitOK || len(report.Coverage) != 1 {
 		t.Fatalf("%s; %d lines", report.Reason, len(report.Coverage))
 	}
 	c := report.Coverage[0]
 	for name, want := range map[string]struct{ sent, faced bool }{
 		"EngineCoreRequest.request_id":        {true, false},
-		"EngineCoreRequest.lora_request":      {false, false}, // no adapter is asked for here
+		"EngineCoreRequest.lora_request":      {true, false},
+		"EngineCoreRequest.pooling_params":    {false, false}, // nothing is pooled here
 		"EngineCoreOutput.new_token_ids":      {false, true},
 		"SchedulerStats.spec_decoding_stats":  {false, true}, // of the real engine
 		"EngineCoreOutput.kv_transfer_params": {false, false},
@@ -76,7 +78,16 @@ func TestFacedFields(t *testing.T) {
 			t.Errorf("%s: set by the frontend is %v, sent to it is %v", name, f.Sent, f.Faced)
 		}
 	}
-	if !slices.Contains(c.Details.NotSent(), "EngineCoreRequest.lora_request") || slices.Contains(c.Details.NotFaced(), "EngineCoreOutput.new_token_ids") {
+	judged := 0
+	for _, f := range c.Details.Fields {
+		if f.Direction == protocol.ToEngine && f.Judged {
+			judged++
+		}
+	}
+	if least := 57; judged < least {
+		t.Errorf("the values of %d fields to the engine are judged, want %d or more", judged, least)
+	}
+	if slices.Contains(c.Details.NotFaced(), "EngineCoreOutput.new_token_ids") {
 		t.Errorf("not sent %q, not faced %q", c.Details.NotSent(), c.Details.NotFaced())
 	}
 }

@@ -28,7 +28,7 @@ func realUnderTest(t *testing.T, version string) *FrontendUnderTest {
 	return &FrontendUnderTest{
 		Command: "'" + testenv.Frontend(t, version) + "' serve {model} --served-model-name tiny --data-parallel-size 1 --data-parallel-size-local 0" +
 			" --data-parallel-address {handshake_host} --data-parallel-rpc-port {handshake_port} --host 127.0.0.1 --port {http_port}" +
-			" --engine-ready-timeout-secs 30 --enable-prompt-tokens-details" +
+			" --engine-ready-timeout-secs 30 --enable-prompt-tokens-details --tool-call-parser hermes" +
 			` --profiler-config '{"profiler":"torch","torch_profiler_dir":"` + t.TempDir() + `"}'`,
 		Env: []string{
 			"VLLM_SERVER_DEV_MODE=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES=" + os.TempDir(),

@@ -67,6 +67,9 @@ type Exchange struct {
 	Init  []byte     // the frontend's answer to HELLO
 	Sent  [][][]byte // the frames of each message of the frontend on its input sockets
 	Said  [][][]byte // and of each message of the engine on its output sockets
+	// Finds reports, for each message of Sent, whether a check would find another payload in its place. It is nil for a message whose
+	// values are not judged.
+	Finds []func(payload []byte) bool
 }
 
 // Env is what the subjects of one run have in common: how they are started and for how long they are waited for, and the

@@ -166,13 +166,18 @@ func (l *Line) AddConversation(c check.Conversation) {
 	}
 }
 
-// AddExchange adds what a frontend under test sent, and what it was sent.
+// AddExchange adds what a frontend under test sent and which of it was judged, and what it was sent.
 func (l *Line) AddExchange(x check.Exchange) {
 	if x.Init != nil {
 		l.handshake(false, x.Init)
 	}
-	for _, frames := range x.Sent {
+	for i, frames := range x.Sent {
+		l.values = l.values[:0]
 		l.ToEngine(frames)
+		if x.Finds[i] != nil {
+			l.compareAll(&trace.Message{Channel: "input", Direction: trace.FrontendToEngine, Frames: frames}, true,
+				func(_ *trace.Message, other [][]byte) bool { return x.Finds[i](other[1]) })
+		}
 	}
 	for _, frames := range x.Said {
 		l.values = l.values[:0]
@@ -215,10 +220,15 @@ const maxTries = 3
 // compare puts other values in the place of those of the message that was added last, and
 // notes the fields of which a judge finds that.
 func (l *Line) compare(m *trace.Message, finds func(m *trace.Message, frames [][]byte) bool) {
+	l.compareAll(m, false, finds)
+}
+
+// compareAll is compare of values that are defaults too, if defaults is set.
+func (l *Line) compareAll(m *trace.Message, defaults bool, finds func(m *trace.Message, frames [][]byte) bool) {
 	payload, asked := payloadOf(m), false
 	for _, v := range l.values {
 		f := l.fields[v.Declared()]
-		if f.Compared || f.tried == maxTries || v.IsDefault() {
+		if f.Compared || f.tried == maxTries || !defaults && v.IsDefault() {
 			continue
 		}
 		if !asked { // asked once, and only of messages that show something new
@@ -226,8 +236,11 @@ func (l *Line) compare(m *trace.Message, finds func(m *trace.Message, frames [][
 				return // whatever is changed, something is found
 			}
 		}
-		f.tried++
-		f.Compared = slices.ContainsFunc(mutations(v, f.holdsStructs, m.Frames, payload), func(frames [][]byte) bool {
+		others := mutations(v, f.holdsStructs, m.Frames, payload)
+		if len(others) > 0 {
+			f.tried++
+		}
+		f.Compared = slices.ContainsFunc(others, func(frames [][]byte) bool {
 			return finds(m, frames)
 		})
 	}

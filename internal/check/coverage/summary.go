@@ -132,6 +132,7 @@ func (s *Summary) Judge(subject *Line) {
 // Face notes, in a summary with details, what passed between a frontend under test and its engine.
 func (s *Summary) Face(exchange *Line) {
 	for i, f := range exchange.Fields { // in the same order
+		s.Details.Fields[i].Judged = s.Details.Fields[i].Judged || f.Compared && f.Direction == protocol.ToEngine
 		s.Details.Fields[i].Sent, s.Details.Fields[i].Faced = f.Seen && f.Direction != protocol.ToFrontend, f.Seen && f.Direction == protocol.ToFrontend
 	}
 	s.count(s.Details.Fields)

@@ -27,6 +27,8 @@ type frontendCase struct {
 	ctx    context.Context // ends with the case, or the session
 	limit  time.Duration   // for an answer, or a message, to come
 	name   string
+	// notTaken are the probes that were refused, by status.
+	notTaken map[int][]string
 }
 
 // Routes of the OpenAI side.
@@ -61,13 +63,18 @@ var errNoAnswer = errors.New("nothing came in time")
 // ask sends an HTTP request and waits for the whole answer; nil, with the failure
 // recorded, if none came, and nil without more ado once the frontend is lost.
 func (k *frontendCase) ask(what, method, path string, body any) *openai.Answer {
+	return k.askWith(nil, what, method, path, body)
+}
+
+// askWith is ask with headers.
+func (k *frontendCase) askWith(header map[string]string, what, method, path string, body any) *openai.Answer {
 	if k.lostAt != "" {
 		return nil
 	}
 	ctx, stop := k.patience()
 	defer stop()
 	k.Asserted++
-	a, err := k.client.Send(ctx, method, path, body)
+	a, err := k.client.SendWith(ctx, header, method, path, body)
 	switch {
 	case err == nil:
 		if a.Status >= http.StatusInternalServerError {
@@ -158,7 +165,11 @@ func (k *frontendCase) framed(what string, r *openai.Reply) {
 
 // attempt is post for a request that may be refused.
 func (k *frontendCase) attempt(what, path string, body object) *openai.Reply {
-	a := k.ask(what, http.MethodPost, path, body)
+	return k.attemptWith(nil, what, path, body)
+}
+
+func (k *frontendCase) attemptWith(header map[string]string, what, path string, body object) *openai.Reply {
+	a := k.askWith(header, what, http.MethodPost, path, body)
 	if a == nil {
 		return nil
 	}
@@ -217,6 +228,7 @@ func (k *frontendCase) learn() {
 	mark := k.ledger.mark()
 	k.attempt("a text prompt", completionsRoute, object{"model": k.model, "prompt": sampler, "max_tokens": 1})
 	if h := first(k.ledger.since(mark, isAdd)); h != nil {
+		k.sampled = slices.Clone(h.request.PromptTokenIDs)
 		k.alphabet = slices.Compact(slices.Sorted(slices.Values(h.request.PromptTokenIDs)))
 	}
 	const least = 4

@@ -40,6 +40,8 @@ type heard struct {
 	request *protocol.Request
 	aborted []string
 	call    protocol.UtilityCall
+	// finds, unless nil, reports whether another payload in its place is not as expected.
+	finds func(payload []byte) bool
 }
 
 // What is kept of a frontend that never stops talking.
@@ -96,7 +98,7 @@ func (l *ledger) exchange() check.Exchange {
 	defer l.mu.Unlock()
 	x := check.Exchange{Codec: l.codec, Init: l.init, Said: l.said}
 	for _, h := range l.heard {
-		x.Sent = append(x.Sent, h.frames)
+		x.Sent, x.Finds = append(x.Sent, h.frames), append(x.Finds, h.finds)
 	}
 	return x
 }

@@ -46,7 +46,9 @@ type frontendSession struct {
 
 	model    string          // as requests name it
 	version  string          // what the frontend says it is, "" if it does not
+	sampled  []uint32        // the ids of the text sampler, nil if they are not known
 	alphabet []uint32        // ids that the tokenizer knows
+	eos      *uint32         // the end of sequence, as far as it is known
 	prompts  int             // made so far
 	judged   int             // messages of the ledger that were looked at
 	told     map[string]bool // what was found wrong with messages

@@ -115,7 +115,12 @@ type Answer struct {
 // Send sends a request, with body as JSON unless it is nil, and unchanged if it is a [json.RawMessage], and reads the
 // whole answer, also of a stream. The end of ctx ends it: the frontend then sees its client go.
 func (c *Client) Send(ctx context.Context, method, path string, body any) (Answer, error) {
-	response, err := c.roundTrip(ctx, method, path, body)
+	return c.SendWith(ctx, nil, method, path, body)
+}
+
+// SendWith is Send with headers of the caller's.
+func (c *Client) SendWith(ctx context.Context, header map[string]string, method, path string, body any) (Answer, error) {
+	response, err := c.roundTrip(ctx, header, method, path, body)
 	if err != nil {
 		return Answer{}, withCause(ctx, err)
 	}
@@ -159,7 +164,7 @@ func (s *Stream) Close() error { return s.body.Close() }
 
 // open sends a request and returns the body of an answer with status 200.
 func (c *Client) open(ctx context.Context, method, path string, body any) (io.ReadCloser, error) {
-	response, err := c.roundTrip(ctx, method, path, body)
+	response, err := c.roundTrip(ctx, nil, method, path, body)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +184,7 @@ func (c *Client) statusError(method, path string, status int, body []byte) *Stat
 }
 
 // roundTrip sends a request and returns at the head of its answer.
-func (c *Client) roundTrip(ctx context.Context, method, path string, body any) (*http.Response, error) {
+func (c *Client) roundTrip(ctx context.Context, header map[string]string, method, path string, body any) (*http.Response, error) {
 	var content io.Reader
 	if body != nil {
 		text, raw := body.(json.RawMessage) // sent as it is: not all of it is JSON
@@ -196,6 +201,9 @@ func (c *Client) roundTrip(ctx context.Context, method, path string, body any) (
 		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
+	for name, value := range header {
+		request.Header.Set(name, value)
+	}
 	return c.http.Do(request)
 }
 

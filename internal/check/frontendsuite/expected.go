@@ -11,7 +11,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/internal/wire/pytype"
 )
 
 // A probe is an HTTP request of which it is known what reaches the engine: what the vllm-rs of the line sends.
@@ -152,7 +151,7 @@ func flattenStruct(profile *protocol.Profile, name, prefix string, raw []byte, a
 
 // structOf is the struct that a field holds, "" for another value.
 func structOf(profile *protocol.Profile, annotation string) string {
-	for _, option := range pytype.Parse(annotation).Options() {
+	for _, option := range protocol.ParsePyType(annotation).Options() {
 		if _, is := profile.Structs[option.Name]; is {
 			return option.Name
 		}

@@ -140,7 +140,7 @@ func TestFrontendSuiteOnTheWrongLine(t *testing.T) {
 	tests := []struct {
 		frontend, line string
 		at             []Assertion // that fail; what comes after the first of them is not judged if the frontend is lost
-		want           []string  // code, path, and what the message says
+		want           []string    // code, path, and what the message says
 	}{
 		{"0.33.0", "0.27", []Assertion{frontendsuite.Handshake}, []string{
 			"H001 EngineCoreReadyResponse registers without supports_lora, max_loras, which frontends of 0.29–" + protocol.Newest() + " require",

@@ -32,8 +32,10 @@ func TestExpected(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			line := compat.Line{Name: protocol.LineOf(version), Tag: "v" + version}
-			server, err := vllmrs.Start(t.Context(), vllmrs.Options{Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), Args: []string{"--tool-call-parser", "hermes"},
-				Env: []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES=" + adapterPath}})
+			server, err := vllmrs.Start(t.Context(), vllmrs.Options{
+				Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), Args: []string{"--tool-call-parser", "hermes"},
+				Env: []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES=" + adapterPath},
+			})
 			require.NoError(t, err)
 			defer server.Close()
 			env := &check.Env{

@@ -145,18 +145,16 @@ func playLoad(ctx context.Context, env *environment, opts loadOptions) error {
 			return err
 		}
 	}
-	records, err := openRecords(opts.records)
+	write, closeRecords, err := openRecords(opts.records)
 	if err != nil {
 		return err
 	}
-	opts.cfg.Each = records.write
+	opts.cfg.Each = write
 	report, err := load.Run(ctx, opts.cfg)
 	if ctx.Err() != nil {
 		err = errors.New("interrupted: the report covers the requests until then")
 	}
-	if failed := records.close(); failed != nil {
-		err = cmp.Or(err, failed)
-	}
+	err = cmp.Or(err, closeRecords())
 	if failed := report.Text(env.stdout); failed != nil {
 		err = cmp.Or(err, fmt.Errorf("write report: %w", failed))
 	}
@@ -168,43 +166,24 @@ func playLoad(ctx context.Context, env *environment, opts loadOptions) error {
 	return err
 }
 
-// recordsFile is the file of what the client saw; nil if none is wanted.
-type recordsFile struct {
-	file *recorder.File
-	w    *load.RecordWriter
-}
-
-func openRecords(path string) (*recordsFile, error) {
+// openRecords opens the file of what the client sees. close gives it its name: of an interrupted load too, it has every request that has
+// ended.
+func openRecords(path string) (write func(load.Record) error, closeFile func() error, err error) {
 	if path == "" {
-		return nil, nil
+		return func(load.Record) error { return nil }, func() error { return nil }, nil
 	}
 	file, err := recorder.Create(recorder.Destination{Path: path, Overwrite: true})
 	if err != nil {
-		return nil, fmt.Errorf("write records: %w", err)
+		return nil, nil, fmt.Errorf("write records: %w", err)
 	}
-	return &recordsFile{file, load.NewRecordWriter(file, trace.IsGzip(path))}, nil
-}
-
-func (r *recordsFile) write(rec load.Record) error {
-	if r == nil {
+	w := load.NewRecordWriter(file, trace.IsGzip(path))
+	return w.Write, func() error {
+		err := w.Close()
+		if _, failed := file.Commit(context.Background()); cmp.Or(err, failed) != nil {
+			return fmt.Errorf("write records: %w", cmp.Or(err, failed))
+		}
 		return nil
-	}
-	return r.w.Write(rec)
-}
-
-// close gives the file its name. Of an interrupted load too, it has every request that has ended.
-func (r *recordsFile) close() error {
-	if r == nil {
-		return nil
-	}
-	err := r.w.Close()
-	if _, failed := r.file.Commit(context.Background()); err == nil {
-		err = failed
-	}
-	if err != nil {
-		return fmt.Errorf("write records: %w", err)
-	}
-	return nil
+	}, nil
 }
 
 // loadInPod plays the workload beside a tap, and stays until its files are fetched.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,15 +64,6 @@ func newInspectConvertCommand(env *environment) *cobra.Command {
 	return cmd
 }
 
-// recordsOf is what is converted: the records of a trace, or of an input of another format.
-type recordsOf struct {
-	format  inspect.Format
-	meta    trace.Meta
-	each    func(yield func(*trace.Record) error) error
-	skipped func() []string
-	lacks   func() []string
-}
-
 // errEnough ends the reading after as many requests as were wanted.
 var errEnough = errors.New("enough")
 
@@ -83,18 +75,26 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 			return fmt.Errorf("--start %q: want a time such as 2026-01-31T12:00:00Z", opts.start)
 		}
 	}
-	in, closeInput, err := openInput(env, opts.in, opts.from)
+	from, err := inputAt(env, opts.in)
+	if err != nil {
+		return err
+	}
+	r, closeInput, err := openBytes(from)
 	if err != nil {
 		return err
 	}
 	defer closeInput()
-	if in.format == inspect.FormatTrace && to == toTrace {
+	in, err := inspect.OpenInput(safetext.Line(opts.in), r, inspect.Format(strings.TrimPrefix(string(opts.from), string(fromAuto))))
+	if err != nil {
+		return err
+	}
+	if in.Format == inspect.FormatTrace && to == toTrace {
 		return fmt.Errorf("%s is a trace already: want --to %s or --to %s", opts.in, toPlan, toOTLP)
 	}
 	for _, given := range []struct {
 		value string
 		to    **string
-	}{{opts.model, &in.meta.Model}, {opts.gpu, &in.meta.GPU}} {
+	}{{opts.model, &in.Meta.Model}, {opts.gpu, &in.Meta.GPU}} {
 		if given.value != "" {
 			*given.to = &given.value
 		}
@@ -102,11 +102,11 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 	written := 0
 	var wrong error
 	err = atomicfile.WriteFunc(opts.out, 0o644, func(w io.Writer) error {
-		write, finish, err := converter(w, trace.IsGzip(opts.out), to, in.meta, start)
+		write, finish, err := converter(w, trace.IsGzip(opts.out), to, in.Meta, start)
 		if err != nil {
 			return err
 		}
-		err = in.each(func(r *trace.Record) error {
+		err = in.Each(func(r *trace.Record) error {
 			if err := write(r); err != nil {
 				return err
 			}
@@ -134,59 +134,14 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 	default:
 		return infra(err)
 	}
-	fmt.Fprintf(env.stdout, "%s: %d requests from %s, as %s\n", safetext.Line(opts.out), written, in.format, to)
-	for _, line := range in.skipped() {
+	fmt.Fprintf(env.stdout, "%s: %d requests from %s, as %s\n", safetext.Line(opts.out), written, in.Format, to)
+	for _, line := range in.Skipped() {
 		fmt.Fprintf(env.stdout, "left out: %s\n", safetext.Line(line))
 	}
-	for _, line := range in.lacks() {
+	for _, line := range in.Lacks {
 		fmt.Fprintf(env.stdout, "lacks: %s\n", safetext.Line(line))
 	}
 	return nil
-}
-
-// openInput opens what is to be converted.
-func openInput(env *environment, name string, format inspect.Format) (in *recordsOf, closeInput func(), err error) {
-	from, err := inputAt(env, name)
-	if err != nil {
-		return nil, nil, err
-	}
-	r, closeInput, err := openBytes(from)
-	if err != nil {
-		return nil, nil, err
-	}
-	if format == fromAuto {
-		format = ""
-	}
-	known, err := inspect.OpenInput(safetext.Line(name), r, format)
-	if err == nil {
-		return &recordsOf{known.Format, known.Meta, known.Each, known.Skipped, func() []string { return known.Lacks }}, closeInput, nil
-	}
-	closeInput()
-	if known == nil || known.Format != inspect.FormatTrace {
-		return nil, nil, err
-	}
-	t, err := from.trace(trace.Options{})
-	if err != nil {
-		return nil, nil, err
-	}
-	return &recordsOf{inspect.FormatTrace, t.Meta(), recordsIn(t), t.Warnings, func() []string { return nil }}, func() { t.Close() }, nil
-}
-
-// recordsIn calls yield for the records of a trace.
-func recordsIn(t *trace.Reader) func(yield func(*trace.Record) error) error {
-	return func(yield func(*trace.Record) error) error {
-		var r trace.Record
-		for {
-			if err := t.Next(&r); errors.Is(err, io.EOF) {
-				return nil
-			} else if err != nil {
-				return err
-			}
-			if err := yield(&r); err != nil {
-				return fmt.Errorf("%s:%d: %w", t.Name(), r.Line, err)
-			}
-		}
-	}
 }
 
 // openBytes opens an input, and unpacks it if it is gzipped.

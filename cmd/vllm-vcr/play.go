@@ -481,8 +481,6 @@ func (opts *coreOptions) check(flags *pflag.FlagSet) error {
 		return fmt.Errorf("--engine-index %d: want 0 to %d, as an engine identity has two bytes", o.EngineIndex, math.MaxUint16-opts.count+1)
 	case flags.Changed("num-gpu-blocks-override") && o.KVCache.NumGPUBlocks < 2:
 		return fmt.Errorf("--num-gpu-blocks-override %d: want at least 2, as one block is never used", o.KVCache.NumGPUBlocks)
-	case o.LoRA.MaxCPULoRAs > 0 && o.LoRA.MaxCPULoRAs < o.LoRA.MaxLoRAs:
-		return fmt.Errorf("--max-cpu-loras %d: want at least the %d of --max-loras", o.LoRA.MaxCPULoRAs, o.LoRA.MaxLoRAs)
 	case !strings.HasPrefix(o.Handshake, "tcp://") && !strings.HasPrefix(o.Handshake, "ipc://"):
 		return fmt.Errorf("--frontend-handshake %q: want tcp://HOST:PORT or ipc://PATH", o.Handshake)
 	}

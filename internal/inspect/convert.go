@@ -38,7 +38,7 @@ func Formats() []Format {
 	return []Format{FormatTrace, FormatVLLMBench, FormatGuideLLM, FormatInferencePerf, FormatMooncake, FormatBurstGPT, FormatAzure}
 }
 
-// Input is a file of another format that is read as a trace.
+// Input is a file of one of the formats that is read as a trace.
 type Input struct {
 	Format Format
 	Meta   trace.Meta
@@ -48,6 +48,7 @@ type Input struct {
 	// each calls yield for every record, in the order of the file. The record is valid during the call only.
 	each func(yield func(*trace.Record) error) error
 	left map[string]int // requests that were left out, by the reason
+	t    *trace.Reader  // of a trace
 }
 
 // Each calls yield for every record, in the order of the file, until one of them is an error. The record is valid during the call
@@ -56,6 +57,9 @@ func (in *Input) Each(yield func(*trace.Record) error) error { return in.each(yi
 
 // Skipped says what was left out, once Each has returned.
 func (in *Input) Skipped() (lines []string) {
+	if in.t != nil {
+		return in.t.Warnings()
+	}
 	for reason, n := range in.left {
 		lines = append(lines, safetext.Count(n, "request")+" "+reason)
 	}
@@ -97,11 +101,28 @@ func OpenInput(name string, r io.Reader, format Format) (*Input, error) {
 	case FormatBurstGPT, FormatAzure:
 		err = in.table(name, buffered)
 	case FormatTrace:
-		err = fmt.Errorf("%s: it is a trace already", name)
+		if in.t, err = trace.NewReader(buffered, name, false, trace.Options{}); err == nil {
+			in.Meta, in.each = in.t.Meta(), in.records
+		}
 	default:
 		err = fmt.Errorf("format %q: want one of %v", format, Formats())
 	}
 	return in, err
+}
+
+// records are those of a trace.
+func (in *Input) records(yield func(*trace.Record) error) error {
+	var r trace.Record
+	for {
+		if err := in.t.Next(&r); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := yield(&r); err != nil {
+			return fmt.Errorf("%s:%d: %w", in.t.Name(), r.Line, err)
+		}
+	}
 }
 
 // peeked is how many bytes show a format.

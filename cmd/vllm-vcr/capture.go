@@ -24,15 +24,6 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-func newCaptureCommand(env *environment) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "capture",
-		Short: "Capture goldens from released engines",
-	}, newCaptureLoadCommand(env), newCapturePodCommand(env), newCaptureListCommand(env), newCaptureRenderCommand(env), newCaptureEngineCommand(env),
-		newCaptureRunCommand(env), newCaptureSubmitCommand(env), newCaptureStatusCommand(env), newCaptureFetchCommand(env), newCaptureCleanCommand(env),
-		newCaptureDescribeCommand(env), newCaptureCredentialCommand(env))
-}
-
 // targetOptions choose what is captured.
 type targetOptions struct {
 	targets, compat string
@@ -96,7 +87,7 @@ func (opts targetOptions) resolve(env *environment, patterns []string) ([]target
 		}
 	}
 	if err := errors.Join(wrong...); err != nil {
-		return nil, oneLine(err)
+		return nil, errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")) // a command has one line for its error
 	}
 	var selected []target.Target
 	for i, t := range targets {
@@ -175,9 +166,6 @@ func choosePattern(text string, targets []target.Target, chosen []bool) error {
 	}
 	return nil
 }
-
-// oneLine puts errors of several on a line: a command has one for its error.
-func oneLine(err error) error { return errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")) }
 
 func newCaptureListCommand(env *environment) *cobra.Command {
 	var opts targetOptions

@@ -146,7 +146,7 @@ func (opts *replayOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.manifest, "manifest", "", manifestUsage)
 	flags.StringVar(&opts.image, "image", "", "`IMAGE` of vllm-vcr with its digest (default tap_image of the line)")
 	flags.StringVar(&opts.vllmImage, "vllm-image", "", "`IMAGE` of vLLM for the frontend, with its digest; python needs an image for CPUs (default that of the line)")
-	flags.StringVar(&opts.store.bucket, "bucket", "", "bucket of the golden, `s3://NAME/PREFIX` or https://HOST/PATH (default $CONFORMANCE_BUCKET)")
+	flags.StringVar(&opts.store.Bucket, "bucket", "", "bucket of the golden, `s3://NAME/PREFIX` or https://HOST/PATH (default $CONFORMANCE_BUCKET)")
 	grouped(flags, "For --offline-replay")
 	opts.store.s3.addFlags(flags)
 }
@@ -211,7 +211,7 @@ func (opts *replayOptions) source(env *environment, g manifest.Golden) ([]string
 		return nil, err
 	}
 	_, err := fs.Stat(vcr.Files, path.Join(vcr.GoldensPath, g.BucketPath))
-	if opts.store.bucket == "" && err != nil && !strings.Contains(g.BucketPath, "://") {
+	if opts.store.Bucket == "" && err != nil && !strings.Contains(g.BucketPath, "://") {
 		return nil, errors.New("golden " + g.Line + "/" + g.ID + " is not in the binary and so not in its image: give its place with --bucket")
 	}
 	return repeated(opts.given, "bucket", "anonymous", "region", "endpoint-url", "path-style"), nil

@@ -18,7 +18,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
-	"github.com/vllm-vcr/conformance/internal/report"
 )
 
 // workPath is where captures of this machine keep their files.
@@ -29,17 +28,13 @@ type captureRunOptions struct {
 	remoteOptions
 	local bool
 
-	engine      engineOptions
-	engines     int // at a time
-	bootTimeout time.Duration
+	engine engineOptions
+	here   local.Options // of a capture on this machine
+	accept capture.AcceptOptions
+	s3     s3Options
 
-	work, repo string
+	repo       string
 	noRegister bool
-	manifest   string
-	goldens    string
-	upload     string
-	s3         s3Options
-	failFast   bool
 }
 
 func newCaptureRunCommand(env *environment) *cobra.Command {
@@ -48,8 +43,8 @@ func newCaptureRunCommand(env *environment) *cobra.Command {
 		Use:   "run TARGET…",
 		Short: "Capture targets and register them as goldens",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if opts.bootTimeout = local.DefaultBootTimeout; cmd.Flags().Changed("start-timeout") {
-				opts.bootTimeout = opts.jobs.run.Start
+			if opts.here.BootTimeout = local.DefaultBootTimeout; cmd.Flags().Changed("start-timeout") {
+				opts.here.BootTimeout = opts.jobs.run.Start
 			}
 			return runCaptureRun(cmd.Context(), env, opts, args)
 		},
@@ -57,17 +52,17 @@ func newCaptureRunCommand(env *environment) *cobra.Command {
 	flags := cmd.Flags()
 	opts.targets.addFlags(flags)
 	flags.BoolVar(&opts.local, "local", false, "run on this machine, without a GPU and without a cluster")
-	flags.IntVar(&opts.engines, "jobs", 1, "number of engines that run at the same time with --local; engines that share two cores distort each other's latencies")
+	flags.IntVar(&opts.here.Jobs, "jobs", 1, "number of engines that run at the same time with --local; engines that share two cores distort each other's latencies")
 	above0(flags, "jobs")
 	opts.engine.addFlags(flags)
 	grouped(flags, "Capture on this machine")
 	flags.StringVar(&opts.repo, "repo", "", "`FOLDER` of the repository: its compat.toml, targets and manifest are used, and relative paths start there (default the current folder)")
-	flags.StringVar(&opts.work, "work", workPath, workUsage)
+	flags.StringVar(&opts.here.Dir, "work", workPath, workUsage)
 	flags.BoolVar(&opts.noRegister, "no-register", false, "only record: do not check, replay or register the recordings")
-	flags.StringVar(&opts.manifest, "manifest", "", editedUsage)
-	flags.StringVar(&opts.goldens, "goldens", vcr.GoldensPath, "`FOLDER` to store the goldens in; bucket_path of the manifest is a path in it")
-	flags.StringVar(&opts.upload, "upload", "", uploadUsage)
-	flags.BoolVar(&opts.failFast, "fail-fast", false, "stop all targets when one fails")
+	flags.StringVar(&opts.accept.Manifest, "manifest", "", editedUsage)
+	flags.StringVar(&opts.accept.Goldens, "goldens", vcr.GoldensPath, "`FOLDER` to store the goldens in; bucket_path of the manifest is a path in it")
+	flags.StringVar(&opts.accept.Upload, "upload", "", uploadUsage)
+	flags.BoolVar(&opts.here.FailFast, "fail-fast", false, "stop all targets when one fails")
 	grouped(flags, "Result")
 	opts.addRunFlags(flags)
 	opts.addAdmissionFlag(flags)
@@ -88,7 +83,7 @@ func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions
 	if err := opts.s3.resolve(); err != nil {
 		return err
 	}
-	opts.manifest = cmp.Or(opts.manifest, env.getenv("CONFORMANCE_MANIFEST"), vcr.ManifestPath)
+	opts.accept.Manifest = cmp.Or(opts.accept.Manifest, env.getenv("CONFORMANCE_MANIFEST"), vcr.ManifestPath)
 	request, err := opts.request(env, deploy.RunTargets, args)
 	if err != nil {
 		return err
@@ -97,8 +92,8 @@ func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions
 		if request.Targets, err = forCluster(env, request.Targets); err != nil {
 			return err
 		}
-		request.Work, request.FailFast = opts.work, opts.failFast
-		if request.Accept, err = opts.accept(env); err != nil {
+		request.Work, request.FailFast = opts.here.Dir, opts.here.FailFast
+		if request.Accept, err = opts.acceptRemotely(env); err != nil {
 			return err
 		}
 		return callHelper(ctx, env, request)
@@ -117,26 +112,17 @@ func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions
 	return nil
 }
 
-// accept says how the helper registers recordings; nil if it does not.
-func (opts *captureRunOptions) accept(env *environment) (*deploy.Accept, error) {
+// acceptRemotely says how the helper registers recordings; nil if it does not.
+func (opts *captureRunOptions) acceptRemotely(env *environment) (*deploy.Accept, error) {
 	if opts.noRegister {
 		return nil, nil
 	}
-	accept := &deploy.Accept{
-		CompatFile: report.Embedded + vcr.CompatPath, Compat: embedded(vcr.CompatPath), Manifest: opts.manifest, Goldens: opts.goldens,
-		Upload: opts.upload, S3: opts.s3.Options, RunURL: workflowRunURL(env), Profiles: env.profiles, AllProfiles: env.profilesNamed,
-	}
-	path := opts.targets.compat
-	if path == "" && exists(vcr.CompatPath) {
-		path = vcr.CompatPath
-	}
-	if path == "" {
-		return accept, nil
-	}
-	accept.CompatFile = path
-	var err error
-	accept.Compat, err = os.ReadFile(path)
-	return accept, err
+	matrix, _ := loadCompat(opts.targets.compat) // its diagnostics were printed when targets were chosen
+	text, err := new(inputs).read(matrix.File)
+	return &deploy.Accept{
+		CompatFile: matrix.File, Compat: text, Manifest: opts.accept.Manifest, Goldens: opts.accept.Goldens, Upload: opts.accept.Upload,
+		S3: opts.s3.Options, RunURL: workflowRunURL(env), Profiles: env.profiles, AllProfiles: env.profilesNamed,
+	}, err
 }
 
 // captureHere captures targets on this machine, and accepts the recordings once all are made.
@@ -145,13 +131,11 @@ func captureHere(ctx context.Context, env *environment, opts captureRunOptions, 
 	if err != nil || opts.noRegister {
 		return outcomes, err
 	}
-	matrix, _ := loadCompat(opts.targets.compat) // its diagnostics were printed when targets were chosen
-	accept := capture.AcceptOptions{
-		Matrix: matrix, Manifest: opts.manifest, NewManifest: true, Goldens: opts.goldens, Upload: opts.upload,
-		S3: opts.s3.Options, Run: workflowRunURL(env), Log: env.log,
-		Progress: func(r conformance.Result) { logResult(env, r) },
-		Store:    conformance.NewStore(conformance.StoreOptions{Dir: opts.goldens, S3: opts.s3.Options, Log: env.log}),
-	}
+	accept := opts.accept
+	accept.Matrix, _ = loadCompat(opts.targets.compat) // its diagnostics were printed when targets were chosen
+	accept.NewManifest, accept.S3, accept.Run, accept.Log = true, opts.s3.Options, workflowRunURL(env), env.log
+	accept.Progress = func(r conformance.Result) { logResult(env, r) }
+	accept.Store = conformance.NewStore(conformance.StoreOptions{Dir: accept.Goldens, S3: opts.s3.Options, Log: env.log})
 	var failed error
 	for i := range outcomes {
 		o := &outcomes[i]
@@ -162,7 +146,7 @@ func captureHere(ctx context.Context, env *environment, opts captureRunOptions, 
 				capture.PrintAbout(env.stderr, o.Target, fmt.Sprintf("checked, replayed and registered in %.1f s", time.Since(began).Seconds()))
 			}
 		}
-		if o.Err != nil && opts.failFast {
+		if o.Err != nil && opts.here.FailFast {
 			failed = errors.New("not registered, because another target failed")
 		}
 	}
@@ -182,11 +166,10 @@ func record(ctx context.Context, env *environment, opts captureRunOptions, targe
 	}
 	steps := openSteps(env)
 	defer steps.close()
-	options := local.Options{
-		Dir: opts.work, Engines: map[string]local.Engine{}, Models: map[string]string{}, Packages: map[string]string{}, VCR: self, Jobs: opts.engines,
-		BootTimeout: opts.bootTimeout, Profiles: env.profiles, FailFast: opts.failFast, Log: steps.env.log,
-		Progress: func(t target.Target, step string) { steps.show(t.Name(), step) },
-	}
+	options := opts.here
+	options.Engines, options.Models, options.Packages = map[string]local.Engine{}, map[string]string{}, map[string]string{}
+	options.VCR, options.Profiles, options.Log = self, env.profiles, steps.env.log
+	options.Progress = func(t target.Target, step string) { steps.show(t.Name(), step) }
 	for _, t := range targets {
 		release, key := t.Release(), t.Model.Key
 		if _, ok := options.Engines[release]; !ok {

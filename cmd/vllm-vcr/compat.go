@@ -25,13 +25,6 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-func newCompatCommand(env *environment) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "compat",
-		Short: "Manage compat.toml, the matrix of supported vLLM lines",
-	}, newCompatCheckCommand(env), newCompatMatrixCommand(env), newCompatSetCommand(env), newCompatWatchCommand(env))
-}
-
 // codes names the first and the last of some rules.
 func codes(rules []tomlfile.Rule) string {
 	return rules[0].Code + " to " + rules[len(rules)-1].Code

@@ -60,7 +60,7 @@ func newConformCommand(env *environment) *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return runConform(cmd.Context(), env, &opts) },
 	}
 	opts.addFlags(cmd.Flags())
-	cmd.AddCommand(newReportCommands(env)...)
+	cmd.AddCommand(newCompareCommand(env), newMergeCommand(env), newSchemaCommand(env), newConformHTTPCommand(env)) // of reports, but for the last
 	return cmd
 }
 
@@ -95,7 +95,11 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	grouped(flags, "Verdict")
 	flags.BoolVar(&opts.selfTest, "self-test", false, "inject faults into the player and the goldens, and check that each fault is found")
 	flags.BoolVar(&opts.coverage, "coverage", false, "list in the report every field, method and message kind of the wire: whether the goldens have it, and what the checks compare of it")
-	opts.plan.addPrintFlags(flags)
+	flags.BoolVar(&opts.plan.list, "list", false, "print the selected cases as a table, and run nothing")
+	flags.StringVar(&opts.plan.printPlan, "print-plan", "", "print the names of the selected `cases`, or with =requests the requests of each fidelity case, and run nothing")
+	flags.Lookup("print-plan").NoOptDefVal = planCases
+	choices(flags, "print-plan", planCases, planRequests)
+	flags.StringVar(&opts.plan.explain, "explain", "", "print what the `CODE` of a failure means, such as F001, and run nothing")
 	grouped(flags, "Other actions")
 	// A self-test chooses its own goldens and is its own subject.
 	for _, name := range []string{"golden", "assertion", "match", "concurrency", "print-plan"} {
@@ -196,7 +200,7 @@ func judgeCases(
 func runCases(ctx context.Context, env *environment, opts *conformOptions, runner *conformance.Runner, cases []conformance.Case) (r *conformance.Report, whole bool, err error) {
 	bar, env := openBar(env, "cases", caseNames(cases))
 	defer bar.close()
-	opts.store.timeout = opts.timeouts.Golden
+	opts.store.Timeout = opts.timeouts.Golden
 	if runner.Store, err = openStore(env, &opts.store); err != nil {
 		return nil, false, err
 	}

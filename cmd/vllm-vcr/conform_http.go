@@ -25,15 +25,12 @@ import (
 
 // httpOptions are the flags of conform http.
 type httpOptions struct {
-	against, line, model  string
-	frontend              string
-	apiKey, referenceKey  string
-	run                   []string
-	corpus, known         string
-	depth                 httpdiff.Depth
-	timeout, settle       time.Duration
-	peers                 engineOptions
-	offline, list, asJSON bool
+	httpdiff.Options
+	against, line, frontend string
+	run                     []string
+	corpus, known           string
+	peers                   engineOptions
+	offline, list, asJSON   bool
 }
 
 func newConformHTTPCommand(env *environment) *cobra.Command {
@@ -54,17 +51,17 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 	oneOf(flags, &opts.frontend, "frontend", serve.Rust, "`FRONTEND` that is started as the reference: rust (vllm-rs), or python (of an environment of capture engine)", serve.Rust, serve.Python)
 	exclusive(flags, "against", "frontend")
 	flags.StringVar(&opts.line, "line", "", "vLLM line of the reference that is started (default the newest)")
-	flags.StringVar(&opts.model, "model", "", "name of the model at both servers (default the first one that the reference, else the server at URL, lists)")
-	flags.StringVar(&opts.apiKey, "api-key", "", "`KEY` for the server at URL, sent as bearer token; prefer its variable, which no list of processes shows (default none)")
-	flags.StringVar(&opts.referenceKey, "against-api-key", "", "`KEY` for the server of --against (default none)")
+	flags.StringVar(&opts.Model, "model", "", "name of the model at both servers (default the first one that the reference, else the server at URL, lists)")
+	flags.StringVar(&opts.A.APIKey, "api-key", "", "`KEY` for the server at URL, sent as bearer token; prefer its variable, which no list of processes shows (default none)")
+	flags.StringVar(&opts.B.APIKey, "against-api-key", "", "`KEY` for the server of --against (default none)")
 	grouped(flags, "Servers")
 	flags.StringSliceVar(&opts.run, "run", nil, "`PATTERNS` of the names of requests to send, such as chat/*; a star matches any text (default all)")
 	flags.StringVar(&opts.corpus, "requests", "", "`FILE` of requests in the format of .http files (default those in this program)")
-	oneOf(flags, (*string)(&opts.depth), "depth", httpdiff.Values, "what is compared: values (everything), shapes (no texts and numbers), status (status and content type)",
+	oneOf(flags, (*string)(&opts.Depth), "depth", httpdiff.Values, "what is compared: values (everything), shapes (no texts and numbers), status (status and content type)",
 		httpdiff.Values, httpdiff.Shapes, httpdiff.Status)
 	flags.StringVar(&opts.known, "known", "", "`FILE` of known differences with their reasons (default none; without --against, those of the builtin frontend if the server is one)")
-	flags.DurationVar(&opts.timeout, "request-timeout", 30*time.Second, "maximum time for an answer")
-	flags.DurationVar(&opts.settle, "settle", 2*time.Second, "how long the metrics of the two servers may differ after a request")
+	flags.DurationVar(&opts.Timeout, "request-timeout", 30*time.Second, "maximum time for an answer")
+	flags.DurationVar(&opts.Settle, "settle", 2*time.Second, "how long the metrics of the two servers may differ after a request")
 	flags.BoolVar(&opts.list, "list", false, "print the requests with the reason for each, and send none")
 	above0(flags, "request-timeout", "settle")
 	grouped(flags, "What is compared")
@@ -137,8 +134,8 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 	code := conformance.ExitOK
 	switch {
 	case err != nil:
-		if err = httpError(err); errors.As(err, new(exitError)) {
-			code = err.(exitError).code
+		if code = conformance.ExitInfra; errors.As(err, &ended) && ended.Tested {
+			code = conformance.ExitFail // because of the server under test
 		}
 	case len(report.Unknown()) > 0 || len(report.Unused) > 0:
 		code, err = conformance.ExitFail, errReported
@@ -155,10 +152,8 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 
 // comparison reads what is compared, before anything is started.
 func (opts *httpOptions) comparison() (o httpdiff.Options, err error) {
-	o = httpdiff.Options{
-		A: httpdiff.Side{APIKey: opts.apiKey}, B: httpdiff.Side{APIKey: opts.referenceKey}, Model: opts.model, Depth: opts.depth,
-		Timeout: opts.timeout, Settle: opts.settle, Requests: httpdiff.Corpus(),
-	}
+	o = opts.Options
+	o.Requests = httpdiff.Corpus()
 	if opts.corpus != "" {
 		text, err := os.ReadFile(opts.corpus)
 		if err != nil {
@@ -199,15 +194,6 @@ func (opts *httpOptions) comparison() (o httpdiff.Options, err error) {
 	// An entry for a request that is not sent cannot occur.
 	o.Partial = true
 	return o, nil
-}
-
-// httpError is the error of a run that ended early: because of the server under test, or of anything else.
-func httpError(err error) error {
-	var ended *httpdiff.EndedError
-	if errors.As(err, &ended) && ended.Tested {
-		return exitError{conformance.ExitFail, err}
-	}
-	return infra(err)
 }
 
 // reference starts the vllm-rs or the Python server of the line with a player behind it, as serve does, and returns the

@@ -49,15 +49,6 @@ func (opts *planOptions) addFlags(flags *pflag.FlagSet) {
 	exclusive(flags, "run", "rerun-failed")
 }
 
-// addPrintFlags adds those that print something instead of a run.
-func (opts *planOptions) addPrintFlags(flags *pflag.FlagSet) {
-	flags.BoolVar(&opts.list, "list", false, "print the selected cases as a table, and run nothing")
-	flags.StringVar(&opts.printPlan, "print-plan", "", "print the names of the selected `cases`, or with =requests the requests of each fidelity case, and run nothing")
-	flags.Lookup("print-plan").NoOptDefVal = planCases
-	choices(flags, "print-plan", planCases, planRequests)
-	flags.StringVar(&opts.explain, "explain", "", "print what the `CODE` of a failure means, such as F001, and run nothing")
-}
-
 // sel completes a selection with the patterns.
 func (opts *planOptions) sel(sel *conformance.Selection) (err error) {
 	if sel.Run, err = readPatterns("--run", opts.run); err != nil {

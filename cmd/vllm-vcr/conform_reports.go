@@ -11,11 +11,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/report"
 )
 
-// newReportCommands are those that work on the JSON of finished runs.
-func newReportCommands(env *environment) []*cobra.Command {
-	return []*cobra.Command{newCompareCommand(env), newMergeCommand(env), newSchemaCommand(env), newConformHTTPCommand(env)}
-}
-
 func newCompareCommand(env *environment) *cobra.Command {
 	var format string
 	var asJSON bool

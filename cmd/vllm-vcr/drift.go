@@ -19,13 +19,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-func newDriftCommand(env *environment) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "drift",
-		Short: "Find what a vLLM release changed in the protocol between frontend and engine core",
-	}, newDriftCheckCommand(env), newDriftExtractCommand(env), newDriftDiffCommand(env), newDriftAdoptCommand(env), newDriftAcceptCommand(env), newDriftHistoryCommand(env), newDriftReleasesCommand(env), newDriftIssuesCommand(env))
-}
-
 // driftCache is the folder that frontends, models and sources are kept below.
 func driftCache(named string) (string, error) {
 	if named != "" {

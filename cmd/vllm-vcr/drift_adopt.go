@@ -208,8 +208,8 @@ func (opts *adoptOptions) hasEngine(ctx context.Context, env *environment, relea
 // captureOptions are those of capture run --local.
 func (opts *adoptOptions) captureOptions(tree drift.Tree) captureRunOptions {
 	run := captureRunOptions{
-		engine: opts.engine, engines: 1, bootTimeout: local.DefaultBootTimeout, work: opts.work, manifest: tree.Manifest,
-		goldens: cmp.Or(opts.store.goldens, tree.Goldens), upload: opts.upload, s3: opts.store.s3,
+		engine: opts.engine, here: local.Options{Dir: opts.work, Jobs: 1, BootTimeout: local.DefaultBootTimeout}, s3: opts.store.s3,
+		accept: capture.AcceptOptions{Manifest: tree.Manifest, Goldens: cmp.Or(opts.store.Dir, tree.Goldens), Upload: opts.upload},
 	}
 	run.targets.compat = tree.Compat
 	return run

@@ -82,7 +82,7 @@ func (opts *driftOptions) checkArguments(args []string) error {
 		return fmt.Errorf("--frontend and %s: give only one of them", args[0])
 	case isWheel && (request.Index != "" || request.Nightly):
 		return fmt.Errorf("--index and --nightly need a version, but %s is a wheel", args[0])
-	case opts.store.offline && request.Frontend == "" && !(isWheel && !isURL(args[0])):
+	case opts.store.Offline && request.Frontend == "" && !(isWheel && !isURL(args[0])):
 		return errors.New("--offline: the frontend of a release is downloaded: give a local one with --frontend")
 	case request.Candidates && (named || request.Frontend != ""):
 		return errors.New("--pre selects the newest release of the index, but another release is given")
@@ -137,7 +137,7 @@ func (opts *driftOptions) prepare(env *environment, matrix *compat.Matrix, mf *m
 	if opts.check.VCR, err = os.Executable(); err != nil {
 		return infra(err)
 	}
-	if opts.check.Cache, err = driftCache(opts.store.cache); err != nil {
+	if opts.check.Cache, err = driftCache(opts.store.Cache); err != nil {
 		return err
 	}
 	if opts.model == "" {

@@ -17,13 +17,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/forge/github"
 )
 
-func newGithubCommand(env *environment) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "github",
-		Short: "Open, update or close an issue or a pull request on GitHub",
-	}, newGithubIssueCommand(env), newGithubPullRequestCommand(env))
-}
-
 // githubOptions are those of both commands.
 type githubOptions struct {
 	title, bodyFile, quoteFile string

@@ -23,14 +23,6 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-func newGoldenCommand(env *environment) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "golden",
-		Short: "Manage goldens, the recorded sessions of released engines",
-	}, newGoldenAddCommand(env), newGoldenListCommand(env), newGoldenPullCommand(env), newGoldenVerifyCommand(env), newGoldenBundleCommand(env),
-		newGoldenExportCommand(env))
-}
-
 // goldenAddOptions are the flags of golden add.
 type goldenAddOptions struct {
 	req    conformance.Registration

@@ -37,7 +37,7 @@ type fetchOptions struct {
 func (opts *fetchOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&opts.sel.Lines, "line", nil, linesUsage)
 	flags.StringSliceVar(&opts.sel.Goldens, "golden", nil, "goldens to select, by id (default all)")
-	flags.DurationVar(&opts.store.timeout, "golden-timeout", conformance.DefaultTimeouts().Golden, "maximum time to fetch a golden")
+	flags.DurationVar(&opts.store.Timeout, "golden-timeout", conformance.DefaultTimeouts().Golden, "maximum time to fetch a golden")
 	above0(flags, "golden-timeout")
 	grouped(flags, "Selection")
 	opts.in.addFlags(flags)
@@ -161,7 +161,7 @@ func runGoldenVerify(ctx context.Context, env *environment, opts fetchOptions) e
 	if err != nil {
 		return err
 	}
-	if opts.store.bundle != "" {
+	if opts.store.Bundle != "" {
 		if err := run.verifyBundle(ctx, &opts); err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func runGoldenVerify(ctx context.Context, env *environment, opts fetchOptions) e
 
 // verifyBundle reads all of a bundle. It has no goldens but those of its manifest.
 func (r *fetch) verifyBundle(ctx context.Context, opts *fetchOptions) error {
-	file, err := golden.OpenBundle(opts.store.bundle)
+	file, err := golden.OpenBundle(opts.store.Bundle)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (r *fetch) verifyBundle(ctx context.Context, opts *fetchOptions) error {
 	}
 	for _, digest := range file.Digests() {
 		if !registered[digest] {
-			return exitError{conformance.ExitFail, fmt.Errorf("bundle %s: its manifest has no golden of sha256 %s", opts.store.bundle, digest)}
+			return exitError{conformance.ExitFail, fmt.Errorf("bundle %s: its manifest has no golden of sha256 %s", opts.store.Bundle, digest)}
 		}
 	}
 	return nil

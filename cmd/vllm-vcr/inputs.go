@@ -65,7 +65,11 @@ func loadInputs(env *environment, in *inputs) (*compat.Matrix, *manifest.Manifes
 	mf, more := in.loadManifest(env, matrix)
 	diagnostics = append(diagnostics, more...)
 	if isEmbedded(matrix.File) && !isEmbedded(mf.File) {
-		gateWithGoldens(matrix, mf)
+		// The user did not write that lines are validated: those without fidelity goldens do not gate.
+		for i := range matrix.Lines {
+			line := &matrix.Lines[i]
+			line.FidelityValidated = line.FidelityValidated && slices.ContainsFunc(mf.ForLine(line.Name), func(g manifest.Golden) bool { return g.Role == manifest.Fidelity })
+		}
 	}
 	if !tomlfile.HasErrors(diagnostics) {
 		diagnostics = append(diagnostics, conformance.CheckInputs(matrix, mf)...)
@@ -169,28 +173,13 @@ func loadManifest(env *environment, path string, matrix *compat.Matrix) (*manife
 		return manifest.Load(path)
 	}
 	mf, diagnostics := manifest.Parse(report.Embedded+vcr.ManifestPath, embedded(vcr.ManifestPath))
-	keepLines(mf, matrix)
-	return mf, diagnostics
-}
-
-// keepLines leaves out of the embedded manifest what is of other lines than the
-// compat matrix's: the user did not write it there.
-func keepLines(mf *manifest.Manifest, matrix *compat.Matrix) {
-	known := map[string]bool{}
+	known := map[string]bool{} // the user did not write goldens of other lines there
 	for _, l := range matrix.Lines {
 		known[l.Name], known[strings.ToUpper(l.Name)] = true, true
 	}
 	mf.Goldens = slices.DeleteFunc(mf.Goldens, func(g manifest.Golden) bool { return !known[g.Line] })
 	mf.Blocks = slices.DeleteFunc(mf.Blocks, func(b manifest.Block) bool { return !known[b.Label] })
-}
-
-// gateWithGoldens lets only those lines of the embedded compat matrix gate that have fidelity goldens in the manifest of the user:
-// the user did not write that the other lines are validated.
-func gateWithGoldens(matrix *compat.Matrix, mf *manifest.Manifest) {
-	for i := range matrix.Lines {
-		line := &matrix.Lines[i]
-		line.FidelityValidated = line.FidelityValidated && slices.ContainsFunc(mf.ForLine(line.Name), func(g manifest.Golden) bool { return g.Role == manifest.Fidelity })
-	}
+	return mf, diagnostics
 }
 
 func exists(path string) bool {
@@ -340,14 +329,9 @@ func loadProfileFolder(env *environment, dir string, files fs.FS) (err error) {
 func refuse(env *environment, file string, diagnostics []tomlfile.Diagnostic) error {
 	printDiagnostics(env, diagnostics)
 	if tomlfile.HasErrors(diagnostics) {
-		return unusable(file)
+		return fmt.Errorf("%s has errors: correct what is listed above", file)
 	}
 	return nil
-}
-
-// unusable is the error for a configuration file whose diagnostics are printed.
-func unusable(file string) error {
-	return fmt.Errorf("%s has errors: correct what is listed above", file)
 }
 
 // A vLLM version is given as a line or as a release, each with or without the v of tags: 0.33, v0.33, 0.33.0, v0.33.0. Flags

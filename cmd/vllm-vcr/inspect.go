@@ -13,23 +13,6 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-func newInspectCommand(env *environment) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "inspect",
-		Short: "Show what is in a trace, and predict times from traces",
-	}, newInspectCalibrateCommand(env), newInspectCompareCommand(env), newInspectConvertCommand(env), newInspectDemoCommand(env), newInspectSummaryCommand(env), newInspectTimelineCommand(env))
-}
-
-// readRecording reads a recording, and prints its warnings.
-func readRecording(env *environment, path string) (*trace.Trace, error) {
-	t, err := readTraceAt(env, path, trace.Options{})
-	if err != nil {
-		return nil, err
-	}
-	printWarnings(env, t.Warnings)
-	return t, nil
-}
-
 // inspectGCPercent saves half of the memory. It costs little, as what is kept of a large trace has hardly a pointer in it.
 const inspectGCPercent = 20
 
@@ -143,7 +126,7 @@ func (opts *calibrateOptions) read(env *environment) error {
 		to    *[]*trace.Trace
 	}{{opts.fits, &opts.opt.Fit}, {opts.predicts, &opts.opt.Predict}} {
 		for _, path := range recordings.paths {
-			t, err := readRecording(env, path)
+			t, err := readAt(env, path, (*trace.Reader).ReadAll)
 			if err != nil {
 				return err
 			}

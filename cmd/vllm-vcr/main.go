@@ -72,8 +72,20 @@ func newRootCommand(env *environment, args ...string) *cobra.Command {
 	common(flags, "help-all", "verbose")
 	commands := map[string]func(*environment) *cobra.Command{
 		"conform": newConformCommand, "play": newPlayCommand, "serve": newServeCommand, "record": newRecordCommand,
-		"compat": newCompatCommand, "golden": newGoldenCommand, "capture": newCaptureCommand, "drift": newDriftCommand,
-		"inspect": newInspectCommand, "github": newGithubCommand, "action": newActionCommand, "version": newVersionCommand,
+		"github": groupOf("github", "Open, update or close an issue or a pull request on GitHub", newGithubIssueCommand, newGithubPullRequestCommand),
+		"compat": groupOf("compat", "Manage compat.toml, the matrix of supported vLLM lines",
+			newCompatCheckCommand, newCompatMatrixCommand, newCompatSetCommand, newCompatWatchCommand),
+		"golden": groupOf("golden", "Manage goldens, the recorded sessions of released engines",
+			newGoldenAddCommand, newGoldenListCommand, newGoldenPullCommand, newGoldenVerifyCommand, newGoldenBundleCommand, newGoldenExportCommand),
+		"capture": groupOf("capture", "Capture goldens from released engines",
+			newCaptureLoadCommand, newCapturePodCommand, newCaptureListCommand, newCaptureRenderCommand, newCaptureEngineCommand, newCaptureRunCommand,
+			newCaptureSubmitCommand, newCaptureStatusCommand, newCaptureFetchCommand, newCaptureCleanCommand, newCaptureDescribeCommand, newCaptureCredentialCommand),
+		"drift": groupOf("drift", "Find what a vLLM release changed in the protocol between frontend and engine core",
+			newDriftCheckCommand, newDriftExtractCommand, newDriftDiffCommand, newDriftAdoptCommand, newDriftAcceptCommand, newDriftHistoryCommand,
+			newDriftReleasesCommand, newDriftIssuesCommand),
+		"inspect": groupOf("inspect", "Show what is in a trace, and predict times from traces",
+			newInspectCalibrateCommand, newInspectCompareCommand, newInspectConvertCommand, newInspectDemoCommand, newInspectSummaryCommand, newInspectTimelineCommand),
+		"action": newActionCommand, "version": newVersionCommand,
 		"cli-reference": newReferenceCommand,
 	}
 	if len(args) > 0 && commands[args[0]] != nil {
@@ -98,6 +110,17 @@ func (f *helpFlag) IsBoolFlag() bool { return true }
 func (f *helpFlag) Set(string) error {
 	*f = true
 	return pflag.ErrHelp
+}
+
+// groupOf makes commands of a name that only hold others.
+func groupOf(name, short string, makers ...func(*environment) *cobra.Command) func(*environment) *cobra.Command {
+	return func(env *environment) *cobra.Command {
+		var children []*cobra.Command
+		for _, maker := range makers {
+			children = append(children, maker(env))
+		}
+		return group(&cobra.Command{Use: name, Short: short}, children...)
+	}
 }
 
 // group makes a command that only holds others.

@@ -40,7 +40,7 @@ func reference(root *cobra.Command) string {
 	fmt.Fprintf(&b, "# %s\n\n%s\n", root.Name(), markdownText(root.Long))
 	b.WriteString("\n| command | does |\n|---|---|\n")
 	for _, cmd := range leaves(root) {
-		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", cmd.CommandPath(), anchor(cmd), cmd.Short)
+		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", cmd.CommandPath(), strings.ReplaceAll(cmd.CommandPath(), " ", "-"), cmd.Short)
 	}
 	b.WriteString("\n## Flags of every command\n\n")
 	var global []*pflag.Flag
@@ -126,6 +126,3 @@ func unindented(text string) string {
 	}
 	return strings.Join(lines, "\n")
 }
-
-// anchor is how Markdown refers to a command's section.
-func anchor(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }

@@ -37,19 +37,15 @@ import (
 
 // serveOptions are the flags of serve and those of play.
 type serveOptions struct {
-	play     playOptions
-	edge     edgeOptions
-	sim      simulator.Flags
-	host     string
-	port     int
-	names    []string
-	frontend string
-	env      []string
-	peers    engineOptions
-	offline  bool
-	shutdown time.Duration
-	restart  bool
-	json     bool
+	play  playOptions
+	edge  edgeOptions
+	sim   simulator.Flags
+	host  string
+	port  int
+	cfg   serve.Config
+	env   []string
+	peers engineOptions
+	json  bool
 	// engineAddress is where an engine of vLLM is waited for, in the place of the player; "" without one.
 	engineAddress string
 }
@@ -67,7 +63,7 @@ func newServeCommand(env *environment) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			model, err := opts.edge.readConfig(cmd.Flags())
-			if err != nil {
+			if err = cmp.Or(err, checkFlags(cmd.Flags())); err != nil {
 				return err
 			}
 			var flags []string
@@ -90,20 +86,23 @@ func newServeCommand(env *environment) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&opts.host, "host", "127.0.0.1", "`ADDRESS` to listen on; 0.0.0.0 is all of this machine")
 	flags.IntVar(&opts.port, "port", 8000, "port to listen on; 0 is any free one")
-	flags.StringSliceVar(&opts.names, "served-model-name", nil, "names of the model in requests (default MODEL, else "+serve.DefaultName+")")
-	flags.DurationVar(&opts.shutdown, "shutdown-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
-	flags.BoolVar(&opts.restart, "restart", false, "start frontend and engine again when one of them ends; without it, serve ends")
+	flags.StringSliceVar(&opts.cfg.Names, "served-model-name", nil, "names of the model in requests (default MODEL, else "+serve.DefaultName+")")
+	flags.DurationVar(&opts.cfg.ShutdownTimeout, "shutdown-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
+	flags.BoolVar(&opts.cfg.Restart, "restart", false, "start frontend and engine again when one of them ends; without it, serve ends")
+	least0(flags, "shutdown-timeout")
 	grouped(flags, "Server")
-	flags.StringVar(&opts.frontend, "frontend", serve.Rust, "`FRONTEND` to run: rust (vllm-rs), python (of an environment of capture engine; it has all endpoints of vLLM), builtin (in this process; needs no program and no network), or the path of a vllm-rs")
+	flags.StringVar(&opts.cfg.Frontend.Wanted, "frontend", serve.Rust, "`FRONTEND` to run: rust (vllm-rs), python (of an environment of capture engine; it has all endpoints of vLLM), builtin (in this process; needs no program and no network), or the path of a vllm-rs")
 	flags.StringSliceVar(&opts.env, "frontend-env", nil, "`VARIABLES` for the frontend, as NAME=VALUE or as NAME, which passes on that of serve; it gets no other VLLM_ variables (default none)")
-	flags.BoolVar(&opts.offline, "offline", false, "fetch no frontend: use the cached one, or fail")
+	flags.BoolVar(&opts.cfg.Frontend.Offline, "offline", false, "fetch no frontend: use the cached one, or fail")
 	flags.StringVar(&opts.engineAddress, "engine-handshake", "", "handshake `ADDRESS`, tcp://HOST:PORT, where the builtin frontend waits for an engine of vLLM that you start yourself, in the place of the player")
 	opts.peers.addFlags(flags)
 	grouped(flags, "Frontend")
 	opts.edge.add(flags)
 	opts.play.add(flags)
 	serveDefaults(flags)
-	describeFaults(flags)
+	f := mustLookup(flags, "faults")
+	f.Usage = strings.Replace(strings.TrimSuffix(f.Usage, " (default none)"), " ; and", "; and", 1) + "; and of HTTP: " + edge.FaultForms() + "; EVENTS counts events of a stream (default none)"
+	mustLookup(flags, "allow-request-faults").Usage = "let a request name its own fault: of the engine as vllm_vcr_fault in vllm_xargs, of HTTP in the header X-Fault or X-Return-Error; any client can then end the server"
 	opts.sim.Add(flags)
 	grouped(flags, "Server")
 	common(flags, "host", "port", "served-model-name", "shutdown-timeout", "restart", "frontend", "offline",
@@ -111,15 +110,6 @@ func newServeCommand(env *environment) *cobra.Command {
 		"latency-trace", "time-to-first-token", "inter-token-latency", "faults", "config", "api-key", "port-per-rank", "simulator")
 	addJSONFlag(flags, &opts.json)
 	return cmd
-}
-
-// describeFaults says in the help of the flags of play what they do here.
-func describeFaults(flags *pflag.FlagSet) {
-	f := mustLookup(flags, "faults")
-	f.Usage = strings.Replace(f.Usage, "(default none)", "; and of HTTP: "+edge.FaultForms()+"; EVENTS counts events of a stream (default none)", 1)
-	f.Usage = strings.Replace(f.Usage, " ; and", "; and", 1)
-	f = mustLookup(flags, "allow-request-faults")
-	f.Usage = "let a request name its own fault: of the engine as vllm_vcr_fault in vllm_xargs, of HTTP in the header X-Fault or X-Return-Error; any client can then end the server"
 }
 
 // serveDefaults changes defaults of play that would not work here, and their texts.
@@ -144,7 +134,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	if err := opts.check(flags); err != nil {
 		return err
 	}
-	if _, given := env.lookupEnv("GOGC"); !given && opts.frontend == serve.Builtin {
+	if _, given := env.lookupEnv("GOGC"); !given && opts.cfg.Frontend.Wanted == serve.Builtin {
 		defer roomyHeap()()
 	}
 	model, err := serve.FindModel(name, env.getenv)
@@ -213,7 +203,7 @@ func (opts *serveOptions) config(ctx context.Context, env *environment, flags *p
 		}
 	}
 	own, err := builtin.ParseFlags(args)
-	if err != nil && opts.frontend == serve.Builtin {
+	if err != nil && opts.cfg.Frontend.Wanted == serve.Builtin {
 		return cfg, closeAll, exitError{conformance.ExitUsage, err}
 	}
 	opts.play.source.reasoning = builtin.ReasoningParser(args)
@@ -241,22 +231,19 @@ func (opts *serveOptions) config(ctx context.Context, env *environment, flags *p
 	closers = append(closers, closeSteps)
 	// The player warns when its frontend goes, which is expected once serve itself ends.
 	logged := env.prefixed("player: ", func() bool { return ctx.Err() != nil })
-	cfg = serve.Config{
-		Model: model, Names: opts.names, Args: args, Env: variables, Handshake: handshake, Release: opts.release,
-		Frontend: serve.FrontendOptions{
-			Wanted: opts.frontend, Offline: opts.offline, Dir: opts.peers.dir, Index: opts.peers.index, Log: env.log,
-			Progress: func(step string) { steps.show("frontend", step) },
-		},
-		Builtin: builtin.Options{Tokenizer: opts.play.source.loaded, Flags: own},
-		Engines: func(ctx context.Context, handshake string, n int) (*serve.Engines, error) {
-			if opts.engineAddress != "" {
-				return opts.remote(ctx, env)
-			}
-			return opts.engines(ctx, env, logged, flags, handshake, n)
-		},
-		ReadyTimeout: opts.play.engine.opt.HandshakeTimeout, ShutdownTimeout: opts.shutdown, Restart: opts.restart,
-		Output: env.frontendLog(), Log: env.log, Ready: func(serve.Started) { closeSteps() },
+	cfg = opts.cfg
+	cfg.Model, cfg.Args, cfg.Env, cfg.Handshake, cfg.Release = model, args, variables, handshake, opts.release
+	cfg.Frontend.Dir, cfg.Frontend.Index, cfg.Frontend.Log = opts.peers.dir, opts.peers.index, env.log
+	cfg.Frontend.Progress = func(step string) { steps.show("frontend", step) }
+	cfg.Builtin = builtin.Options{Tokenizer: opts.play.source.loaded, Flags: own}
+	cfg.Engines = func(ctx context.Context, handshake string, n int) (*serve.Engines, error) {
+		if opts.engineAddress != "" {
+			return opts.remote(ctx, env)
+		}
+		return opts.engines(ctx, env, logged, flags, handshake, n)
 	}
+	cfg.ReadyTimeout, cfg.Output, cfg.Log = opts.play.engine.opt.HandshakeTimeout, env.frontendLog(), env.log
+	cfg.Ready = func(serve.Started) { closeSteps() }
 	flags.VisitAll(func(f *pflag.Flag) { cfg.PlayerFlags = append(cfg.PlayerFlags, f.Name) })
 	var closeLog func()
 	cfg.HTTP, closeLog, err = opts.edge.options(env, flags, &opts.play)
@@ -270,8 +257,6 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 	switch size := engine.opt.DataParallelSize; {
 	case opts.port < 0 || opts.port > math.MaxUint16:
 		return fmt.Errorf("--port %d: want 0 to 65535", opts.port)
-	case opts.shutdown < 0:
-		return fmt.Errorf("--shutdown-timeout %v: want 0 or more", opts.shutdown)
 	case flags.Changed("engine-index"):
 		return errors.New("--engine-index: serve has all engines of its frontend: leave it out")
 	case flags.Changed("data-parallel-size") && flags.Changed("engine-count") && size != engine.count:
@@ -279,19 +264,19 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 	case flags.Changed("data-parallel-size"):
 		engine.count = size
 	}
-	released := opts.frontend == serve.Rust || opts.frontend == serve.Python
+	released := opts.cfg.Frontend.Wanted == serve.Rust || opts.cfg.Frontend.Wanted == serve.Python
 	if opts.engineAddress != "" {
 		return opts.checkEngine(flags)
 	}
-	if opts.frontend == serve.Builtin {
+	if opts.cfg.Frontend.Wanted == serve.Builtin {
 		return nil
 	}
 	if released && engine.opt.VLLMVersion == protocol.Nightly {
 		return errors.New("--vllm-version nightly: no released frontend is of that line: give --frontend with the path of its vllm-rs")
 	}
 	if !released {
-		if _, err := os.Stat(opts.frontend); err != nil {
-			return fmt.Errorf("--frontend %s: want rust, python, builtin, or the path of a vllm-rs: %w", opts.frontend, err)
+		if _, err := os.Stat(opts.cfg.Frontend.Wanted); err != nil {
+			return fmt.Errorf("--frontend %s: want rust, python, builtin, or the path of a vllm-rs: %w", opts.cfg.Frontend.Wanted, err)
 		}
 	}
 	return nil
@@ -301,10 +286,10 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 // and it prints its release, as it does since 0.29.
 func (opts *serveOptions) lineOfFrontend(ctx context.Context) {
 	play := &opts.play
-	if opts.frontend == serve.Rust || opts.frontend == serve.Python || opts.frontend == serve.Builtin || play.engine.opt.VLLMVersion != "auto" || play.source.recording != "" || play.source.steps != "" {
+	if opts.cfg.Frontend.Wanted == serve.Rust || opts.cfg.Frontend.Wanted == serve.Python || opts.cfg.Frontend.Wanted == serve.Builtin || play.engine.opt.VLLMVersion != "auto" || play.source.recording != "" || play.source.steps != "" {
 		return
 	}
-	release, err := vllmrs.Version(ctx, opts.frontend)
+	release, err := vllmrs.Version(ctx, opts.cfg.Frontend.Wanted)
 	if err != nil {
 		return
 	}
@@ -322,7 +307,7 @@ func (opts *serveOptions) follow(env *environment, flags *pflag.FlagSet, model s
 		return nil
 	}
 	if source.tokenizer != "" {
-		if opts.frontend == serve.Builtin {
+		if opts.cfg.Frontend.Wanted == serve.Builtin {
 			source.loaded, err = tokenizer.Load(source.tokenizer)
 		}
 		return err
@@ -334,7 +319,7 @@ func (opts *serveOptions) follow(env *environment, flags *pflag.FlagSet, model s
 	if flags.Changed("mode") && source.mode == modeText || source.dataset != "" {
 		return err
 	}
-	if opts.frontend == serve.Builtin {
+	if opts.cfg.Frontend.Wanted == serve.Builtin {
 		return fmt.Errorf("--frontend builtin cannot read the tokenizer of the model: %w: use --frontend rust, or a MODEL that is a name, which gets the embedded tokenizer", err)
 	}
 	env.log.Warn("this program cannot read the tokenizer of the model: answers are random tokens, and structured output does not conform", "error", err)
@@ -464,7 +449,7 @@ type servedJSON struct {
 
 // checkEngine refuses flags that have no meaning where an engine takes the place of the player.
 func (opts *serveOptions) checkEngine(flags *pflag.FlagSet) error {
-	if opts.frontend != serve.Builtin {
+	if opts.cfg.Frontend.Wanted != serve.Builtin {
 		return errors.New("--engine-handshake: only the builtin frontend runs without the player: add --frontend builtin")
 	}
 	if err := check.CheckHandshake(opts.engineAddress); err != nil {

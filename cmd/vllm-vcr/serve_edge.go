@@ -6,8 +6,8 @@ import (
 	"math"
 	"net"
 	"os"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -18,21 +18,16 @@ import (
 
 // edgeOptions are the flags of the server that clients talk to.
 type edgeOptions struct {
-	config       string
-	uds          string
-	cert, key    string
-	apiKeys      []string
-	startup      time.Duration
-	portPerRank  bool
-	failureRate  float64
-	failureTypes []string
-	fakeMetrics  string
-	requestLog   string
-	adminToken   string
+	edge.Options
+	config      string
+	uds         string
+	cert, key   string
+	portPerRank bool
+	fakeMetrics string
+	requestLog  string
 
-	faults []edge.Fault // of --faults
-	fake   simulator.Fake
-	tls    bool // without --ssl-certfile
+	fake simulator.Fake
+	tls  bool // without --ssl-certfile
 }
 
 // add adds the flags. They are those of vLLM and of llm-d-inference-sim where these have them.
@@ -40,15 +35,16 @@ func (opts *edgeOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.uds, "uds", "", "listen on a UNIX socket at this `PATH` in place of --host and --port (default none)")
 	flags.StringVar(&opts.cert, "ssl-certfile", "", "speak TLS with this certificate, a `FILE` that is read again when it changes (default no TLS)")
 	flags.StringVar(&opts.key, "ssl-keyfile", "", "`FILE` with the key of --ssl-certfile")
-	flags.StringSliceVar(&opts.apiKeys, "api-key", nil, "`KEYS` of which clients must give one as bearer token; health and metrics need none (default everybody is served)")
-	flags.DurationVar(&opts.startup, "startup-duration", 0, "how long /ready and /health/ready answer with 503 after the start (default 0)")
+	flags.StringSliceVar(&opts.APIKeys, "api-key", nil, "`KEYS` of which clients must give one as bearer token; health and metrics need none (default everybody is served)")
+	flags.DurationVar(&opts.StartupDuration, "startup-duration", 0, "how long /ready and /health/ready answer with 503 after the start (default 0)")
 	flags.BoolVar(&opts.portPerRank, "port-per-rank", false, "give each of the --data-parallel-size engines a frontend and a port of its own: --port, and the ports behind it")
 	flags.StringVar(&opts.config, "config", "", "YAML `FILE` whose keys are the names of flags, or model; flags and variables have precedence (default none)")
 	flags.StringVar(&opts.requestLog, "log-requests", "", "write a line of JSON for each request to this `FILE`, - for standard error (default none)")
 	flags.StringVar(&opts.fakeMetrics, "fake-metrics", "", "show these metrics in the place of the real ones: a `FILE` or JSON with the fake-metrics of llm-d-inference-sim (default the real ones)")
-	flags.StringVar(&opts.adminToken, "admin-token", "", "switch on /admin/config, which changes faults and fake metrics at run time, for clients with this bearer `TOKEN`; prefer its variable, which no list of processes shows (default off)")
-	flags.Float64Var(&opts.failureRate, "failure-injection-rate", 0, "percentage of requests that fail with one of --failure-types (default 0)")
-	flags.StringSliceVar(&opts.failureTypes, "failure-types", nil, "`FAILURES` of --failure-injection-rate: "+strings.Join(edge.Failures, ", ")+" (default all)")
+	flags.StringVar(&opts.AdminToken, "admin-token", "", "switch on /admin/config, which changes faults and fake metrics at run time, for clients with this bearer `TOKEN`; prefer its variable, which no list of processes shows (default off)")
+	flags.Float64Var(&opts.FailureRate, "failure-injection-rate", 0, "percentage of requests that fail with one of --failure-types (default 0)")
+	flags.StringSliceVar(&opts.FailureTypes, "failure-types", nil, "`FAILURES` of --failure-injection-rate: "+strings.Join(edge.Failures, ", ")+" (default all)")
+	least0(flags, "startup-duration")
 	grouped(flags, "HTTP")
 }
 
@@ -63,7 +59,7 @@ func (opts *edgeOptions) readConfig(flags *pflag.FlagSet) (model string, err err
 // splitFaults takes the faults of HTTP out of --faults and leaves the others to the player.
 func (opts *edgeOptions) splitFaults(peers *peerOptions) (err error) {
 	all := peers.faults
-	if opts.faults, peers.faults, err = edge.ParseFaults(all); err != nil {
+	if opts.Faults, peers.faults, err = edge.ParseFaults(all); err != nil {
 		return fmt.Errorf("--faults: %w", err)
 	}
 	if _, err := player.ParseFaults(peers.faults); err != nil {
@@ -75,26 +71,16 @@ func (opts *edgeOptions) splitFaults(peers *peerOptions) (err error) {
 // options are those of the edge before the frontends. close closes its files.
 func (opts *edgeOptions) options(env *environment, flags *pflag.FlagSet, play *playOptions) (o edge.Options, closeFiles func(), err error) {
 	closeFiles = func() {}
-	if flags.Changed("api-key") && len(opts.apiKeys) == 0 {
-		return o, closeFiles, errors.New("--api-key: the key is empty: without --api-key everybody is served")
+	if flags.Changed("api-key") && (len(opts.APIKeys) == 0 || slices.Contains(opts.APIKeys, "")) {
+		return o, closeFiles, errors.New("--api-key: a key is empty: without --api-key everybody is served")
 	}
-	if err := edge.CheckFailures(opts.failureRate, opts.failureTypes); err != nil {
+	if err := edge.CheckFailures(opts.FailureRate, opts.FailureTypes); err != nil {
 		return o, closeFiles, fmt.Errorf("--failure-injection-rate, --failure-types: %w", err)
 	}
-	for _, key := range opts.apiKeys {
-		if key == "" {
-			return o, closeFiles, errors.New("--api-key: a key is empty")
-		}
-	}
-	if opts.startup < 0 {
-		return o, closeFiles, fmt.Errorf("--startup-duration %v: want 0 or more", opts.startup)
-	}
-	o = edge.Options{
-		APIKeys: opts.apiKeys, Faults: opts.faults, FailureRate: opts.failureRate, FailureTypes: opts.failureTypes, Seed: play.source.seed,
-		RequestFaults: play.peers.requestFaults, StartupDuration: opts.startup,
-		PodName: env.getenv("POD_NAME"), PodNamespace: env.getenv("POD_NAMESPACE"), AdminToken: opts.adminToken,
-		Settings: []edge.Settings{&opts.fake}, Policy: edge.Policy{Metrics: opts.fake.Metrics},
-	}
+	o = opts.Options
+	o.Seed, o.RequestFaults = play.source.seed, play.peers.requestFaults
+	o.PodName, o.PodNamespace = env.getenv("POD_NAME"), env.getenv("POD_NAMESPACE")
+	o.Settings, o.Policy = []edge.Settings{&opts.fake}, edge.Policy{Metrics: opts.fake.Metrics}
 	if opts.cert != "" || opts.key != "" {
 		if o.TLS, err = edge.LoadTLS(opts.cert, opts.key); err != nil {
 			return o, closeFiles, fmt.Errorf("--ssl-certfile: %w", err)
@@ -146,9 +132,10 @@ func (opts *edgeOptions) listen(host string, port, frontends int) (listeners []n
 		if port == 0 {
 			number = 0
 		}
-		l, err := listenOn(host, number)
+		address := net.JoinHostPort(host, fmt.Sprint(number))
+		l, err := net.Listen("tcp", address)
 		if err != nil {
-			return listeners, infra(err)
+			return listeners, infra(fmt.Errorf("listen on %s: %w: choose another --port, 0 for any free one, or another --host", address, errors.Unwrap(err)))
 		}
 		listeners = append(listeners, l)
 	}
@@ -164,14 +151,4 @@ func (opts *edgeOptions) url(l net.Listener) string {
 		return "https://" + publicAddress(l.Addr())
 	}
 	return "http://" + publicAddress(l.Addr())
-}
-
-// listenOn listens on the public address, and says what to do where that fails.
-func listenOn(host string, port int) (net.Listener, error) {
-	address := net.JoinHostPort(host, fmt.Sprint(port))
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w: choose another --port, 0 for any free one, or another --host", address, errors.Unwrap(err))
-	}
-	return l, nil
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -16,12 +15,8 @@ import (
 
 // storeOptions say where goldens are and how they are fetched.
 type storeOptions struct {
-	goldens, bucket, bundle string
-	cache                   string
-	offline                 bool
-	maxSize                 int64
-	timeout                 time.Duration // of a golden
-	s3                      s3Options
+	conformance.StoreOptions
+	s3 s3Options
 }
 
 // s3Options say how S3 is reached.
@@ -51,12 +46,12 @@ func (opts *s3Options) resolve() error {
 }
 
 func (opts *storeOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&opts.goldens, "goldens", "", "`FOLDER` of the goldens, in which bucket_path of the manifest is a path (default ./"+vcr.GoldensPath+", else the goldens in the binary)")
-	flags.StringVar(&opts.bucket, "bucket", "", "bucket of the goldens, in which bucket_path of the manifest is a key: `s3://NAME/PREFIX` or https://HOST/PATH (default $CONFORMANCE_BUCKET)")
-	flags.StringVar(&opts.bundle, "bundle", "", "`FILE` with goldens, compat.toml and manifest, written by golden bundle")
-	flags.StringVar(&opts.cache, "cache", "", "`FOLDER` for downloaded goldens (default vllm-vcr/goldens in the user's cache directory)")
-	flags.BoolVar(&opts.offline, "offline", false, "do not use the network: a golden that is neither on this machine nor in the cache is an error")
-	flags.Int64Var(&opts.maxSize, "max-golden-size", golden.DefaultMaxSize, "maximum size of a golden file in `BYTES`; a larger one is an error")
+	flags.StringVar(&opts.Dir, "goldens", "", "`FOLDER` of the goldens, in which bucket_path of the manifest is a path (default ./"+vcr.GoldensPath+", else the goldens in the binary)")
+	flags.StringVar(&opts.Bucket, "bucket", "", "bucket of the goldens, in which bucket_path of the manifest is a key: `s3://NAME/PREFIX` or https://HOST/PATH (default $CONFORMANCE_BUCKET)")
+	flags.StringVar(&opts.Bundle, "bundle", "", "`FILE` with goldens, compat.toml and manifest, written by golden bundle")
+	flags.StringVar(&opts.Cache, "cache", "", "`FOLDER` for downloaded goldens (default vllm-vcr/goldens in the user's cache directory)")
+	flags.BoolVar(&opts.Offline, "offline", false, "do not use the network: a golden that is neither on this machine nor in the cache is an error")
+	flags.Int64Var(&opts.MaxSize, "max-golden-size", golden.DefaultMaxSize, "maximum size of a golden file in `BYTES`; a larger one is an error")
 	above0(flags, "max-golden-size")
 	exclusive(flags, "goldens", "bucket", "bundle")
 	grouped(flags, "Where the goldens are")
@@ -65,40 +60,29 @@ func (opts *storeOptions) addFlags(flags *pflag.FlagSet) {
 
 // resolve takes from the environment and the bundle what the flags leave open.
 func (opts *storeOptions) resolve(env *environment, in *inputs) error {
-	if opts.goldens == "" && opts.bundle == "" {
-		opts.bucket = cmp.Or(opts.bucket, env.getenv("CONFORMANCE_BUCKET"))
+	if opts.Dir == "" && opts.Bundle == "" {
+		opts.Bucket = cmp.Or(opts.Bucket, env.getenv("CONFORMANCE_BUCKET"))
 	}
-	if err := golden.CheckBucket(opts.bucket); err != nil {
-		return fmt.Errorf("--bucket %s: %w", golden.Scrub(opts.bucket), err)
+	if err := golden.CheckBucket(opts.Bucket); err != nil {
+		return fmt.Errorf("--bucket %s: %w", golden.Scrub(opts.Bucket), err)
 	}
-	if in.bundle = opts.bundle; opts.bundle == "" {
+	if in.bundle = opts.Bundle; opts.Bundle == "" {
 		in.manifest = cmp.Or(in.manifest, env.getenv("CONFORMANCE_MANIFEST"))
 	}
 	return opts.s3.resolve()
 }
 
-// options are those of a store that finds goldens in the bucket, the bundle, the
-// directory, the checkout that the command runs in, or the binary: the first of these
-// that there is.
-func (opts *storeOptions) options(env *environment) (conformance.StoreOptions, error) {
-	dir := opts.goldens
-	if opts.bucket == "" && opts.bundle == "" && dir == "" && exists(vcr.GoldensPath) {
-		dir = vcr.GoldensPath
-	}
-	files, err := fs.Sub(vcr.Files, vcr.GoldensPath)
-	return conformance.StoreOptions{
-		Bucket: opts.bucket, Dir: dir, Files: files, Bundle: opts.bundle, Cache: opts.cache, Offline: opts.offline,
-		MaxSize: opts.maxSize, Timeout: opts.timeout, S3: opts.s3.Options, Log: env.log,
-	}, err
-}
-
-// openStore is the store of these flags.
+// openStore is a store that finds goldens in the bucket, the bundle, the directory, the checkout that the command runs in, or the
+// binary: the first of these that there is.
 func openStore(env *environment, opts *storeOptions) (*conformance.RegisteredStore, error) {
-	opt, err := opts.options(env)
-	if err != nil {
-		return nil, err
+	opt := opts.StoreOptions
+	if opt.Bucket == "" && opt.Bundle == "" && opt.Dir == "" && exists(vcr.GoldensPath) {
+		opt.Dir = vcr.GoldensPath
 	}
-	return conformance.NewStore(opt), nil
+	opt.S3, opt.Log = opts.s3.Options, env.log
+	var err error
+	opt.Files, err = fs.Sub(vcr.Files, vcr.GoldensPath)
+	return conformance.NewStore(opt), err
 }
 
 // storeFlags name the same goldens again, but for what is this machine's or this job's own: the cache and the role.

@@ -44,8 +44,12 @@ func newHelpCommand(env *environment, root *cobra.Command) *cobra.Command {
 	}
 	// The pages are read when somebody wants to see their list, not at each start.
 	help.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		var list strings.Builder
+		for _, t := range topics() {
+			fmt.Fprintf(&list, "  %-18s %s\n", t.name, t.title)
+		}
 		cmd.Long = "Print the help of a command, a page of the documentation, or the explanation of a code such as F001.\n\n" +
-			"Topics:\n\n" + topicList() + "\nAll pages are at " + docsURL
+			"Topics:\n\n" + list.String() + "\nAll pages are at " + docsURL
 		root.HelpFunc()(cmd, args)
 	})
 	return help
@@ -67,15 +71,6 @@ func topics() []topic {
 		all = append(all, topic{strings.TrimSuffix(strings.TrimPrefix(path, vcr.DocsPath+"/"), ".md"), title, text})
 	}
 	return all
-}
-
-// topicList has a line for each topic.
-func topicList() string {
-	var b strings.Builder
-	for _, t := range topics() {
-		fmt.Fprintf(&b, "  %-18s %s\n", t.name, t.title)
-	}
-	return b.String()
 }
 
 // runHelp prints the page or the code of a name, in whatever case it is given.

@@ -16,13 +16,11 @@ func isLocation(name string) bool { return strings.Contains(name, "://") }
 
 // readTraceAt reads a whole trace: a file, or what a location names.
 func readTraceAt(env *environment, name string, opt trace.Options) (*trace.Trace, error) {
-	if !isLocation(name) {
-		return trace.Read(name, opt)
-	}
 	r, err := openTraceAt(env, name, opt)
 	if err != nil {
 		return nil, err
 	}
+	defer r.Close()
 	return r.ReadAll()
 }
 
@@ -77,7 +75,12 @@ func inputAt(env *environment, name string) (in input, err error) {
 	if !isLocation(name) {
 		return input{name: name, file: true}, nil
 	}
-	data, err := fetchLocation(env, name)
+	store := golden.Store{S3: s3store.Options{}, Log: env.log}
+	data, err := store.Read(env.running, name) // at most golden.DefaultMaxSize
+	var failed *golden.FetchError
+	if errors.As(err, &failed) && failed.Tries > 0 {
+		err = infra(err) // else nothing was requested: the location is wrong
+	}
 	return input{name: golden.Scrub(name), data: data}, err
 }
 
@@ -102,14 +105,3 @@ const mostInflated = 4 << 30
 
 // isGzipped tells by the first bytes, as a location may end in anything. No JSON begins with them.
 func isGzipped(data []byte) bool { return bytes.HasPrefix(data, []byte{0x1f, 0x8b}) }
-
-// fetchLocation gets the bytes that a location names, at most golden.DefaultMaxSize of them.
-func fetchLocation(env *environment, location string) ([]byte, error) {
-	store := golden.Store{S3: s3store.Options{}, Log: env.log}
-	data, err := store.Read(env.running, location)
-	var failed *golden.FetchError
-	if errors.As(err, &failed) && failed.Tries > 0 {
-		return nil, infra(err)
-	}
-	return data, err // nothing was requested: the location is wrong
-}

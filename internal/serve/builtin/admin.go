@@ -129,10 +129,10 @@ func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) *apiError
 		return badRequest("lora_name", "LoRA adapter `%s` conflicts with a served base model", *q.Name)
 	}
 	old := s.models.adapter.find(*q.Name)
-	if old != nil && !q.InPlace && !s.policy.lenient {
+	if old != nil && !q.InPlace && s.sim == nil {
 		return badRequest("lora_name", "LoRA adapter `%s` is already loaded. If you want to load the adapter in place, set 'load_inplace' to true.", *q.Name)
 	}
-	if _, err := os.Stat(*q.Path); filepath.IsAbs(*q.Path) && err != nil && !s.policy.lenient {
+	if _, err := os.Stat(*q.Path); filepath.IsAbs(*q.Path) && err != nil && s.sim == nil {
 		return badRequest("lora_path", "Local LoRA adapter path must exist and be accessible.")
 	}
 	lora := &protocol.LoRA{Name: *q.Name, Path: *q.Path}
@@ -168,7 +168,7 @@ func (s *Server) serveUnloadLoRA(w http.ResponseWriter, r *http.Request) *apiErr
 	}
 	lora := s.models.adapter.find(*q.Name)
 	switch {
-	case lora == nil && s.policy.lenient:
+	case lora == nil && s.sim != nil:
 		w.WriteHeader(http.StatusOK)
 		return nil
 	case lora == nil:

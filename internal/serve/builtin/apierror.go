@@ -49,7 +49,7 @@ func modelNotFound(name string) *apiError {
 // noModel is the error for a model that is not served. The Python frontend names the others.
 func (s *Server) noModel(name string, ofPython bool) *apiError {
 	err := modelNotFound(name)
-	if ofPython && !s.policy.lenient {
+	if ofPython && s.sim == nil {
 		err.message += " Valid aliases: " + strings.Join(s.models.base, ", ") + "."
 	}
 	return err

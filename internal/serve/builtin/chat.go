@@ -37,8 +37,8 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) *apiError {
 	if err := readJSON(r, &q); err != nil {
 		return err
 	}
-	s.policy.headers(r, &q.params)
-	q.image = s.policy.wantsImage(r)
+	s.sim.headers(r, &q.params)
+	q.image = s.sim.wantsImage(r)
 	id := "chatcmpl-" + requestID(r, q.RequestID)
 	q.rank = wantedRank(r)
 	g, err := s.converse(r.Context(), &q, id)
@@ -56,7 +56,7 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) *apiError {
 		return err
 	}
 	if q.image {
-		s.policy.makeImage(r.Context())
+		s.sim.makeImage(r.Context())
 	}
 	return s.writeChat(w, g, &q, s.newEnvelope(id, "chat.completion", q.Model))
 }
@@ -77,11 +77,11 @@ func (s *Server) prepareChat(ctx context.Context, q *chatRequest) ([]uint32, *ap
 	}
 	p := &q.params
 	p.max = intOf(cmp.Or(q.MaxCompletionTokens, q.MaxTokens))
-	if err := s.policy.check(p); err != nil {
+	if err := s.sim.check(p); err != nil {
 		return nil, err
 	}
 	p.noPayload = q.Payload == "none"
-	if !absent(q.ProcessorArgs) && !s.policy.lenient {
+	if !absent(q.ProcessorArgs) && s.sim == nil {
 		return nil, badRequest("mm_processor_kwargs", "mm_processor_kwargs is not supported.")
 	}
 	if p.max != nil && *p.max < 1 {
@@ -119,10 +119,10 @@ func (s *Server) prepareChat(ctx context.Context, q *chatRequest) ([]uint32, *ap
 	if err := p.constrain(); err != nil {
 		return nil, err
 	}
-	if q.calls = len(q.Tools) > 0 && !q.choice.none; q.calls && p.constraint == nil && !s.policy.lenient {
+	if q.calls = len(q.Tools) > 0 && !q.choice.none; q.calls && p.constraint == nil && s.sim == nil {
 		p.constrainTools(q.choice, q.Tools, or(q.Parallel, true))
 	}
-	if err := s.policy.planChat(q); err != nil {
+	if err := s.planChat(q); err != nil {
 		return nil, err
 	}
 	if p.Echo {
@@ -213,7 +213,7 @@ func (s *Server) writeChat(w http.ResponseWriter, g *generation, q *chatRequest,
 	first := g.all[0]
 	answer := chatCompletion{
 		envelope: head, Usage: g.usage(), OfPrompt: s.promptLogprobs(&q.params, first), PromptIDs: idsIf(q.ReturnTokenIDs, first.prompt),
-		KV: unpacked(first.transfer), EC: s.policy.encoded(q.images),
+		KV: unpacked(first.transfer), EC: s.sim.encoded(q.images),
 	}
 	answer.Usage.OfAnswer.Reasoning = s.reasoningTokens(q, g.all)
 	for i, one := range g.all {
@@ -234,7 +234,7 @@ func (s *Server) writeChat(w http.ResponseWriter, g *generation, q *chatRequest,
 		for _, call := range parser.tools.calls {
 			arguments := string(call.arguments)
 			choice.Message.Calls = append(choice.Message.Calls, chatToolCall{
-				ID: s.policy.callID(chatCallPrefix, callID()), Type: "function", Function: chatFunction{call.name, &arguments},
+				ID: s.sim.callID(chatCallPrefix, callID()), Type: "function", Function: chatFunction{call.name, &arguments},
 			})
 		}
 		if or(q.IncludeReasoning, true) {
@@ -349,13 +349,13 @@ func (c *chatStream) write(ctx context.Context, one *sequence, p *piece, text st
 
 func (c *chatStream) end(ctx context.Context, one *sequence, state *chatState) {
 	if c.q.image {
-		c.s.policy.makeImage(ctx)
+		c.s.sim.makeImage(ctx)
 		c.event.Modality = "image"
 		c.send(chatDelta{Index: one.index, Delta: messageDelta{Content: []any{onePixel}}}, nil)
 		c.event.Modality = ""
 	}
 	d := chatDelta{Index: one.index, FinishReason: c.q.chatFinish(one, len(state.parser.tools.calls) > 0), StopReason: one.stop.value()}
-	if c.s.policy.repeatCalls && len(state.ids) > 0 {
+	if c.s.sim != nil && len(state.ids) > 0 {
 		call := c.call(callEvent{index: len(state.ids) - 1}, state)
 		call.Function.Arguments = new("")
 		d.Delta.Calls = []chatToolCall{call}
@@ -383,9 +383,9 @@ func (c *chatStream) parsed(one *sequence, p *piece, e callEvent) {
 func (c *chatStream) call(e callEvent, state *chatState) chatToolCall {
 	call := chatToolCall{Index: &e.index}
 	if e.name != "" {
-		state.ids = append(state.ids, c.s.policy.callID(chatCallPrefix, callID()))
+		state.ids = append(state.ids, c.s.sim.callID(chatCallPrefix, callID()))
 	}
-	if e.name != "" || c.s.policy.repeatCalls {
+	if e.name != "" || c.s.sim != nil {
 		call.ID, call.Type = state.ids[e.index], "function"
 	}
 	return call

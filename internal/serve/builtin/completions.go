@@ -2,7 +2,6 @@ package builtin
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"math"
@@ -32,7 +31,7 @@ func (s *Server) serveCompletions(w http.ResponseWriter, r *http.Request) *apiEr
 	if err := readJSON(r, &q); err != nil {
 		return err
 	}
-	s.policy.headers(r, &q.params)
+	s.sim.headers(r, &q.params)
 	id := "cmpl-" + requestID(r, q.RequestID)
 	q.rank = wantedRank(r)
 	prompts, err := s.prepareCompletion(r.Context(), &q, id)
@@ -75,15 +74,18 @@ func (s *Server) prepareCompletion(ctx context.Context, q *completionRequest, id
 	if p.logprobs, err = candidateCount("logprobs", q.Logprobs); err != nil {
 		return nil, err
 	}
-	p.max = intOf(cmp.Or(q.MaxTokens, s.policy.defaultTokens))
-	if err := s.policy.check(p); err != nil {
+	if q.MaxTokens == nil && s.sim == nil {
+		q.MaxTokens = new(uint32(16))
+	}
+	p.max = intOf(q.MaxTokens)
+	if err := s.sim.check(p); err != nil {
 		return nil, err
 	}
 	if err := p.check(s); err != nil {
 		return nil, err
 	}
 	switch {
-	case s.policy.lenient:
+	case s.sim != nil:
 	case *p.max == 0 && !p.Echo:
 		return nil, badRequest("max_tokens", "max_tokens=0 is only supported when echo=true.")
 	case q.Suffix != nil:
@@ -103,7 +105,7 @@ func (s *Server) prepareCompletion(ctx context.Context, q *completionRequest, id
 	if err != nil {
 		return nil, err
 	}
-	s.policy.planCompletion(q, prompts)
+	s.planCompletion(q, prompts)
 	return s.tokenize(ctx, p, prompts, id)
 }
 
@@ -187,7 +189,7 @@ func (s *Server) tokenize(ctx context.Context, p *params, prompts []prompt, id s
 
 // read reads the prompts, and keeps the text of those that are to be echoed.
 func (q *completionRequest) read(s *Server) ([]prompt, *apiError) {
-	if err := s.policy.checkPrompt(q.Prompt); err != nil {
+	if err := s.sim.checkPrompt(q.Prompt); err != nil {
 		return nil, err
 	}
 	prompts, ok := readPrompts(q.Prompt)

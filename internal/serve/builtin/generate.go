@@ -234,7 +234,7 @@ func (s *Server) generate(ctx context.Context, p *params, id string, prompts [][
 	if p.rank > len(s.balance.open) {
 		return nil, badRequest("", "engine-core error")
 	}
-	if err := s.policy.admit(cap(g.all)); err != nil {
+	if err := s.sim.admit(cap(g.all)); err != nil {
 		return nil, err
 	}
 	eager := p.Stream || len(p.Stop) > 0
@@ -262,7 +262,7 @@ func (s *Server) generate(ctx context.Context, p *params, id string, prompts [][
 				for _, q := range g.all {
 					s.balance.end(q.engine)
 				}
-				s.policy.left(cap(g.all), "")
+				s.sim.left(cap(g.all), "")
 				return nil, err
 			}
 			r.ID, r.ExternalID, r.Receiver, r.LoRA = q.id, external, q, lora
@@ -272,7 +272,7 @@ func (s *Server) generate(ctx context.Context, p *params, id string, prompts [][
 				r.Sampling.Seed += int64(n)
 			}
 			q.record = requestRecord{arrival: arrival, maxTokens: r.Sampling.MaxTokens, n: p.answers, prompt: len(prompt), pools: p.pooling != nil}
-			s.policy.choose(q, r, number, n)
+			s.choose(q, r, number, n)
 			requests = append(requests, r)
 		}
 	}
@@ -453,7 +453,7 @@ func (g *generation) failure() *apiError {
 // leave is called once for each answer, when it has ended.
 func (s *Server) leave(q *sequence) {
 	s.balance.end(q.engine)
-	s.policy.left(1, q.id)
+	s.sim.left(1, q.id)
 }
 
 // finishReason is how an answer ended.

@@ -242,7 +242,7 @@ func (s *Server) toolBlock(name string, input json.RawMessage) object {
 		input = json.RawMessage("{}") // it was cut off, or has not come
 	}
 	return object{
-		{"type", "tool_use"}, {"id", s.policy.callID(messageCallPrefix, "chatcmpl-tool-"+randomHex())}, {"name", name}, {"input", input},
+		{"type", "tool_use"}, {"id", s.sim.callID(messageCallPrefix, "chatcmpl-tool-"+randomHex())}, {"name", name}, {"input", input},
 	}
 }
 
@@ -251,7 +251,10 @@ func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) *apiError
 	if err := readPython(r, &q); err != nil { // in the form of OpenAI, as in vLLM
 		return err
 	}
-	id := s.policy.messagePrefix + requestID(r, "")
+	id := "chatcmpl-" + requestID(r, "")
+	if s.sim != nil {
+		id = "msg_" + strings.TrimPrefix(id, "chatcmpl-")
+	}
 	if names := q.missing(true); names != nil {
 		return missing(names...).ofPython(names[0])
 	}
@@ -344,7 +347,7 @@ func (m *messageStream) open(kind string, block any) {
 	m.stop()
 	m.block = kind
 	m.send(messageEvent{Type: "content_block_start", Block: block})
-	if kind == "text" && m.s.policy.pings && m.index == 0 {
+	if kind == "text" && m.s.sim != nil && m.index == 0 {
 		m.event("ping", messageEvent{Type: "ping"})
 	}
 }

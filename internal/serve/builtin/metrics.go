@@ -553,7 +553,10 @@ func (m *metrics) measure(o operation) (over func()) {
 }
 
 func (s *Server) serveMetrics(w http.ResponseWriter, _ *http.Request) *apiError {
-	body := s.policy.metrics(s.metrics.render())
+	body := s.metrics.render()
+	if s.sim != nil {
+		body = s.metrics.appendAdapters(simulatorMetrics(body), s.opt.Group.Engines()[0].MaxLoRAs)
+	}
 	h := w.Header()
 	h["Content-Type"] = []string{"text/plain; version=0.0.4; charset=utf-8"}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}

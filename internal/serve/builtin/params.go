@@ -458,7 +458,7 @@ func (p *params) share(ctx context.Context, s *Server) (c shared, err *apiError)
 // fill makes a request of the engine of the parameters, but for its prompt and its ids.
 func (p *params) fill(s *Server, c *shared, r *player.EngineRequest, prompt []uint32) *apiError {
 	room := s.maxModelLen - len(prompt)
-	if err := s.policy.fits(p, len(prompt)); err != nil {
+	if err := s.sim.fits(p, len(prompt)); err != nil {
 		return err
 	}
 	if p.pooling != nil && room >= 0 {
@@ -479,7 +479,7 @@ func (p *params) fill(s *Server, c *shared, r *player.EngineRequest, prompt []ui
 		return badRequest("", "`min_tokens` must be less than or equal to `max_tokens`, got min_tokens=%d, max_tokens=%d", q.MinTokens, q.MaxTokens)
 	}
 	q.Temperature, q.TopP, q.MinP = or(p.Temperature, or(d.Temperature, 1)), or(p.TopP, or(d.TopP, 1)), or(p.MinP, or(d.MinP, 0))
-	if q.Temperature == 0 && p.answers > 1 && !s.policy.lenient {
+	if q.Temperature == 0 && p.answers > 1 && s.sim == nil {
 		return badRequest("", "n must be 1 when using greedy sampling, got %d.", p.answers)
 	}
 	q.TopK = max(or(intOf(p.TopK), or(d.TopK, 0)), 0)

@@ -38,7 +38,7 @@ func (s *Server) serveRenderMessages(w http.ResponseWriter, r *http.Request) *ap
 }
 
 func (s *Server) serveRenderResponses(w http.ResponseWriter, r *http.Request) *apiError {
-	q := responsesRequest{nested: s.policy.lenient}
+	q := responsesRequest{nested: s.sim != nil}
 	if err := readPython(r, &q); err != nil {
 		return err
 	}

@@ -293,7 +293,7 @@ func (q *responsesRequest) addTools(c *chatRequest) *apiError {
 }
 
 func (s *Server) serveResponses(w http.ResponseWriter, r *http.Request) *apiError {
-	q := &responsesRequest{nested: s.policy.lenient}
+	q := &responsesRequest{nested: s.sim != nil}
 	if err := readPython(r, q); err != nil {
 		return err
 	}
@@ -436,7 +436,7 @@ func (o *responseOutput) start(kind itemKind, name string) {
 	case messageItem:
 		o.item = "msg_" + randomHex()
 	default:
-		o.item, o.callID = "fc_"+randomHex(), o.s.policy.callID("call_", "chatcmpl-tool-"+randomHex())
+		o.item, o.callID = "fc_"+randomHex(), o.s.sim.callID("call_", "chatcmpl-tool-"+randomHex())
 	}
 	if o.answer == nil {
 		return

@@ -70,8 +70,7 @@ type Server struct {
 	routes      map[string]route
 	open        running
 	images      seenImages
-	policy      policy
-	sim         *simulator // of the policy of the simulator
+	sim         *simulator // nil of a server that does as vLLM
 	rpc         *rpc
 	load        atomic.Int64  // requests that run
 	held        atomic.Int64  // bytes of answers that are not streamed
@@ -95,7 +94,6 @@ func New(opt Options) (*Server, error) {
 		opt: opt, maxHeld: maxHeld, ended: make(chan struct{}), balance: balance{open: make([]int, len(engines))},
 		maxModelLen: engines[0].MaxModelLen, metrics: newMetrics(opt.Names[0], len(engines), engines[0].MaxModelLen),
 	}
-	s.policy = vllmPolicy()
 	s.models.base, s.open.byID = opt.Names, map[string][]*sequence{}
 	var err error
 	if s.model, err = readModel(opt.Dir, opt.Tokenizer); err != nil {

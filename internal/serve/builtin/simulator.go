@@ -58,7 +58,7 @@ type Simulator struct {
 // An Adapter is a LoRA adapter.
 type Adapter struct{ Name, Path string }
 
-// simulator is the state of a [Simulator].
+// simulator is the state of a [Simulator]. Its methods do nothing on a nil one: the server then does as vLLM.
 type simulator struct {
 	Simulator
 	engineID  string
@@ -141,24 +141,6 @@ func (s *Server) simulate(o *Simulator) {
 	}
 	for _, a := range o.Adapters {
 		s.models.adapter.put(&protocol.LoRA{Name: a.Name, Path: a.Path, ID: s.models.adapter.next()})
-	}
-	s.policy = policy{
-		lenient: true, repeatCalls: true, messagePrefix: "msg_", pings: true,
-		headers: func(r *http.Request, p *params) {
-			p.cacheThreshold = r.Header.Get("X-Cache-Threshold-Finish-Reason") == "true"
-		},
-		check: sim.check, checkIDs: sim.checkIDs, checkPrompt: checkPrompt, fits: sim.fits, planChat: s.planChat, planCompletion: s.planCompletion,
-		choose: s.choose, admit: sim.admit, left: sim.left, callID: sim.callID, wantsImage: sim.wantsImage, makeImage: sim.makeImage, encoded: sim.encoded,
-		render: func(c *chat) (string, bool, *apiError) {
-			if !s.opt.Tokenizer.IsWords() {
-				return "", false, nil
-			}
-			text, err := renderSimple(c)
-			return text, true, err
-		},
-		metrics: func(text []byte) []byte {
-			return s.metrics.appendAdapters(simulatorMetrics(text), s.opt.Group.Engines()[0].MaxLoRAs)
-		},
 	}
 	own := []route{
 		{"/query", http.MethodGet, always, s.serveQuery},
@@ -256,6 +238,9 @@ func (m *simulator) float(lo, hi float64) float64 {
 
 // admit counts answers that begin. It refuses them where too many wait.
 func (m *simulator) admit(answers int) *apiError {
+	if m == nil {
+		return nil
+	}
 	if open := m.open.Add(int64(answers)); open > int64(m.Running+m.Waiting) {
 		m.open.Add(-int64(answers))
 		return &apiError{status: http.StatusTooManyRequests, kind: "RateLimitError", message: "Failed to enqueue request, waiting requests queue is full"}
@@ -265,12 +250,22 @@ func (m *simulator) admit(answers int) *apiError {
 
 // left counts answers that have ended, and forgets the plan of one.
 func (m *simulator) left(answers int, id string) {
-	m.open.Add(-int64(answers))
-	m.Plans.take(id)
+	if m != nil {
+		m.open.Add(-int64(answers))
+		m.Plans.take(id)
+	}
+}
+
+// headers reads headers that change an answer.
+func (m *simulator) headers(r *http.Request, p *params) {
+	p.cacheThreshold = m != nil && r.Header.Get("X-Cache-Threshold-Finish-Reason") == "true"
 }
 
 // check refuses what the simulator refuses, in its words.
 func (m *simulator) check(p *params) *apiError {
+	if m == nil {
+		return nil
+	}
 	if !p.Stream {
 		p.StreamOptions = nil // it ignores them
 	}
@@ -288,9 +283,9 @@ func (m *simulator) check(p *params) *apiError {
 }
 
 // checkPrompt refuses a list of prompts that has none, or an empty one.
-func checkPrompt(raw json.RawMessage) *apiError {
+func (m *simulator) checkPrompt(raw json.RawMessage) *apiError {
 	var list []json.RawMessage
-	if json.Unmarshal(raw, &list) != nil || list == nil {
+	if m == nil || json.Unmarshal(raw, &list) != nil || list == nil {
 		return nil
 	}
 	if len(list) == 0 {
@@ -310,7 +305,7 @@ func checkPrompt(raw json.RawMessage) *apiError {
 // fits refuses a prompt that leaves no room for what is asked for.
 func (m *simulator) fits(p *params, prompt int) *apiError {
 	completion := or(p.max, 1)
-	if prompt+completion <= m.MaxModelLen {
+	if m == nil || prompt+completion <= m.MaxModelLen {
 		return nil
 	}
 	return badRequest("", "This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the messages, %d in the completion). "+
@@ -362,6 +357,9 @@ const reasonRemote = "remote_decode"
 
 // choose makes the plan of an answer.
 func (s *Server) choose(q *sequence, r *player.EngineRequest, number, n int) {
+	if s.sim == nil {
+		return
+	}
 	p := q.gen.params
 	if remoteDecode(p.KVTransfer) {
 		q.reason = reasonRemote
@@ -392,6 +390,9 @@ func (s *Server) spell(text string) *plan {
 
 // planChat makes the planner of a chat.
 func (s *Server) planChat(q *chatRequest) (err *apiError) {
+	if s.sim == nil {
+		return nil
+	}
 	if s.sim.Echo {
 		var text strings.Builder
 		if _, err := q.Messages[len(q.Messages)-1].writeSimple(&text, q.oneCall); err != nil {
@@ -407,7 +408,7 @@ func (s *Server) planChat(q *chatRequest) (err *apiError) {
 
 // planCompletion makes the planner of a completion.
 func (s *Server) planCompletion(q *completionRequest, prompts []prompt) {
-	if !s.sim.Echo {
+	if s.sim == nil || !s.sim.Echo {
 		return
 	}
 	texts := make([]string, len(prompts))
@@ -562,7 +563,7 @@ func (c *chat) images() (urls []string) {
 
 // encoded are ec_transfer_params for multimodal items; nil unless only the encoder runs.
 func (m *simulator) encoded(items func() []string) any {
-	if !m.EncoderOnly {
+	if m == nil || !m.EncoderOnly {
 		return nil
 	}
 	var o object
@@ -577,7 +578,7 @@ func (m *simulator) encoded(items func() []string) any {
 
 // wantsImage reports whether an image follows the answer to a request.
 func (m *simulator) wantsImage(r *http.Request) bool {
-	return m.Omni && (r.Header.Get("X-Send-Image") == "true" || m.chance(int(m.imageRate.Load())))
+	return m != nil && m.Omni && (r.Header.Get("X-Send-Image") == "true" || m.chance(int(m.imageRate.Load())))
 }
 
 // makeImage waits for as long as it takes to make an image.
@@ -599,8 +600,11 @@ func (m *simulator) makeImage(ctx context.Context) {
 // onePixel is a picture, as the part of a content.
 var onePixel = json.RawMessage(`{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="}}`)
 
-// callID is the id of a new call of a tool.
-func (m *simulator) callID(prefix, _ string) string {
+// callID is the id of a new call of a tool: otherwise that of vLLM.
+func (m *simulator) callID(prefix, otherwise string) string {
+	if m == nil {
+		return otherwise
+	}
 	return fmt.Sprintf("%s%010d", prefix, m.between(0, 9_999_999_999))
 }
 
@@ -620,6 +624,9 @@ func (s *Server) SetImages(percent int, mean, deviation time.Duration) {
 // checkIDs refuses a request of ids as the simulator does, and finds the parameters of a transfer where it looks for
 // them.
 func (m *simulator) checkIDs(q *generateRequest) *apiError {
+	if m == nil {
+		return nil
+	}
 	switch {
 	case q.IDs == nil:
 		return badRequest("", "Missing input token_ids")

@@ -113,8 +113,8 @@ func (s *Server) render(ctx context.Context, c *chat) (string, *apiError) {
 	if len(c.Messages) == 0 {
 		return "", badRequest("", "messages cannot be empty")
 	}
-	if text, known, err := s.policy.render(c); known {
-		return text, err
+	if s.sim != nil && s.opt.Tokenizer.IsWords() {
+		return renderSimple(c)
 	}
 	template := s.model.template
 	switch {

@@ -60,7 +60,7 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) *apiError
 	id := requestID(r, q.RequestID)
 	if q.Sampling != nil {
 		q.Sampling.rank = wantedRank(r)
-		s.policy.headers(r, &q.Sampling.params)
+		s.sim.headers(r, &q.Sampling.params)
 	}
 	g, err := s.fromIDs(r.Context(), &q, id)
 	if err != nil {
@@ -99,13 +99,13 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) *apiError
 		{"prompt_token_ids", idsIf(q.ReturnIDs, one.prompt)},
 		{"mm_placeholders", nil},
 		{"kv_transfer_params", unpacked(one.transfer)},
-		{"ec_transfer_params", s.policy.encoded(q.hashes)},
+		{"ec_transfer_params", s.sim.encoded(q.hashes)},
 		{"metrics", nil},
 	})
 }
 
 func (s *Server) fromIDs(ctx context.Context, q *generateRequest, id string) (*generation, *apiError) {
-	if err := s.policy.checkIDs(q); err != nil {
+	if err := s.sim.checkIDs(q); err != nil {
 		return nil, err
 	}
 	switch {
@@ -115,7 +115,7 @@ func (s *Server) fromIDs(ctx context.Context, q *generateRequest, id string) (*g
 		return nil, missing("sampling_params")
 	case len(q.IDs) == 0:
 		return nil, badRequest("token_ids", "token_ids must contain at least one token ID.")
-	case !absent(q.Features) && !s.policy.lenient:
+	case !absent(q.Features) && s.sim == nil:
 		return nil, badRequest("features", "features is not supported.")
 	}
 	p := &q.Sampling.params

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -37,10 +39,9 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) *apiError {
 	if err := readJSON(r, &q); err != nil {
 		return err
 	}
-	s.sim.headers(r, &q.params)
+	s.readHeaders(r, &q.params)
 	q.image = s.sim.wantsImage(r)
 	id := "chatcmpl-" + requestID(r, q.RequestID)
-	q.rank = wantedRank(r)
 	g, err := s.converse(r.Context(), &q, id)
 	if err != nil {
 		return err
@@ -89,38 +90,55 @@ func (s *Server) prepareChat(ctx context.Context, q *chatRequest) ([]uint32, *ap
 	}
 	if q.Logprobs && q.TopLogprobs == nil {
 		q.TopLogprobs = new(int32)
-	} else if !q.Logprobs && q.TopLogprobs != nil {
+	} else if !q.Logprobs && (or(q.TopLogprobs, 0) != 0 || q.TopLogprobs != nil && !protocol.RustChecksAsPython.Holds(s.opt.Group.Line())) {
 		return nil, badRequest("", "top_logprobs is only allowed when logprobs is enabled")
 	}
 	var err *apiError
 	if p.logprobs, err = candidateCount("top_logprobs", q.TopLogprobs); err != nil {
 		return nil, err
 	}
+	if !q.Logprobs {
+		p.logprobs = protocol.NoLogprobs
+	}
+	p.chats = true
 	switch {
 	case p.StreamOptions != nil && !p.Stream:
 		return nil, badRequest("", "stream_options can only be used when stream is true")
 	case len(q.Messages) == 0:
 		return nil, badRequest("", "messages cannot be empty")
+	case s.sim == nil && p.N != nil && *p.N == 0:
+		return nil, badRequest("", "n must be at least 1")
+	case p.RepetitionPenalty != nil && *p.RepetitionPenalty > 2:
+		return nil, badRequest("", "repetition_penalty must be in (0, 2], got %v", *p.RepetitionPenalty)
 	}
 	if err := p.check(s); err != nil {
 		return nil, err
 	}
-	if q.Tools != nil && len(q.Tools) == 0 {
+	line := s.opt.Group.Line()
+	if q.Tools != nil && len(q.Tools) == 0 && protocol.RustChecksAsPython.Holds(line) {
 		return nil, badRequest("tools", "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely.")
 	}
-	for i := range q.Tools {
-		if q.Tools[i].Type != "function" {
+	for i, t := range q.Tools {
+		switch {
+		case t.Type != "function":
 			return nil, badRequest("tools", "Only function tools are supported.")
+		case s.sim != nil:
+		case absent(t.Function.Parameters) && !protocol.RustTruncates.Holds(line):
+			return nil, missing(fmt.Sprintf("tools[%d].function.parameters", i))
+		case t.Function.Name == "":
+			return nil, missing(fmt.Sprintf("tools[%d].function.name", i))
+		case protocol.RustBoundsStops.Holds(line) && slices.ContainsFunc(q.Tools[:i], func(other tool) bool { return other.Function.Name == t.Function.Name }):
+			return nil, badRequest("", "two tools have the name %s", t.Function.Name)
 		}
 	}
 	if q.choice, err = parseChoice(q.ToolChoice, q.Tools); err != nil {
 		return nil, err
 	}
-	if err := p.constrain(); err != nil {
+	if err := p.constrain(badBody); err != nil {
 		return nil, err
 	}
-	if q.calls = len(q.Tools) > 0 && !q.choice.none; q.calls && p.constraint == nil && s.sim == nil {
-		p.constrainTools(q.choice, q.Tools, or(q.Parallel, true))
+	if q.calls = len(q.Tools) > 0 && !q.choice.none; q.calls && s.sim == nil {
+		p.constrainTools(line, s.opt.Flags.ToolStrict, q.choice, q.Tools, or(q.Parallel, true))
 	}
 	if err := s.planChat(q); err != nil {
 		return nil, err
@@ -140,13 +158,19 @@ func (s *Server) prepareChat(ctx context.Context, q *chatRequest) ([]uint32, *ap
 	if err != nil {
 		return nil, err
 	}
+	p.templateArgs = q.args
 	if s.reasoning != nil {
 		q.stage = s.reasoning.stage(text)
 		p.keepTokens = true // they are counted at the end
 	}
 	ids, items, err := s.ids(ctx, &q.chat, text, isSet(p.AddSpecial))
-	p.media = items
-	return ids, err
+	if p.media = items; err != nil {
+		return nil, err
+	}
+	if ids = p.truncated(ids); len(ids) == 0 {
+		return nil, badRequest("", "the prompt has no tokens")
+	}
+	return ids, nil
 }
 
 func callID() string { return "call_" + randomHex()[:16] }

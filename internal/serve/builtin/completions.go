@@ -18,6 +18,8 @@ type completionRequest struct {
 	MaxTokens *uint32         `json:"max_tokens"`
 	Logprobs  *int32          `json:"logprobs"`
 	Suffix    *string         `json:"suffix"`
+	Embeds    json.RawMessage `json:"prompt_embeds"`
+	BadWords  json.RawMessage `json:"bad_words"` // vllm-rs does not read it here
 
 	promptOnly bool     // max_tokens is 0: nothing is generated
 	echo       []string // what goes before the answers to each prompt
@@ -31,9 +33,8 @@ func (s *Server) serveCompletions(w http.ResponseWriter, r *http.Request) *apiEr
 	if err := readJSON(r, &q); err != nil {
 		return err
 	}
-	s.sim.headers(r, &q.params)
+	s.readHeaders(r, &q.params)
 	id := "cmpl-" + requestID(r, q.RequestID)
-	q.rank = wantedRank(r)
 	prompts, err := s.prepareCompletion(r.Context(), &q, id)
 	if err != nil {
 		return err
@@ -88,6 +89,8 @@ func (s *Server) prepareCompletion(ctx context.Context, q *completionRequest, id
 	case s.sim != nil:
 	case *p.max == 0 && !p.Echo:
 		return nil, badRequest("max_tokens", "max_tokens=0 is only supported when echo=true.")
+	case !absent(q.Embeds) && protocol.RustChecksAsPython.Holds(s.opt.Group.Line()):
+		return nil, badRequest("prompt_embeds", "prompt_embeds is not supported.")
 	case q.Suffix != nil:
 		return nil, badRequest("suffix", "suffix is not supported.")
 	}
@@ -98,7 +101,7 @@ func (s *Server) prepareCompletion(ctx context.Context, q *completionRequest, id
 	if p.Echo && p.PromptLogprobs == nil && (!p.Stream || q.promptOnly) {
 		p.promptLogprobs = p.logprobs
 	}
-	if err := p.constrain(); err != nil {
+	if err := p.constrain(func(format string, args ...any) *apiError { return badRequest("response_format", format, args...) }); err != nil {
 		return nil, err
 	}
 	prompts, err := q.read(s)
@@ -158,7 +161,7 @@ func (s *Server) tokenize(ctx context.Context, p *params, prompts []prompt, id s
 		case ctx.Err() != nil:
 			return nil, errLeft
 		case one.tokenized:
-			if err := inVocabulary("prompt", ids, s.opt.Tokenizer.VocabSize()); err != nil {
+			if err := inVocabulary("prompt", ids, s.vocabulary); err != nil {
 				return nil, err
 			}
 		default:
@@ -171,10 +174,7 @@ func (s *Server) tokenize(ctx context.Context, p *params, prompts []prompt, id s
 				return nil, err
 			}
 		}
-		if n := or(p.TruncatePrompt, -1); n >= 0 && len(ids) > int(n) {
-			ids = ids[len(ids)-int(n):]
-		}
-		all = append(all, ids)
+		all = append(all, p.truncated(ids))
 	}
 	for _, ids := range all {
 		if len(ids) == 0 {

@@ -1,6 +1,8 @@
 package builtin
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -220,10 +222,10 @@ func (s *Server) serveInfo(w http.ResponseWriter, r *http.Request) *apiError {
 
 func (s *Server) serveRPC(w http.ResponseWriter, r *http.Request) *apiError {
 	var q struct {
-		Method  *string        `json:"method"`
-		Timeout *float64       `json:"timeout"`
-		Args    []any          `json:"args"`
-		Named   map[string]any `json:"kwargs"`
+		Method  *string                    `json:"method"`
+		Timeout *float64                   `json:"timeout"`
+		Args    []json.RawMessage          `json:"args"`
+		Named   map[string]json.RawMessage `json:"kwargs"`
 	}
 	err := readJSON(r, &q)
 	if err == nil && q.Method == nil {
@@ -236,13 +238,13 @@ func (s *Server) serveRPC(w http.ResponseWriter, r *http.Request) *apiError {
 	if q.Timeout != nil {
 		timeout = pack.AppendFloat64(nil, *q.Timeout)
 	}
-	args := pack.AppendArrayHeader(nil, len(q.Args))
-	for _, a := range q.Args {
-		args = appendValue(args, a)
+	args, err1 := packJSON(toJSON(append([]json.RawMessage{}, q.Args...)))
+	named, err2 := packJSON(toJSON(q.Named))
+	if q.Named == nil {
+		named = pack.AppendMapHeader(nil, 0)
 	}
-	named := pack.AppendMapHeader(nil, 0)
-	if q.Named != nil {
-		named = appendValue(nil, q.Named)
+	if err := errors.Join(err1, err2); err != nil {
+		return badBody("%v", err)
 	}
 	return s.calling("collective_rpc", func(*http.Request) ([][]byte, func(any) any, *apiError) {
 		return [][]byte{pack.AppendString(nil, *q.Method), timeout, args, named}, resultAs("results"), nil

@@ -19,7 +19,7 @@ type embeddingRequest struct {
 	AddSpecial *bool           `json:"add_special_tokens"`
 	Truncate   *int32          `json:"truncate_prompt_tokens"`
 	Priority   int32           `json:"priority"`
-	CacheSalt  string          `json:"cache_salt"`
+	CacheSalt  salt            `json:"cache_salt"`
 	RequestID  string          `json:"request_id"`
 	chat                       // in the place of the input
 }

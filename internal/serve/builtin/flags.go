@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -15,6 +16,9 @@ import (
 type Flags struct {
 	// Reasoning is the name of a parser of reasoning, "" for none.
 	Reasoning string
+	// ToolStrict is --tool-strict-level: auto, function or parameter. By default it is auto for a real engine, and parameter
+	// for a player.
+	ToolStrict string
 	// ScaleOut adds the endpoints of tokens in and tokens out.
 	ScaleOut bool
 	// TrustTemplates lets requests have chat templates of their own.
@@ -45,6 +49,7 @@ func ParseFlags(args []string) (f Flags, err error) {
 	set := flag.NewFlagSet("", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	set.StringVar(&f.Reasoning, "reasoning-parser", "", "")
+	set.StringVar(&f.ToolStrict, "tool-strict-level", "", "")
 	set.BoolVar(&f.ScaleOut, "enable-scale-out", false, "")
 	set.BoolVar(&f.PromptDetails, "enable-prompt-tokens-details", false, "")
 	set.BoolVar(&f.TrustTemplates, "trust-request-chat-template", false, "")
@@ -73,6 +78,9 @@ func ParseFlags(args []string) (f Flags, err error) {
 	}
 	if err == nil && *tools != "hermes" && *tools != "auto" {
 		err = fmt.Errorf("--tool-call-parser %s: calls of tools are written and read as hermes does", *tools)
+	}
+	if err == nil && !slices.Contains([]string{"", strictAuto, strictFunction, strictParameter}, f.ToolStrict) {
+		err = fmt.Errorf("--tool-strict-level %s: want auto, function or parameter", f.ToolStrict)
 	}
 	if err == nil {
 		_, err = findReasoning(f.Reasoning)

@@ -109,7 +109,7 @@ func generateParams(in *enginepb.GenerateRequest) (*params, error) {
 		}
 		return &otherwise
 	}
-	skip, topK := q.GetSkipSpecialTokens(), int32(min(q.GetTopK(), math.MaxInt32))
+	skip, topK := q.GetSkipSpecialTokens(), int64(q.GetTopK())
 	p := &params{
 		rpc: true, ReturnTokenIDs: true, Stream: in.GetStream(), RequestID: in.GetRequestId(), SkipSpecial: &skip, TopK: &topK,
 		Temperature: either(0, 1), TopP: either(q.GetTopP(), 1), MinP: either(q.GetMinP(), 0), FrequencyPenalty: either(q.GetFrequencyPenalty(), 0),
@@ -135,22 +135,23 @@ func generateParams(in *enginepb.GenerateRequest) (*params, error) {
 		}
 		p.biases = append(p.biases, protocol.Bias{Token: uint32(token), Logit: float64(logit)})
 	}
+	var given object
 	switch c := q.GetConstraint().(type) {
 	case *enginepb.SamplingParams_JsonSchema:
-		p.constraint = constraint("json", c.JsonSchema)
+		given = object{{"json", c.JsonSchema}}
 	case *enginepb.SamplingParams_Regex:
-		p.constraint = constraint("regex", c.Regex)
+		given = object{{"regex", c.Regex}}
 	case *enginepb.SamplingParams_Grammar:
-		p.constraint = constraint("grammar", c.Grammar)
+		given = object{{"grammar", c.Grammar}}
 	case *enginepb.SamplingParams_StructuralTag:
-		p.constraint = constraint("structural_tag", c.StructuralTag)
+		given = object{{"structural_tag", c.StructuralTag}}
 	case *enginepb.SamplingParams_JsonObject:
-		if !c.JsonObject {
-			return nil, invalid("json_object is false: leave it out for an answer without a constraint")
-		}
-		p.constraint = anyObject()
+		given = object{{"json_object", c.JsonObject}}
 	case *enginepb.SamplingParams_Choice:
-		p.constraint = oneOf(c.Choice.GetChoices())
+		given = object{{"choice", append([]string{}, c.Choice.GetChoices()...)}}
+	}
+	if given != nil {
+		p.StructuredOutputs = toJSON(given)
 	}
 	if in.MmInputs != nil || in.ExtraMmInputs != nil || in.MediaRefs != nil {
 		return nil, invalid("multimodal inputs are not supported")
@@ -190,8 +191,12 @@ func (r *rpc) Generate(in *enginepb.GenerateRequest, out grpc.ServerStreamingSer
 	case in.DataParallelRank != nil:
 		p.rank = int(rank) + 1
 	}
-	if err := p.check(r.Server); err != nil {
-		return rpcError(err)
+	wrong = p.check(r.Server)
+	if wrong == nil {
+		wrong = p.constrain(badBody)
+	}
+	if wrong != nil {
+		return rpcError(wrong)
 	}
 	one := prompt{text: in.GetText()}
 	if ids := in.GetTokenized(); ids != nil {

@@ -61,7 +61,7 @@ func TestLimits(t *testing.T) {
 		{"prompts alone", completions, `{"prompt":[` + list(`"a"`, 1025) + `]}`, `"prompt"`, "more than 1024 answers"},
 		{"lists of ids", completions, `{"prompt":[` + list("[1]", 1025) + `]}`, `"prompt"`, "more than 1024 answers"},
 		{"max_tokens", completions, `{"prompt":"a","max_tokens":9223372036854775807}`, "null", ""},
-		{"top_k", completions, `{"prompt":"a","top_k":2147483648}`, "null", ""},
+		{"top_k", completions, `{"prompt":"a","top_k":4294967296}`, "null", ""},
 		{"logprobs below -1", completions, `{"prompt":"a","logprobs":-2}`, `"logprobs"`, "at least 0"},
 		{"logprobs below -1 of a chat", chat, `{"messages":[{"role":"user","content":"a"}],"logprobs":true,"top_logprobs":-5}`, `"top_logprobs"`, "at least 0"},
 		{"logprobs below -1 of a response", "/v1/responses", `{"input":"a","include":["message.output_text.logprobs"],"top_logprobs":-2147483648}`, `"top_logprobs"`, "at least 0"},
@@ -71,8 +71,8 @@ func TestLimits(t *testing.T) {
 		{"stop_token_ids", completions, `{"prompt":"a","n":1024,"stop_token_ids":[` + ids + `]}`, `"stop_token_ids"`, "at most 1024"},
 		{"stop_token_ids of one answer", completions, `{"prompt":"a","stop_token_ids":[` + ids + `,7]}`, `"stop_token_ids"`, "at most 1048576"},
 		{"allowed_token_ids", completions, `{"prompt":"a","n":1024,"allowed_token_ids":[` + ids + `]}`, `"allowed_token_ids"`, "at most 1024"},
-		{"bad_words", completions, `{"prompt":"a","bad_words":[` + words + `]}`, `"bad_words"`, "at most 1024"},
-		{"a long bad word", completions, `{"prompt":"a","bad_words":["` + strings.Repeat(" ", 1<<20) + `"]}`, `"bad_words"`, "more than 16384 tokens"},
+		{"bad_words", chat, `{"messages":[{"role":"user","content":"a"}],"bad_words":[` + words + `]}`, `"bad_words"`, "at most 1024"},
+		{"a long bad word", chat, `{"messages":[{"role":"user","content":"a"}],"bad_words":["` + strings.Repeat("a", 1<<20) + `"]}`, `"bad_words"`, "more than 16384 tokens"},
 		{"logit_bias", completions, `{"prompt":"a","logit_bias":{` + strings.Join(biases, ",") + `}}`, `"logit_bias"`, "at most 1024"},
 		{"a prompt that does not fit", completions, `{"prompt":"` + strings.Repeat("a", 1<<20) + `"}`, `"input_tokens"`, "maximum context length is 4096"},
 		{"a chat that does not fit", chat, `{"messages":[{"role":"user","content":"` + strings.Repeat("a", 1<<20) + `"}]}`, `"input_tokens"`, "maximum context length is 4096"},
@@ -95,9 +95,9 @@ func TestLimits(t *testing.T) {
 // Lists of a request are not copied for each of its answers.
 func TestListsAreShared(t *testing.T) {
 	_, s, _ := serving(t, nil)
-	text := `{"prompt":"a","max_tokens":1,"temperature":1,"n":%d,"bad_words":["` + strings.Repeat("word ", 2000) + `"]}`
-	_, one := measured(s, t.Context(), http.MethodPost, "/v1/completions", fmt.Sprintf(text, 1))
-	w, many := measured(s, t.Context(), http.MethodPost, "/v1/completions", fmt.Sprintf(text, 512))
+	text := `{"messages":[{"role":"user","content":"a"}],"max_tokens":1,"temperature":1,"n":%d,"bad_words":["` + strings.Repeat("word ", 2000) + `"]}`
+	_, one := measured(s, t.Context(), http.MethodPost, "/v1/chat/completions", fmt.Sprintf(text, 1))
+	w, many := measured(s, t.Context(), http.MethodPost, "/v1/chat/completions", fmt.Sprintf(text, 512))
 	if w.Code != http.StatusOK || many > one+512*(16<<10) {
 		t.Errorf("status %d: 512 answers take %d bytes, and one %d", w.Code, many, one)
 	}

@@ -20,7 +20,7 @@ type messagesRequest struct {
 	Stream        bool            `json:"stream"`
 	Temperature   *float64        `json:"temperature"`
 	TopP          *float64        `json:"top_p"`
-	TopK          *int32          `json:"top_k"`
+	TopK          *int64          `json:"top_k"`
 	ToolChoice    *struct {
 		Type              string `json:"type"`
 		Name              string `json:"name"`
@@ -37,7 +37,7 @@ type messagesRequest struct {
 			Schema json.RawMessage `json:"schema"`
 		} `json:"format"`
 	} `json:"output_config"`
-	CacheSalt  string          `json:"cache_salt"`
+	CacheSalt  salt            `json:"cache_salt"`
 	KVTransfer json.RawMessage `json:"kv_transfer_params"`
 	XArgs      json.RawMessage `json:"vllm_xargs"`
 }

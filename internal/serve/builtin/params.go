@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/serve/jinja"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -36,7 +37,7 @@ type params struct {
 	MinTokens         uint32             `json:"min_tokens"`
 	Temperature       *float64           `json:"temperature"`
 	TopP              *float64           `json:"top_p"`
-	TopK              *int32             `json:"top_k"`
+	TopK              *int64             `json:"top_k"`
 	MinP              *float64           `json:"min_p"`
 	FrequencyPenalty  *float64           `json:"frequency_penalty"`
 	PresencePenalty   *float64           `json:"presence_penalty"`
@@ -51,6 +52,7 @@ type params struct {
 	AddSpecial        *bool              `json:"add_special_tokens"`
 	PromptLogprobs    *int32             `json:"prompt_logprobs"`
 	LogitBias         map[string]float64 `json:"logit_bias"`
+	LogprobIDs        []uint32           `json:"logprob_token_ids"`
 	AllowedTokenIDs   []uint32           `json:"allowed_token_ids"`
 	BadWords          []string           `json:"bad_words"`
 	Repetition        *repetition        `json:"repetition_detection"`
@@ -65,14 +67,20 @@ type params struct {
 	Priority          int32           `json:"priority"`
 	ReturnTokenIDs    bool            `json:"return_token_ids"`
 	TokensAsIDs       bool            `json:"return_tokens_as_token_ids"`
-	CacheSalt         string          `json:"cache_salt"`
+	CacheSalt         salt            `json:"cache_salt"`
+	Session           string          `json:"session_id"`
+	Watermarking      *bool           `json:"watermarking"`
+	skipReading       *bool           // of the prefix cache; nil leaves it to the engine
 	KVTransfer        json.RawMessage `json:"kv_transfer_params"`
 	CacheThreshold    *float64        `json:"cache_hit_threshold"` // this and the next one are of the simulator
 	ExtraArgs         json.RawMessage `json:"extra_args"`
 	ECTransfer        json.RawMessage `json:"ec_transfer_params"`
 	XArgs             json.RawMessage `json:"vllm_xargs"`
 	biases            []protocol.Bias // logit_bias
-	constraint        []byte          // structured outputs as the engine gets them
+	constraint        object          // StructuredOutputsParams, its kind first; nil without one
+	ofTools           bool            // the constraint is one of tools
+	templateArgs      object          // of the chat template
+	chats             bool            // the request is one of a chat
 	logprobs          int             // candidates for each token, or protocol.NoLogprobs
 	promptLogprobs    int             // likewise for the prompt
 	max               *int            // tokens of an answer
@@ -100,6 +108,16 @@ type repetition struct {
 	MaxSize uint32 `json:"max_pattern_size"`
 	MinSize uint32 `json:"min_pattern_size"`
 	Count   uint32 `json:"min_count"`
+}
+
+// A salt is a text that is not empty, as one that is would be none.
+type salt string
+
+func (s *salt) UnmarshalJSON(data []byte) error {
+	if string(data) == `""` {
+		return badRequest("", "cache_salt must not be empty")
+	}
+	return json.Unmarshal(data, (*string)(s))
 }
 
 // stringOrList is a list of strings, of which one alone may stand without brackets.
@@ -205,14 +223,23 @@ func missing(names ...string) *apiError {
 	return badBody("missing in the request: %s", strings.Join(names, ", "))
 }
 
-// wantedRank is the rank in X-Data-Parallel-Rank, from 1; 0 is any engine.
-func wantedRank(r *http.Request) int {
-	if values := r.Header["X-Data-Parallel-Rank"]; len(values) > 0 {
-		if n, err := strconv.Atoi(values[0]); err == nil && n >= 0 && n < math.MaxInt32 {
-			return n + 1
-		}
+// readHeaders reads the headers that change a request.
+func (s *Server) readHeaders(r *http.Request, p *params) {
+	s.sim.headers(r, p)
+	number := func(name string) (n int64, ok bool) {
+		n, err := strconv.ParseInt(r.Header.Get(name), 10, 32)
+		return n, err == nil
 	}
-	return 0
+	if n, ok := number("X-Data-Parallel-Rank"); ok && n >= 0 && n < math.MaxInt32 {
+		p.rank = int(n) + 1
+	}
+	if !protocol.RustReadsHeaders.Holds(s.opt.Group.Line()) {
+		return
+	}
+	if n, ok := number("X-Vllm-Priority"); ok {
+		p.Priority = int32(n)
+	}
+	p.Session = cmp.Or(p.Session, r.Header.Get("X-Session-Id"))
 }
 
 // check refuses what vLLM refuses, in its words, and resolves what follows from several members.
@@ -230,19 +257,31 @@ func (p *params) check(s *Server) *apiError {
 	if p.answers = int(max(or(p.N, 1), 1)); p.answers > maxAnswers { // 0 is 1, as in vllm-rs
 		return badRequest("n", "n is %d: at most %d answers are allowed", p.answers, maxAnswers)
 	}
+	line, asRust := s.opt.Group.Line(), s.sim == nil && !p.rpc && !p.pythonOnly
+	if !p.onlyIDs && !protocol.RustReadsLogprobIDs.Holds(line) {
+		p.LogprobIDs = nil
+	}
 	switch {
 	case p.UseBeamSearch:
 		return badRequest("use_beam_search", "use_beam_search is not supported.")
-	case p.LengthPenalty != nil:
+	case p.LengthPenalty != nil && !p.onlyIDs && !protocol.RustChecksAsPython.Holds(line):
 		return badRequest("length_penalty", "length_penalty is not supported.")
-	case p.SpacesBetween != nil && !*p.SpacesBetween:
+	case p.SpacesBetween != nil && !*p.SpacesBetween && !p.onlyIDs:
 		return badRequest("spaces_between_special_tokens", "spaces_between_special_tokens is not supported.")
-	case p.TruncatePrompt != nil && *p.TruncatePrompt < -1:
-		return badRequest("truncate_prompt_tokens", "truncate_prompt_tokens must be >= -1.")
+	case p.TruncatePrompt != nil && asRust && !protocol.RustTruncates.Holds(line):
+		return badRequest("truncate_prompt_tokens", "truncate_prompt_tokens is not supported.")
+	case p.TruncatePrompt != nil && (*p.TruncatePrompt < -1 || int(*p.TruncatePrompt) > s.longestPrompt(p)):
+		return badRequest("truncate_prompt_tokens", "truncate_prompt_tokens must be from -1 to %d", s.longestPrompt(p))
+	case len(p.LogprobIDs) > 0 && p.logprobs == protocol.NoLogprobs && !p.onlyIDs:
+		return badRequest("logprob_token_ids", "logprob_token_ids needs logprobs")
 	case p.Echo && p.TruncatePrompt != nil:
 		return badRequest("echo", "`echo=true` is not supported with `truncate_prompt_tokens`.")
-	case p.TopK != nil && *p.TopK < -1:
-		return badBody("top_k must be at least -1, got %d", *p.TopK)
+	case p.TopK != nil && (*p.TopK < -1 || *p.TopK > math.MaxUint32):
+		return badBody("top_k must be at least -1, and below 2^32, got %d", *p.TopK)
+	case p.TopK != nil && *p.TopK < 0 && asRust && !protocol.RustTruncates.Holds(line):
+		return badBody("top_k must be at least 0, got %d", *p.TopK)
+	case len(p.Stop) > 4 && asRust && protocol.RustBoundsStops.Holds(line):
+		return badRequest("", "stop has %d strings: at most 4 are allowed", len(p.Stop))
 	case slices.Contains(p.Stop, ""):
 		return badRequest("", "stop strings cannot be empty")
 	case p.ThinkingBudget != nil && *p.ThinkingBudget < -1:
@@ -286,7 +325,7 @@ func unsigned(v *int32) *uint32 {
 }
 
 // intOf converts a number of a request, nil if it is not given.
-func intOf[T int32 | uint32](v *T) *int {
+func intOf[T int32 | uint32 | int64](v *T) *int {
 	if v == nil {
 		return nil
 	}
@@ -316,7 +355,7 @@ func (p *params) checkSampling(s *Server) *apiError {
 		{"min_p", p.MinP, 0, 1, "[0, 1]"},
 		{"frequency_penalty", p.FrequencyPenalty, -2, 2, "[-2, 2]"},
 		{"presence_penalty", p.PresencePenalty, -2, 2, "[-2, 2]"},
-		{"repetition_penalty", p.RepetitionPenalty, math.SmallestNonzeroFloat64, math.MaxFloat64, "(0, inf)"},
+		{"repetition_penalty", p.RepetitionPenalty, math.SmallestNonzeroFloat64, math.MaxFloat32, "(0, 3.4e38]"},
 	} {
 		if v := bound.value; v != nil && (!(*v >= bound.lo && *v <= bound.hi)) {
 			return badRequest("", "%s must be in %s, got %s", bound.name, bound.text, strconv.FormatFloat(*v, 'f', -1, 32))
@@ -325,7 +364,6 @@ func (p *params) checkSampling(s *Server) *apiError {
 	if err := p.checkLists(s); err != nil {
 		return err
 	}
-	vocabulary := s.opt.Tokenizer.VocabSize()
 	if p.AllowedTokenIDs != nil && len(p.AllowedTokenIDs) == 0 {
 		return badRequest("", "allowed_token_ids should not be empty")
 	}
@@ -343,7 +381,7 @@ func (p *params) checkSampling(s *Server) *apiError {
 	}{{"logprobs", p.logprobs}, {"prompt_logprobs", p.promptLogprobs}} {
 		n := wanted.n
 		if n == protocol.AllLogprobs {
-			n = vocabulary
+			n = s.vocabulary
 		}
 		if n > maxLogprobs {
 			return badRequest("", "requested %s of %d, which is greater than max allowed: %d", wanted.name, n, maxLogprobs)
@@ -363,15 +401,14 @@ const (
 
 // checkLists refuses lists that are too long for the engine, and ids outside of the vocabulary.
 func (p *params) checkLists(s *Server) *apiError {
-	vocabulary := s.opt.Tokenizer.VocabSize()
 	for _, list := range []struct {
 		name string
 		ids  []uint32
-	}{{"stop_token_ids", p.StopTokenIDs}, {"allowed_token_ids", p.AllowedTokenIDs}} {
+	}{{"stop_token_ids", p.StopTokenIDs}, {"allowed_token_ids", p.AllowedTokenIDs}, {"logprob_token_ids", p.LogprobIDs}} {
 		if n := len(list.ids); n > maxListed/p.answers {
 			return badRequest(list.name, "%s has %d ids: at most %d are allowed with n=%d", list.name, n, maxListed/p.answers, p.answers)
 		}
-		if err := inVocabulary(list.name, list.ids, vocabulary); err != nil {
+		if err := inVocabulary(list.name, list.ids, s.vocabulary); err != nil {
 			return err
 		}
 	}
@@ -379,14 +416,14 @@ func (p *params) checkLists(s *Server) *apiError {
 		return badRequest("logit_bias", "logit_bias has %d tokens: at most %d are allowed", n, maxBiases)
 	}
 	for _, id := range slices.Sorted(maps.Keys(p.LogitBias)) {
-		token, wrong := strconv.ParseUint(id, 10, 32)
+		token, wrong := strconv.ParseUint(strings.TrimPrefix(id, "+"), 10, 32)
 		if wrong != nil {
 			return badRequest("logit_bias", "logit_bias contains key(s) that are not valid token IDs: [%q]. Token IDs must be non-negative integers.", id)
 		}
 		p.biases = append(p.biases, protocol.Bias{Token: uint32(token), Logit: p.LogitBias[id]})
 	}
 	for _, bias := range p.biases {
-		if err := inVocabulary("logit_bias", []uint32{bias.Token}, vocabulary); err != nil {
+		if err := inVocabulary("logit_bias", []uint32{bias.Token}, s.vocabulary); err != nil {
 			return err
 		}
 	}
@@ -394,6 +431,22 @@ func (p *params) checkLists(s *Server) *apiError {
 		return badRequest("bad_words", "bad_words has %d words: at most %d are allowed", n, maxBadWords)
 	}
 	return nil
+}
+
+// longestPrompt is how many tokens truncate_prompt_tokens may leave.
+func (s *Server) longestPrompt(p *params) int {
+	if protocol.RustLeavesRoom.Holds(s.opt.Group.Line()) {
+		return s.maxModelLen - or(p.max, 0)
+	}
+	return s.maxModelLen
+}
+
+// truncated are the last of the ids of a prompt, as many as truncate_prompt_tokens says.
+func (p *params) truncated(ids []uint32) []uint32 {
+	if n := or(p.TruncatePrompt, -1); n >= 0 && len(ids) > int(n) {
+		return ids[len(ids)-int(n):]
+	}
+	return ids
 }
 
 // maxLogprobs is max_logprobs of vLLM's ModelConfig.
@@ -421,19 +474,25 @@ func inVocabulary(name string, ids []uint32, size int) *apiError {
 // shared is what the requests of all answers have in common. Its slices are never written again.
 type shared struct {
 	badWords [][]uint32
-	extra    []byte // extra_args as msgpack
-	media    []byte
+	// These are msgpack; nil without one.
+	extra, media, constraint, reasoning []byte
 }
 
 // share makes what the requests of all answers have in common.
 func (p *params) share(ctx context.Context, s *Server) (c shared, err *apiError) {
-	left := maxBadTokens
+	left, line := maxBadTokens, s.opt.Group.Line()
 	for _, word := range p.BadWords {
 		// As it is, and behind a space where that has as many tokens (SamplingParams.update_from_tokenizer).
+		trimmed := strings.TrimLeft(word, " \t\n")
+		if protocol.RustChecksAsPython.Holds(line) {
+			if word = trimmed; word == "" {
+				return c, badRequest("", "bad_words has a word without tokens")
+			}
+		}
 		plain, err := s.opt.Tokenizer.EncodeWithin(ctx, word, left)
 		var spaced []uint32
 		if err == nil {
-			spaced, err = s.opt.Tokenizer.EncodeWithin(ctx, " "+strings.TrimLeft(word, " \t\n"), left+1)
+			spaced, err = s.opt.Tokenizer.EncodeWithin(ctx, " "+trimmed, left+1)
 		}
 		switch {
 		case errors.Is(err, tokenizer.ErrTooLong):
@@ -450,7 +509,10 @@ func (p *params) share(ctx context.Context, s *Server) (c shared, err *apiError)
 		}
 		left = max(left-len(plain), 0)
 	}
-	c.media = appendFeatures(nil, p.media)
+	c.media, c.constraint = appendFeatures(nil, p.media), p.packed(line)
+	if !s.local && !p.rpc && (protocol.RustSendsTemplateArgs.Holds(line) || p.chats && p.constraint != nil) {
+		c.reasoning, _ = packJSON(toJSON(object{{"chat_template_kwargs", append(object{}, p.templateArgs...)}}))
+	}
 	c.extra, err = p.extraArgs()
 	return c, err
 }
@@ -462,14 +524,14 @@ func (p *params) fill(s *Server, c *shared, r *player.EngineRequest, prompt []ui
 		return err
 	}
 	if p.pooling != nil && room >= 0 {
-		r.HasSampling, r.Pooling, r.Priority, r.CacheSalt = false, p.pooling, int(p.Priority), p.CacheSalt
+		r.HasSampling, r.Pooling, r.Priority, r.CacheSalt = false, p.pooling, int(p.Priority), string(p.CacheSalt)
 		return nil
 	}
 	if room <= 0 {
 		return s.tooLong(len(prompt))
 	}
-	r.MMFeatures = c.media
-	r.HasSampling, r.Priority, r.CacheSalt = true, int(p.Priority), p.CacheSalt
+	r.MMFeatures, r.ReasoningArgs, r.DataParallelRank, r.SessionID = c.media, c.reasoning, p.rank-1, p.Session
+	r.HasSampling, r.Priority, r.CacheSalt = true, int(p.Priority), string(p.CacheSalt)
 	q, d := &r.Sampling, &s.model.defaults
 	q.HasMaxTokens, q.MaxTokens = true, min(or(p.max, room), room)
 	if p.max == nil && d.MaxNewTokens != nil {
@@ -482,7 +544,7 @@ func (p *params) fill(s *Server, c *shared, r *player.EngineRequest, prompt []ui
 	if q.Temperature == 0 && p.answers > 1 && s.sim == nil {
 		return badRequest("", "n must be 1 when using greedy sampling, got %d.", p.answers)
 	}
-	q.TopK = max(or(intOf(p.TopK), or(d.TopK, 0)), 0)
+	q.TopK = max(min(or(intOf(p.TopK), or(d.TopK, 0)), s.vocabulary), 0)
 	q.FrequencyPenalty, q.PresencePenalty = or(p.FrequencyPenalty, 0), or(p.PresencePenalty, 0)
 	q.RepetitionPenalty = or(p.RepetitionPenalty, or(d.RepetitionPenalty, 1))
 	if p.Seed != nil {
@@ -502,9 +564,17 @@ func (p *params) fill(s *Server, c *shared, r *player.EngineRequest, prompt []ui
 			q.StopTokenIDs = append(q.StopTokenIDs, id)
 		}
 	}
-	q.IgnoreEOS = p.IgnoreEOS
-	q.Logprobs, q.PromptLogprobs = p.logprobs, p.promptLogprobs
-	q.AllowedTokenIDs, q.StructuredOutputs = p.AllowedTokenIDs, p.constraint
+	slices.Sort(q.AllStops)
+	q.IgnoreEOS, q.NoWatermark = p.IgnoreEOS, !or(p.Watermarking, true)
+	q.HasSkipReading, q.SkipReading = p.skipReading != nil, isSet(p.skipReading)
+	q.Logprobs, q.PromptLogprobs, q.LogprobTokenIDs = p.logprobs, p.promptLogprobs, p.LogprobIDs
+	if len(p.LogprobIDs) > 0 {
+		q.Logprobs = len(p.LogprobIDs)
+	}
+	if p.ThinkingBudget != nil {
+		q.ThinkingBudget, q.HasThinkingBudget = *p.ThinkingBudget, true
+	}
+	q.AllowedTokenIDs, q.StructuredOutputs = p.AllowedTokenIDs, c.constraint
 	if r := p.Repetition; r != nil {
 		q.Repetition = protocol.Repetition{MaxSize: int(r.MaxSize), MinSize: int(r.MinSize), Count: int(r.Count)}
 	}
@@ -534,64 +604,65 @@ func (s *Server) tooLong(tokens int) *apiError {
 		"without any output tokens. Please reduce the length of the input prompt.", s.maxModelLen, tokens)
 }
 
-// extraArgs are vllm_xargs and the parameters of connectors as the engine gets them.
+// extraArgs are vllm_xargs or extra_args and the parameters of connectors as the engine gets them.
 func (p *params) extraArgs() ([]byte, *apiError) {
-	if len(p.XArgs) == 0 && absent(p.KVTransfer) && absent(p.ECTransfer) {
-		return nil, nil
-	}
-	var own map[string]any
-	if len(p.XArgs) > 0 {
-		if err := json.Unmarshal(p.XArgs, &own); err != nil {
-			return nil, badMember("vllm_xargs", err)
-		}
-	}
-	for _, transfer := range [...]struct {
+	var all object
+	for _, of := range [...]struct {
 		name string
 		raw  json.RawMessage
-	}{{"kv_transfer_params", p.KVTransfer}, {"ec_transfer_params", p.ECTransfer}} {
-		if absent(transfer.raw) {
+		own  bool
+	}{{"vllm_xargs", p.XArgs, true}, {"extra_args", p.ExtraArgs, true}, {"kv_transfer_params", p.KVTransfer, false}, {"ec_transfer_params", p.ECTransfer, false}} {
+		if absent(of.raw) {
 			continue
 		}
-		var value map[string]any
-		if err := json.Unmarshal(transfer.raw, &value); err != nil {
-			return nil, badMember(transfer.name, err)
+		var value map[string]json.RawMessage
+		if err := json.Unmarshal(of.raw, &value); err != nil {
+			return nil, badMember(of.name, err)
 		}
-		if own == nil {
-			own = map[string]any{}
+		if of.own {
+			all = append(all, membersOf(of.raw)...)
+		} else {
+			all = append(all, member{of.name, of.raw})
 		}
-		own[transfer.name] = value
 	}
-	if own == nil {
+	if all == nil {
 		return nil, nil
 	}
-	packed := appendValue(nil, own)
-	if pack.Validate(packed) != nil {
+	packed, err := packJSON(toJSON(all))
+	if err != nil || pack.Validate(packed) != nil {
 		return nil, badRequest("", "the arguments for the engine are nested more than %d deep", pack.DefaultDepth)
 	}
 	return packed, nil
 }
 
-// appendValue writes a JSON value as msgpack.
+// packJSON returns JSON as msgpack. The members of objects keep their order.
+func packJSON(text []byte) ([]byte, error) {
+	v, err := jinja.FromJSON(text)
+	if err != nil {
+		return nil, err
+	}
+	return appendValue(nil, v), nil
+}
+
 func appendValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case bool:
 		return pack.AppendBool(b, v)
+	case int64:
+		return pack.AppendInt(b, v)
 	case float64:
-		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
-			return pack.AppendInt(b, int64(v))
-		}
 		return pack.AppendFloat64(b, v)
 	case string:
 		return pack.AppendString(b, v)
-	case []any:
-		b = pack.AppendArrayHeader(b, len(v))
-		for _, item := range v {
+	case *jinja.List:
+		b = pack.AppendArrayHeader(b, len(v.Items))
+		for _, item := range v.Items {
 			b = appendValue(b, item)
 		}
 		return b
-	case map[string]any:
-		b = pack.AppendMapHeader(b, len(v))
-		for key, item := range v {
+	case *jinja.Dict:
+		b = pack.AppendMapHeader(b, v.Len())
+		for key, item := range v.All() {
 			b = appendValue(pack.AppendString(b, key), item)
 		}
 		return b

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -190,24 +189,18 @@ type renderedSampling struct {
 	SkipCache      bool     `json:"skip_reading_prefix_cache"`
 }
 
-// structure is StructuredOutputsParams with all members, of a constraint as the engine gets it: a map with one member.
-func structure(constraint []byte) (o object) {
+// structure is StructuredOutputsParams with all members, of a constraint.
+func structure(constraint object) (o object) {
 	if constraint == nil {
 		return nil
 	}
-	cur := pack.NewCursor(constraint)
-	_, _ = cur.MapLen()
-	given, _ := cur.StrString()
 	for _, name := range []string{"json", "regex", "choice", "grammar", "json_object", "structural_tag"} {
 		var value any
-		switch {
-		case name != given:
-		case name == "structural_tag": // a text, which Python has written
-			tag, _ := cur.StrString()
+		if constraint[0].name == name {
+			value = constraint[0].value
+		}
+		if tag, ok := value.(string); ok && name == "structural_tag" { // Python has written it
 			value = spacedJSON([]byte(tag))
-		default:
-			text, _ := cur.AppendJSON(nil)
-			value = json.RawMessage(text)
 		}
 		o = append(o, member{name, value})
 	}
@@ -227,7 +220,7 @@ func (s *Server) newRendered(ctx context.Context, p *params, id string, ids []ui
 	}
 	q := &made.Sampling
 	one := &rendered{
-		ID: id, IDs: ids, Features: renderedFeatures(p), Model: orNull(p.Model), Mode: "tokens", Stream: p.Stream, CacheSalt: orNull(p.CacheSalt),
+		ID: id, IDs: ids, Features: renderedFeatures(p), Model: orNull(p.Model), Mode: "tokens", Stream: p.Stream, CacheSalt: orNull(string(p.CacheSalt)),
 		Priority: p.Priority, KV: p.KVTransfer, EC: p.ECTransfer,
 		Sampling: renderedSampling{
 			Presence: float(or(p.PresencePenalty, 0)), Frequency: float(or(p.FrequencyPenalty, 0)), Repetition: float(or(p.RepetitionPenalty, 1)),

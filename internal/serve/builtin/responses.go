@@ -182,6 +182,9 @@ func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
 // absent reports whether a member is not there, or null.
 func absent(raw json.RawMessage) bool { return len(raw) == 0 || isNull(raw) }
 
+// empty reports whether a member is absent, or an object without members.
+func empty(raw json.RawMessage) bool { return absent(raw) || membersOf(raw) == nil && raw[0] == '{' }
+
 // addInput makes messages of the input. Several items of an assistant are one message.
 func (q *responsesRequest) addInput(c *chatRequest) *apiError {
 	var text string

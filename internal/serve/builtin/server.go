@@ -64,6 +64,8 @@ type Server struct {
 	model       modelFiles
 	models      models
 	maxModelLen int
+	vocabulary  int  // ids are below it
+	local       bool // the engines are in this process
 	metrics     *metrics
 	reasoning   *reasoningFormat // nil is none
 	balance     balance
@@ -98,6 +100,15 @@ func New(opt Options) (*Server, error) {
 	var err error
 	if s.model, err = readModel(opt.Dir, opt.Tokenizer); err != nil {
 		return nil, err
+	}
+	if s.vocabulary = first(float64(opt.Tokenizer.VocabSize()), s.model.config.number("vocab_size"), s.model.config.number("text_config", "vocab_size")); opt.Tokenizer.IsWords() {
+		s.vocabulary = opt.Tokenizer.VocabSize()
+	}
+	if _, s.local = opt.Group.(*player.Group); s.opt.Flags.ToolStrict == "" {
+		// A player writes calls only if it has to.
+		if s.opt.Flags.ToolStrict = strictAuto; s.local {
+			s.opt.Flags.ToolStrict = strictParameter
+		}
 	}
 	if opt.Flags.LanguageModelOnly {
 		s.model.vision = nil

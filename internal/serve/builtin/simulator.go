@@ -325,10 +325,8 @@ func remoteFlag(raw json.RawMessage, name string) bool {
 }
 
 // remoteTransfer is what a prefill server answers: kv_transfer_params for the decode server, as msgpack.
-var remoteTransfer = appendValue(nil, map[string]any{
-	"do_remote_prefill": true, "do_remote_decode": false, "remote_engine_id": "DUMMY_ID", "remote_block_ids": []any{"DUMMY_ID"},
-	"remote_host": "DUMMY", "remote_port": float64(1234), "tp_size": float64(1),
-})
+var remoteTransfer, _ = packJSON([]byte(`{"do_remote_prefill": true, "do_remote_decode": false, "remote_engine_id": "DUMMY_ID",
+	"remote_block_ids": ["DUMMY_ID"], "remote_host": "DUMMY", "remote_port": 1234, "tp_size": 1}`)) // it is valid
 
 // plan is the answer to a prompt, nil to let the engine choose.
 func (s *Server) plan(p *params, i, n int, prompt []uint32) (one *plan) {

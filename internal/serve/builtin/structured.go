@@ -5,11 +5,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// constrain sets what the engine gets as structured_outputs, from the member of that name or from response_format.
-func (p *params) constrain() *apiError {
+// constrain reads the constraint on an answer, from structured_outputs or from response_format. refused is the error for
+// a response_format that is not valid.
+func (p *params) constrain(refused func(format string, args ...any) *apiError) *apiError {
 	if !absent(p.StructuredOutputs) {
 		return p.constrainBy(p.StructuredOutputs)
 	}
@@ -17,91 +18,100 @@ func (p *params) constrain() *apiError {
 		return nil
 	}
 	var format struct {
-		Type   string `json:"type"`
+		Type   *string `json:"type"`
 		Schema *struct {
+			Name   *string         `json:"name"`
 			Schema json.RawMessage `json:"schema"`
 		} `json:"json_schema"`
 	}
 	if err := json.Unmarshal(p.ResponseFormat, &format); err != nil {
-		return badMember("response_format", err)
+		return refused("response_format: %v", err)
 	}
-	switch format.Type {
-	case "text", "":
-	case "json_object":
-		p.constraint = anyObject()
-	case "json_schema":
-		if format.Schema == nil || len(format.Schema.Schema) == 0 {
-			return missing("response_format.json_schema")
-		}
-		p.constraint = constraint("json", string(format.Schema.Schema))
-	case "structural_tag":
-		p.constraint = constraint("structural_tag", string(p.ResponseFormat))
+	switch kind := or(format.Type, ""); {
+	case format.Type == nil:
+		return refused("missing in the request: response_format.type")
+	case kind == "text":
+	case kind == "json_object":
+		p.constraint = object{{"json_object", true}}
+	case kind == "json_schema" && (format.Schema == nil || format.Schema.Name == nil || absent(format.Schema.Schema)):
+		return refused("response_format.json_schema: want a name and a schema")
+	case kind == "json_schema":
+		return p.constrainBy(toJSON(object{{"json", format.Schema.Schema}}))
+	case kind == "structural_tag":
+		p.constraint = object{{"structural_tag", string(toJSON(p.ResponseFormat))}}
 	default:
-		return badBody("response_format.type is %q: want text, json_object, json_schema or structural_tag", format.Type)
+		return refused("response_format.type is %q: want text, json_object, json_schema or structural_tag", kind)
 	}
 	return nil
 }
 
-// constraint is StructuredOutputsParams with one member that is a text. A schema is one too, so that its keys keep
-// their order.
-func constraint(name, text string) []byte {
-	return pack.AppendString(pack.AppendString(pack.AppendMapHeader(nil, 1), name), text)
-}
-
-// anyObject is StructuredOutputsParams for any JSON object, and oneOf that for one of some texts.
-func anyObject() []byte {
-	return pack.AppendBool(pack.AppendString(pack.AppendMapHeader(nil, 1), "json_object"), true)
-}
-
-func oneOf(texts []string) []byte {
-	b := pack.AppendArrayHeader(pack.AppendString(pack.AppendMapHeader(nil, 1), "choice"), len(texts))
-	for _, text := range texts {
-		b = pack.AppendString(b, text)
-	}
-	return b
-}
-
+// constrainBy reads a StructuredOutputsParams. What is refused here would end a real engine, or the request in it.
 func (p *params) constrainBy(raw json.RawMessage) *apiError {
 	var given struct {
 		JSON       json.RawMessage `json:"json"`
-		JSONObject bool            `json:"json_object"`
 		Regex      *string         `json:"regex"`
-		Grammar    *string         `json:"grammar"`
-		Tag        json.RawMessage `json:"structural_tag"`
 		Choice     []string        `json:"choice"`
+		Grammar    *string         `json:"grammar"`
+		JSONObject *bool           `json:"json_object"`
+		Tag        *string         `json:"structural_tag"`
+		NoSpace    *bool           `json:"disable_any_whitespace"`
+		NoMore     *bool           `json:"disable_additional_properties"`
+		Space      *string         `json:"whitespace_pattern"`
+	}
+	refused := func(format string, args ...any) *apiError {
+		return badRequest("structured_outputs", "structured_outputs"+format, args...)
 	}
 	if err := json.Unmarshal(raw, &given); err != nil {
-		return badMember("structured_outputs", err)
+		return refused(": %v", err)
 	}
-	var all [][]byte
-	var names []string
-	add := func(name string, value []byte) { names, all = append(names, name), append(all, value) }
-	for name, raw := range map[string]json.RawMessage{"json": given.JSON, "structural_tag": given.Tag} {
-		if text := string(raw); text != "" && text != "null" {
-			_ = json.Unmarshal(raw, &text) // it may be a text that holds the JSON
-			add(name, constraint(name, text))
+	var all object
+	for _, text := range []struct {
+		name  string
+		value *string
+	}{{"regex", given.Regex}, {"grammar", given.Grammar}, {"structural_tag", given.Tag}} {
+		if text.value == nil {
+			continue
+		}
+		all = append(all, member{text.name, *text.value})
+		if *text.value == "" && text.name != "regex" || text.name == "structural_tag" && !json.Valid([]byte(*text.value)) {
+			return refused(".%s is not valid", text.name)
 		}
 	}
-	for name, text := range map[string]*string{"regex": given.Regex, "grammar": given.Grammar} {
-		if text != nil {
-			add(name, constraint(name, *text))
+	if !absent(given.JSON) {
+		var text string
+		isText := json.Unmarshal(given.JSON, &text) == nil
+		if !isText && given.JSON[0] != '{' || isText && !json.Valid([]byte(text)) {
+			return refused(".json: want a JSON schema, as an object or as a text")
 		}
-	}
-	if given.JSONObject {
-		add("json_object", anyObject())
+		all = append(all, member{"json", given.JSON})
 	}
 	if given.Choice != nil {
-		add("choice", oneOf(given.Choice))
+		all = append(all, member{"choice", given.Choice})
+		if len(given.Choice) == 0 {
+			return refused(".choice has no text")
+		}
 	}
-	switch len(all) {
-	case 0:
-		return badRequest("structured_outputs", "structured_outputs has no constraint")
-	case 1:
-	default:
-		slices.Sort(names)
-		return badRequest("structured_outputs", "structured_outputs has more than one constraint: %s", strings.Join(names, ", "))
+	if given.JSONObject != nil {
+		all = append(all, member{"json_object", true})
+		if !*given.JSONObject {
+			return refused(".json_object is false: leave it out for an answer without a constraint")
+		}
 	}
-	p.constraint = all[0]
+	switch {
+	case len(all) == 0:
+		return refused(" has no constraint")
+	case len(all) > 1:
+		return refused(" has more than one constraint: %s and %s", all[0].name, all[1].name)
+	}
+	for name, is := range map[string]*bool{"disable_any_whitespace": given.NoSpace, "disable_additional_properties": given.NoMore} {
+		if isSet(is) {
+			all = append(all, member{name, true})
+		}
+	}
+	if given.Space != nil {
+		all = append(all, member{"whitespace_pattern", *given.Space})
+	}
+	p.constraint = all
 	return nil
 }
 
@@ -133,7 +143,7 @@ func parseChoice(raw json.RawMessage, tools []tool) (c choice, err *apiError) {
 	default:
 		return c, badBody("tool_choice: want auto, none, required, or a function")
 	}
-	if c.required && len(tools) == 0 {
+	if (c.required || word == "auto") && len(tools) == 0 {
 		return c, badRequest("", "tool_choice requires at least one available tool")
 	}
 	for i := range tools {
@@ -153,34 +163,114 @@ const (
 	callEnd   = "</tool_call>"
 )
 
-// constrainTools lets the engine write calls of tools whose arguments follow their schemas, as a frontend with the
-// parser "hermes" and --tool-strict-level parameter does.
-func (p *params) constrainTools(c choice, tools []tool, parallel bool) {
+// constrainTools lets the engine write calls of tools as vllm-rs of the line does with the parser "hermes". level is
+// --tool-strict-level.
+func (p *params) constrainTools(line, level string, c choice, tools []tool, parallel bool) {
+	free, joins, own := protocol.RustFreesArguments.Holds(line), protocol.RustJoinsConstraints.Holds(line), p.constraint
+	strict := slices.ContainsFunc(tools, func(t tool) bool { return isSet(t.Function.Strict) })
+	switch enforced := c.required || strict; {
+	case enforced, own != nil && joins, own == nil && level != strictAuto:
+	default:
+		return
+	}
 	var tags []object
 	for i := range tools {
 		f := &tools[i].Function
 		if c.name != "" && f.Name != c.name {
 			continue
 		}
-		schema := f.Parameters
-		if absent(schema) {
-			schema = json.RawMessage("{}")
+		schema := json.RawMessage("true")
+		switch pinned := isSet(f.Strict) || level == strictParameter || !free; {
+		case pinned && !absent(f.Parameters):
+			schema = f.Parameters
+		case pinned && isSet(f.Strict):
+			schema = json.RawMessage("null")
 		}
-		for _, line := range []string{"\n", ""} { // a call may be on lines of its own
-			begin := callBegin + line + `{"name": ` + string(toJSON(f.Name)) + `, "arguments": `
-			tags = append(tags, object{
-				{"type", "tag"}, {"begin", begin}, {"content", object{{"type", "json_schema"}, {"json_schema", schema}}}, {"end", "}" + line + callEnd},
-			})
+		for _, end := range []string{"\n", ""} { // a call may be on lines of its own
+			var tag object
+			if free {
+				tag = object{{"type", "tag"}}
+			}
+			begin := callBegin + end + `{"name": ` + string(toJSON(f.Name)) + `, "arguments": `
+			tags = append(tags, append(tag, member{"begin", begin}, member{"content", schemaTag(line, schema)}, member{"end", "}" + end + callEnd}))
 		}
 	}
-	p.constraint = constraint("structural_tag", string(toJSON(object{{"type", "structural_tag"}, {"format", object{
-		{"type", "triggered_tags"},
-		{"triggers", []string{callBegin}},
-		{"tags", tags},
-		{"at_least_one", c.required},
-		{"stop_after_first", c.name != "" || !parallel},
-	}}})))
+	one := member{"stop_after_first", c.name != "" || free && !parallel}
+	format := object{{"type", "tags_with_separator"}, {"tags", tags}, {"separator", ""}, {"at_least_one", true}, one}
+	switch {
+	case c.required:
+	case own != nil && joins:
+		format = object{{"type", "or"}, {"elements", []any{format, formatOf(line, own)}}}
+	default:
+		format = object{
+			{"type", "triggered_tags"}, {"triggers", []string{callBegin}}, {"tags", tags}, {"at_least_one", false}, one, {"excludes", []string{}},
+		}
+	}
+	p.constraint, p.ofTools = object{{"structural_tag", string(toJSON(object{{"type", "structural_tag"}, {"format", format}}))}}, true
 }
+
+// schemaTag is a part of a structural tag: a value that follows a schema.
+func schemaTag(line string, schema json.RawMessage) object {
+	o := object{{"type", "json_schema"}, {"json_schema", schema}, {"style", "json"}}
+	if protocol.RustBoundsSpace.Holds(line) {
+		o = append(o, member{"any_order", false}, member{"max_whitespace_cnt", nil})
+	}
+	if protocol.RustExcludes.Holds(line) {
+		o = append(o, member{"excludes", []string{}})
+	}
+	return o
+}
+
+// formatOf is a constraint as a part of a structural tag.
+func formatOf(line string, constraint object) any {
+	text, _ := constraint[0].value.(string)
+	switch constraint[0].name {
+	case "json":
+		schema, _ := constraint[0].value.(json.RawMessage)
+		if json.Unmarshal(schema, &text) == nil {
+			schema = json.RawMessage(text)
+		}
+		return schemaTag(line, schema)
+	case "json_object":
+		return schemaTag(line, json.RawMessage(`{"type":"object"}`))
+	case "regex":
+		return object{{"type", "regex"}, {"pattern", text}}
+	case "grammar":
+		return object{{"type", "grammar"}, {"grammar", text}}
+	case "choice":
+		choices, _ := constraint[0].value.([]string)
+		texts := make([]object, len(choices))
+		for i, choice := range choices {
+			texts[i] = object{{"type", "const_string"}, {"value", choice}}
+		}
+		return object{{"type", "or"}, {"elements", texts}}
+	}
+	var tag struct {
+		Format json.RawMessage `json:"format"`
+	}
+	_ = json.Unmarshal([]byte(text), &tag) // it is valid
+	return tag.Format
+}
+
+// packed is the constraint as the engine gets it.
+func (p *params) packed(line string) []byte {
+	if p.constraint == nil {
+		return nil
+	}
+	backend := "guidance"
+	if p.ofTools || protocol.RustChoosesGrammar.Holds(line) {
+		backend = "xgrammar"
+	}
+	b, _ := packJSON(toJSON(append(slices.Clip(p.constraint), member{"_backend", backend}))) // it is valid
+	return b
+}
+
+// Values of --tool-strict-level.
+const (
+	strictAuto      = "auto"      // a tool is enforced if it has to be called, or is strict
+	strictFunction  = "function"  // each tool is
+	strictParameter = "parameter" // with its schema
+)
 
 // chosenFunction is a tool_choice, and schemaFormat a response_format.
 func chosenFunction(name string) json.RawMessage {
@@ -188,7 +278,7 @@ func chosenFunction(name string) json.RawMessage {
 }
 
 func schemaFormat(schema json.RawMessage) json.RawMessage {
-	return toJSON(object{{"type", "json_schema"}, {"json_schema", object{{"schema", schema}}}})
+	return toJSON(object{{"type", "json_schema"}, {"json_schema", object{{"name", "schema"}, {"schema", schema}}}})
 }
 
 // A callParser finds calls of tools in a text as it comes.

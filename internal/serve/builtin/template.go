@@ -25,6 +25,7 @@ type chat struct {
 	TemplateArgs        json.RawMessage `json:"chat_template_kwargs"`
 	Effort              *string         `json:"reasoning_effort"`
 
+	args  object      // of the template; the last of two with one name counts
 	media []imagePart // in the order of the prompt
 	// textOnly is the error of a model that takes no images, if it is another one than that of /v1/chat/completions.
 	textOnly *apiError
@@ -143,7 +144,8 @@ func (s *Server) render(ctx context.Context, c *chat) (string, *apiError) {
 		vars[name] = text
 	}
 	if c.Effort != nil {
-		vars["reasoning_effort"] = *c.Effort
+		c.args = object{{"reasoning_effort", *c.Effort}, {"enable_thinking", *c.Effort != "none"}}
+		vars["reasoning_effort"], vars["enable_thinking"] = *c.Effort, *c.Effort != "none"
 	}
 	if !absent(c.TemplateArgs) {
 		args, err := jinja.FromJSON(c.TemplateArgs)
@@ -154,6 +156,7 @@ func (s *Server) render(ctx context.Context, c *chat) (string, *apiError) {
 		for name, value := range d.All() {
 			vars[name] = value
 		}
+		c.args = append(c.args, membersOf(c.TemplateArgs)...)
 	}
 	messages := &jinja.List{}
 	for i := range c.Messages {
@@ -240,6 +243,10 @@ func (s *Server) messageValue(c *chat, at int, parts bool) (*jinja.Dict, *apiErr
 		}
 	case "function":
 		return nil, badRequest("", "Function messages are not supported.")
+	case "tool":
+		if m.ToolCall == nil && s.sim == nil {
+			return nil, missing(fmt.Sprintf("messages[%d].tool_call_id", at))
+		}
 	case "":
 		return nil, missing(fmt.Sprintf("messages[%d].role", at))
 	}

@@ -17,7 +17,7 @@ type generateRequest struct {
 	Sampling      *idSampling     `json:"sampling_params"`
 	Stream        bool            `json:"stream"`
 	StreamOptions *streamOptions  `json:"stream_options"`
-	CacheSalt     string          `json:"cache_salt"`
+	CacheSalt     salt            `json:"cache_salt"`
 	Priority      int32           `json:"priority"`
 	KVTransfer    json.RawMessage `json:"kv_transfer_params"`
 	ECTransfer    json.RawMessage `json:"ec_transfer_params"`
@@ -27,8 +27,9 @@ type generateRequest struct {
 
 type idSampling struct {
 	params
-	MaxTokens *uint32 `json:"max_tokens"`
-	Logprobs  *int32  `json:"logprobs"`
+	MaxTokens   *uint32 `json:"max_tokens"`
+	SkipReading *bool   `json:"skip_reading_prefix_cache"`
+	Logprobs    *int32  `json:"logprobs"`
 }
 
 // generatedEvent is a part of a stream.
@@ -59,8 +60,8 @@ func (s *Server) serveGenerate(w http.ResponseWriter, r *http.Request) *apiError
 	}
 	id := requestID(r, q.RequestID)
 	if q.Sampling != nil {
-		q.Sampling.rank = wantedRank(r)
-		s.sim.headers(r, &q.Sampling.params)
+		q.Sampling.Priority = q.Priority
+		s.readHeaders(r, &q.Sampling.params)
 	}
 	g, err := s.fromIDs(r.Context(), &q, id)
 	if err != nil {
@@ -113,15 +114,20 @@ func (s *Server) fromIDs(ctx context.Context, q *generateRequest, id string) (*g
 		return nil, missing("token_ids")
 	case q.Sampling == nil:
 		return nil, missing("sampling_params")
+	case s.sim == nil && q.Sampling.MaxTokens != nil && *q.Sampling.MaxTokens == 0:
+		return nil, badRequest("max_tokens", "max_tokens must be greater than 0.")
+	case s.sim == nil && len(q.Sampling.Stop) > 0:
+		return nil, badRequest("stop", "stop is not supported.")
 	case len(q.IDs) == 0:
 		return nil, badRequest("token_ids", "token_ids must contain at least one token ID.")
-	case !absent(q.Features) && s.sim == nil:
+	case !empty(q.Features) && s.sim == nil:
 		return nil, badRequest("features", "features is not supported.")
 	}
 	p := &q.Sampling.params
-	p.Model, p.Stream, p.StreamOptions, p.CacheSalt, p.Priority = q.Model, q.Stream, q.StreamOptions, q.CacheSalt, q.Priority
+	p.Model, p.Stream, p.StreamOptions, p.CacheSalt = q.Model, q.Stream, q.StreamOptions, q.CacheSalt
+	q.Sampling.skipReading = q.Sampling.SkipReading
 	p.KVTransfer, p.ECTransfer, p.onlyIDs, p.max = q.KVTransfer, q.ECTransfer, true, intOf(q.Sampling.MaxTokens)
-	p.TokensAsIDs = true
+	p.TokensAsIDs, p.TruncatePrompt, p.LengthPenalty, p.SpacesBetween = true, nil, nil, nil
 	var err *apiError
 	if p.logprobs, err = candidateCount("logprobs", q.Sampling.Logprobs); err != nil {
 		return nil, err
@@ -129,13 +135,13 @@ func (s *Server) fromIDs(ctx context.Context, q *generateRequest, id string) (*g
 	if err := p.check(s); err != nil {
 		return nil, err
 	}
-	if p.answers > 1 {
+	if p.answers > 1 || or(p.N, 1) == 0 {
 		return nil, badRequest("n", "Only n=1 is supported.")
 	}
-	if err := inVocabulary("prompt", q.IDs, s.opt.Tokenizer.VocabSize()); err != nil {
+	if err := inVocabulary("prompt", q.IDs, s.vocabulary); err != nil {
 		return nil, err
 	}
-	if err := p.constrain(); err != nil {
+	if err := p.constrain(badBody); err != nil {
 		return nil, err
 	}
 	return s.generate(ctx, p, id, [][]uint32{q.IDs}, s.models.adapter.find(p.Model))

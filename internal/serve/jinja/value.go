@@ -43,6 +43,9 @@ func (d *Dict) Set(key, value any) {
 	d.values[key] = value
 }
 
+// Len is the number of keys.
+func (d *Dict) Len() int { return len(d.keys) }
+
 // All goes over the keys that are texts, and their values.
 func (d *Dict) All() iter.Seq2[string, any] {
 	return func(yield func(string, any) bool) {

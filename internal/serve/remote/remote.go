@@ -258,7 +258,6 @@ func (e *Engine) Submit(_ int, r *player.EngineRequest) {
 	err := e.ended
 	if err == nil {
 		e.requests[r.ID] = r.Receiver
-		r.Sampling.StructuredOutputs = withBackend(r.Sampling.StructuredOutputs)
 		if err = e.front.Submit(r); err != nil {
 			delete(e.requests, r.ID)
 			e.log.Warn("a request could not be sent to the engine", "request", r.ID, "error", err)
@@ -268,16 +267,6 @@ func (e *Engine) Submit(_ int, r *player.EngineRequest) {
 	if err != nil {
 		r.Receiver.Receive(&protocol.Output{Finish: protocol.FinishError}, 0)
 	}
-}
-
-// withBackend names the backend of a constraint, a map of one member: an engine wants one to be named, and one that all
-// requests have in common. vllm-rs names this one.
-func withBackend(constraint []byte) []byte {
-	if constraint == nil {
-		return nil
-	}
-	b := append(pack.AppendMapHeader(nil, 2), constraint[1:]...)
-	return pack.AppendString(pack.AppendString(b, "_backend"), "guidance")
 }
 
 // Abort ends a request. Its receiver gets nothing more.

@@ -44,6 +44,32 @@ const (
 	// RustChoosesGrammar: vllm-rs takes --structured-outputs-config; those before it
 	// compile every grammar with the default backend.
 	RustChoosesGrammar
+	// RustBoundsStops: vllm-rs takes at most 4 stop strings, and no two tools of one name.
+	RustBoundsStops
+	// RustReadsHeaders: vllm-rs reads X-Session-ID and X-Vllm-Priority.
+	RustReadsHeaders
+	// RustTruncates: vllm-rs takes truncate_prompt_tokens, and -1 as top_k. RustLeavesRoom: the prompt then leaves room for
+	// max_tokens.
+	RustTruncates
+	RustLeavesRoom
+	// RustChecksAsPython: vllm-rs refuses an empty list of tools, bad words without tokens and prompt_embeds, and takes
+	// length_penalty, and 0 as top_logprobs of a chat without logprobs.
+	RustChecksAsPython
+	// RustReadsLogprobIDs: vllm-rs takes logprob_token_ids.
+	RustReadsLogprobIDs
+	// RustSendsTemplateArgs: reasoning_parser_kwargs of each request have the arguments of the chat template. Elsewhere
+	// those of a chat with a constraint have them.
+	RustSendsTemplateArgs
+	// RustFreesArguments: the arguments of a tool without strict may be any value, parallel_tool_calls counts, and the
+	// tags of structural tags have a type.
+	RustFreesArguments
+	// RustBoundsSpace and RustExcludes: the contents of these tags have the members any_order and max_whitespace_cnt;
+	// and excludes.
+	RustBoundsSpace
+	RustExcludes
+	// RustJoinsConstraints: a chat with tools and a constraint of its own is answered with calls or by that constraint.
+	// Elsewhere its tools are not enforced.
+	RustJoinsConstraints
 	// RustRefusesLongerOutput: vllm-rs refuses an EngineCoreOutput with more fields than
 	// it knows, and fails every open request.
 	RustRefusesLongerOutput
@@ -77,6 +103,17 @@ var lineRules = map[LineRule]struct{ since, until, source string }{
 
 	RustServesAdapters:      {"0.30", "", rustSource},
 	RustChoosesGrammar:      {"0.33", "", rustSource},
+	RustBoundsStops:         {"0.28", "", rustSource},
+	RustChecksAsPython:      {"0.33", "", rustSource},
+	RustReadsHeaders:        {"0.28", "", rustSource},
+	RustTruncates:           {"0.29", "", rustSource},
+	RustLeavesRoom:          {"", "0.32", rustSource},
+	RustReadsLogprobIDs:     {"0.32", "", rustSource},
+	RustSendsTemplateArgs:   {"0.31", "", rustSource},
+	RustFreesArguments:      {"0.31", "", rustSource},
+	RustBoundsSpace:         {"0.27", "", rustSource},
+	RustExcludes:            {"0.32", "", rustSource},
+	RustJoinsConstraints:    {"0.32", "", rustSource},
 	RustRefusesLongerOutput: {"", "0.30", rustSource},
 	RustScalesOut:           {"0.30", "", rustSource},
 

@@ -40,6 +40,7 @@ type Request struct {
 	Pooling          []byte // raw msgpack, nil when absent
 	MMFeatures       []byte // raw msgpack, nil when absent
 	PromptEmbeds     []byte // raw msgpack, nil when absent
+	ReasoningArgs    []byte // raw msgpack map for the reasoning parser of the engine (reasoning_parser_kwargs), nil when absent
 	TraceHeaders     []byte // raw msgpack map of HTTP headers that say which trace the request is part of, nil when absent
 	Fields           int    // how many fields the frontend sent
 	// Unverified says that decoding passed over values without a look at their types, so
@@ -120,15 +121,16 @@ var requestFields = map[string]*requestField{
 		decode: func(cur *pack.Cursor, r *Request) (err error) { r.DataParallelRank, err = smallInt(cur); return err },
 		append: func(b []byte, _ *Codec, r *Request) []byte { return appendCountOrNil(b, r.DataParallelRank) },
 	},
-	"prompt_embeds":     rawRequestField(func(r *Request) *[]byte { return &r.PromptEmbeds }),
-	"client_index":      intRequestField(smallInt, func(r *Request) *int { return &r.ClientIndex }),
-	"current_wave":      intRequestField(smallInt, func(r *Request) *int { return &r.CurrentWave }),
-	"priority":          intRequestField(anyInt, func(r *Request) *int { return &r.Priority }),
-	"trace_headers":     rawRequestField(func(r *Request) *[]byte { return &r.TraceHeaders }),
-	"resumable":         flagRequestField(func(r *Request) *bool { return &r.Resumable }),
-	"external_req_id":   textRequestField(func(r *Request) *string { return &r.ExternalID }),
-	"abort_immediately": flagRequestField(func(r *Request) *bool { return &r.AbortImmediately }),
-	"session_id":        textRequestField(func(r *Request) *string { return &r.SessionID }),
+	"prompt_embeds":           rawRequestField(func(r *Request) *[]byte { return &r.PromptEmbeds }),
+	"client_index":            intRequestField(smallInt, func(r *Request) *int { return &r.ClientIndex }),
+	"current_wave":            intRequestField(smallInt, func(r *Request) *int { return &r.CurrentWave }),
+	"priority":                intRequestField(anyInt, func(r *Request) *int { return &r.Priority }),
+	"trace_headers":           rawRequestField(func(r *Request) *[]byte { return &r.TraceHeaders }),
+	"reasoning_parser_kwargs": rawRequestField(func(r *Request) *[]byte { return &r.ReasoningArgs }),
+	"resumable":               flagRequestField(func(r *Request) *bool { return &r.Resumable }),
+	"external_req_id":         textRequestField(func(r *Request) *string { return &r.ExternalID }),
+	"abort_immediately":       flagRequestField(func(r *Request) *bool { return &r.AbortImmediately }),
+	"session_id":              textRequestField(func(r *Request) *string { return &r.SessionID }),
 }
 
 func rawRequestField(at func(*Request) *[]byte) *requestField {
@@ -446,6 +448,11 @@ type Sampling struct {
 	// StructuredOutputs is the raw msgpack map of what constrains the output, nil when
 	// absent.
 	StructuredOutputs []byte
+	// ThinkingBudget, with HasThinkingBudget, is thinking_token_budget, which is written and not read.
+	ThinkingBudget int64
+	// NoWatermark is watermarking: false, likewise.
+	NoWatermark       bool
+	HasThinkingBudget bool
 	Temperature       float64
 	Seed              int64
 	HasSeed           bool

@@ -69,12 +69,12 @@ func (c *Codec) appendSampling(b []byte, r *Request) []byte {
 		return pack.AppendNil(b)
 	}
 	s := &r.Sampling
-	n := 11
+	n, hasLogprobs := 11, s.Logprobs != NoLogprobs && len(s.LogprobTokenIDs) == 0 // the ids say how many
 	for _, extra := range []bool{
 		c.sampling.watermarking, c.sampling.routedExperts, s.HasSeed, s.EOSTokenID >= 0,
-		s.Logprobs != NoLogprobs, s.PromptLogprobs != NoLogprobs, s.ExtraArgs != nil,
+		hasLogprobs, s.PromptLogprobs != NoLogprobs, s.ExtraArgs != nil,
 		s.StructuredOutputs != nil, len(s.LogprobTokenIDs) > 0, s.PromptScores != nil, s.PromptScoreStart > 0,
-		s.HasSkipReading, len(s.LogitBias) > 0, len(s.AllowedTokenIDs) > 0, len(s.BadWords) > 0, s.Repetition.MaxSize > 0,
+		s.HasSkipReading, s.HasThinkingBudget, len(s.LogitBias) > 0, len(s.AllowedTokenIDs) > 0, len(s.BadWords) > 0, s.Repetition.MaxSize > 0,
 	} {
 		if extra {
 			n++
@@ -83,7 +83,7 @@ func (c *Codec) appendSampling(b []byte, r *Request) []byte {
 	b = pack.AppendMapHeader(b, n)
 	b = pack.AppendFloat32(pack.AppendString(b, "temperature"), float32(s.Temperature))
 	if c.sampling.watermarking {
-		b = pack.AppendBool(pack.AppendString(b, "watermarking"), true)
+		b = pack.AppendBool(pack.AppendString(b, "watermarking"), !s.NoWatermark)
 	}
 	b = pack.AppendFloat32(pack.AppendString(b, "top_p"), float32(cmp.Or(s.TopP, 1)))
 	b = pack.AppendInt(pack.AppendString(b, "top_k"), int64(s.TopK))
@@ -92,7 +92,9 @@ func (c *Codec) appendSampling(b []byte, r *Request) []byte {
 	}
 	b = appendMaxTokens(b, s)
 	b = pack.AppendInt(pack.AppendString(b, "min_tokens"), int64(s.MinTokens))
-	b = appendLogprobsCount(b, "logprobs", s.Logprobs)
+	if hasLogprobs {
+		b = appendLogprobsCount(b, "logprobs", s.Logprobs)
+	}
 	b = appendLogprobsCount(b, "prompt_logprobs", s.PromptLogprobs)
 	b = appendLogprobIDs(b, s)
 	b = pack.AppendFloat32(pack.AppendString(b, "min_p"), float32(s.MinP))
@@ -117,6 +119,9 @@ func (c *Codec) appendSamplingStops(b []byte, s *Sampling) []byte {
 	}
 	if s.HasSkipReading {
 		b = pack.AppendBool(pack.AppendString(b, "skip_reading_prefix_cache"), s.SkipReading)
+	}
+	if s.HasThinkingBudget {
+		b = pack.AppendInt(pack.AppendString(b, "thinking_token_budget"), s.ThinkingBudget)
 	}
 	if c.sampling.routedExperts {
 		b = pack.AppendInt(pack.AppendString(b, "routed_experts_prompt_start"), 0)

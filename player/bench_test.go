@@ -1,7 +1,6 @@
 package player
 
 import (
-	"runtime"
 	"strconv"
 	"testing"
 	"time"
@@ -126,32 +125,4 @@ func BenchmarkCompose(b *testing.B) {
 		b.StartTimer()
 		e.beginStep(clock.now, clock.now)
 	}
-}
-
-// BenchmarkInFlight tells what 10,000 requests weigh that are half through 1,000 tokens each after 1,000 of a prompt.
-func BenchmarkInFlight(b *testing.B) {
-	const requests = 10_000
-	for b.Loop() {
-		p, err := New(Options{Limits: Limits{MaxNumSeqs: requests, MaxNumBatchedTokens: 1 << 24}, KVCache: KVCacheOptions{NumGPUBlocks: 1 << 21}})
-		must(b, err)
-		e := p.engine
-		e.addClients(1)
-		e.send = func(int, protocol.ClientMessage) {}
-		before := heapInUse()
-		for i := range requests {
-			e.add(ask("load-"+strconv.Itoa(i), count(uint32(i)*1000, 1000), 1000), 0)
-		}
-		for range 500 {
-			e.step()
-		}
-		b.ReportMetric(float64(heapInUse()-before)/(1<<20), "MB")
-		runtime.KeepAlive(p)
-	}
-}
-
-func heapInUse() uint64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
 }

@@ -1,7 +1,8 @@
 package player
 
 import (
-	"container/heap"
+	"slices"
+	"sort"
 	"time"
 )
 
@@ -32,55 +33,38 @@ func (c *wallClock) After(d time.Duration) <-chan time.Time { return c.alarm.aft
 const never = time.Duration(1<<63 - 1)
 
 // timers are what an engine does at moments that no step brings about: a KV cache
-// has come, a lease has ended, a fault withholds something no longer. What is not
-// wanted any more stays, and does nothing when its time has come.
-type timers struct {
-	queue timerQueue
-	set   uint64 // how many were
+// has come, a lease has ended, a fault withholds something no longer. They are in the
+// order of their moments, those of one moment in the order in which they were set. What is
+// not wanted any more stays, and does nothing when its time has come.
+type timers []timer
+
+type timer struct {
+	at time.Duration
+	do func()
 }
 
 // callAt calls do at a moment, between two steps.
 func (t *timers) callAt(at time.Duration, do func()) {
-	t.set++
-	heap.Push(&t.queue, timer{at: at, number: t.set, do: do})
+	i := sort.Search(len(*t), func(i int) bool { return (*t)[i].at > at })
+	*t = slices.Insert(*t, i, timer{at, do})
 }
 
 // run calls what is due, and reports whether there was anything.
 func (t *timers) run(now time.Duration) bool {
 	ran := false
 	for t.next() <= now {
-		heap.Pop(&t.queue).(timer).do()
+		do := (*t)[0].do
+		*t = slices.Delete(*t, 0, 1)
+		do()
 		ran = true
 	}
 	return ran
 }
 
 // next is when the next one is due, or never.
-func (t *timers) next() time.Duration {
-	if len(t.queue) == 0 {
+func (t timers) next() time.Duration {
+	if len(t) == 0 {
 		return never
 	}
-	return t.queue[0].at
-}
-
-type timerQueue []timer
-
-type timer struct {
-	at     time.Duration
-	number uint64 // those of one moment in the order in which they were set
-	do     func()
-}
-
-func (q timerQueue) Len() int { return len(q) }
-func (q timerQueue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].number < q[j].number
-}
-func (q timerQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *timerQueue) Push(x any)   { *q = append(*q, x.(timer)) }
-func (q *timerQueue) Pop() any {
-	old := *q
-	last := old[len(old)-1]
-	old[len(old)-1] = timer{}
-	*q = old[:len(old)-1]
-	return last
+	return t[0].at
 }

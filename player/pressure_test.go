@@ -197,22 +197,6 @@ func unread(p *Player, client int) int {
 	return out.size
 }
 
-// sleepers is a source that keeps requests for one token waiting for an hour.
-type sleepers struct{}
-
-func (sleepers) Script(r *Request) (Script, error) {
-	script, err := Random{Vocab: defaultVocab}.Script(r)
-	if r.Sampling.MaxTokens == 1 {
-		script.FirstToken = time.Hour
-	}
-	return script, err
-}
-
-func (s *session) abort(ids ...string) {
-	s.t.Helper()
-	must(s.t, s.front.Abort(0, ids...))
-}
-
 // An engine that a client holds up stops all the same.
 func TestShutdownWhileAClientReadsNothing(t *testing.T) {
 	const open = 8000 // more aborts than the buffers between the two have room for

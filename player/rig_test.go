@@ -252,9 +252,6 @@ func signed(v any) any {
 	return v
 }
 
-// pack1 formats an id as a stop reason.
-func pack1(id uint32) string { return fmt.Sprint(id) }
-
 // ran is a rig with one client that has served the requests.
 func ran(t *testing.T, opt Options, requests ...*protocol.Request) *rig {
 	t.Helper()

@@ -8,19 +8,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// said asks a source and returns the first token of its answer, or 0 where there is none.
-func said(t *testing.T, s Source, r *protocol.Request) uint32 {
-	t.Helper()
-	script, err := s.Script(forSource(r))
-	if err != nil {
-		return 0
-	}
-	if script.Fill != nil && len(script.Tokens) == 0 {
-		t.Fatalf("request %s was answered by the fallback of a strict source", r.ID)
-	}
-	return script.Tokens[0]
-}
-
 func external(id string) change { return func(r *protocol.Request) { r.ExternalID = id } }
 
 func TestReplaySummary(t *testing.T) {

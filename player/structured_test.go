@@ -151,21 +151,6 @@ func TestTextsThatCannotBeSpelt(t *testing.T) {
 	}
 }
 
-// A text that is cut off ends with a whole character: half of one cannot be spelt.
-func TestTextsAreCutBetweenCharacters(t *testing.T) {
-	e := newByteEncoder(t)
-	s := structured(t, e)
-	w := grammar.NewWork(t.Context())
-	l, err := s.language(w, ask("a", nil, 1, constrainedText("regex", "€{200}")).Sampling.StructuredOutputs)
-	must(t, err)
-	for limit := 1; limit < 20; limit++ {
-		ids, whole, err := s.tokens(w, l, 1, 0, limit)
-		if want := strings.Repeat("€", limit/3); err != nil || whole || e.decode(ids) != want {
-			t.Errorf("limit %d: %q, whole %v, %v, want %q", limit, e.decode(ids), whole, err, want)
-		}
-	}
-}
-
 // Ranks of one process share a source.
 func TestStructuredIsSafeForConcurrentUse(t *testing.T) {
 	var log strings.Builder

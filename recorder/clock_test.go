@@ -10,7 +10,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-const obsMs = time.Millisecond
+const tick = time.Millisecond
 
 // TestEngineClock: what becomes of the timestamps of an engine that makes a step every 10 ms, and of which the tap receives each
 // message when it is made, but for those that it receives later.
@@ -27,10 +27,10 @@ func TestEngineClock(t *testing.T) {
 		{name: "the time of day", steps: 20, stamp: func(made time.Duration, _ int) float64 { return 1.8e9 + made.Seconds() }, want: trace.ClockUsed},
 		{
 			name: "a busy machine, which receives ten messages at once", steps: 300, want: trace.ClockUsed,
-			late: func(step int) time.Duration { return time.Duration(9-step%10) * 10 * obsMs },
+			late: func(step int) time.Duration { return time.Duration(9-step%10) * 10 * tick },
 		},
 		{name: "a first message that was held up", steps: 300, want: trace.ClockUsed, late: func(step int) time.Duration {
-			return max(0, 700*obsMs-time.Duration(step)*10*obsMs)
+			return max(0, 700*tick-time.Duration(step)*10*tick)
 		}},
 		{name: "zero", steps: 1, stamp: func(time.Duration, int) float64 { return 0 }, want: trace.ClockZero},
 		{name: "no number", steps: 3, stamp: func(time.Duration, int) float64 { return math.NaN() }, want: trace.ClockZero},
@@ -50,7 +50,7 @@ func TestEngineClock(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			c := newEngineClock()
 			for step := range test.steps {
-				made := time.Duration(step+1) * 10 * obsMs
+				made := time.Duration(step+1) * 10 * tick
 				stamp, received := 1000+made.Seconds(), made
 				if test.stamp != nil {
 					stamp = test.stamp(made, step)
@@ -72,10 +72,10 @@ func TestDriftingClock(t *testing.T) {
 	c := newEngineClock()
 	now := time.Duration(0)
 	for range 30_000 {
-		now += 10 * obsMs
+		now += 10 * tick
 		c.observe(0, now.Seconds()*0.999, now)
 	}
-	if behind := now/1000 - c.offset; behind < 0 || behind > 130*obsMs {
+	if behind := now/1000 - c.offset; behind < 0 || behind > 130*tick {
 		t.Errorf("after %v the offset is behind by %v, want at most what the clocks differ in two minutes", now, behind)
 	}
 }
@@ -86,9 +86,9 @@ func TestTimesOfTheEngine(t *testing.T) {
 	s := obsStart(t, Options{})
 	answer := func(id string, tokens int, late func(i int) time.Duration) {
 		s.add(obsRequest(id, 4))
-		arrival := s.at - obsMs
+		arrival := s.at - tick
 		for i := range tokens {
-			s.made = arrival + time.Duration(5+10*i)*obsMs
+			s.made = arrival + time.Duration(5+10*i)*tick
 			s.at = s.made + late(i)
 			if i == tokens-1 {
 				s.out(1, obsEnd(id, 1, 7))
@@ -96,11 +96,11 @@ func TestTimesOfTheEngine(t *testing.T) {
 				s.out(1, obsTokens(id, 7))
 			}
 		}
-		s.at += obsMs
+		s.at += tick
 	}
 	answer("proof", 20, func(int) time.Duration { return 0 })
-	answer("idle", 4, func(int) time.Duration { return obsMs / 2 })
-	answer("busy", 4, func(i int) time.Duration { return time.Duration(3-i) * 10 * obsMs })
+	answer("idle", 4, func(int) time.Duration { return tick / 2 })
+	answer("busy", 4, func(i int) time.Duration { return time.Duration(3-i) * 10 * tick })
 	records := s.finish().Records
 	for _, test := range []struct {
 		record int
@@ -129,7 +129,7 @@ func TestClockThatIsNotUsed(t *testing.T) {
 	for _, id := range []string{"a", "b"} {
 		s.add(obsRequest(id, 4))
 		s.out(1, obsTokens(id, 7))
-		s.at += 9 * obsMs
+		s.at += 9 * tick
 		s.out(1, obsEnd(id, 1, 7))
 	}
 	for _, r := range s.finish().Records {

@@ -3,7 +3,6 @@ package recorder
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -156,44 +155,6 @@ func obsMessages(t *testing.T, path string) (all []trace.Message) {
 		all = append(all, m)
 	}
 }
-
-// TestDeriveSeveralEngines: two sessions in one file, each with its own trace.
-func TestDeriveSeveralEngines(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "both.jsonl")
-	f, err := os.Create(path)
-	require.NoError(t, err)
-	w, err := trace.NewFrameWriter(f, false, nil)
-	require.NoError(t, err)
-	for rank, s := range []*obsSession{obsStart(t, Options{}), obsStart(t, Options{})} {
-		for range rank + 1 {
-			s.add(obsRequest("a", 4))
-			s.out(1, obsEnd("a", protocol.FinishStop, 1))
-		}
-		s.finish()
-		for _, m := range obsMessages(t, s.file("frames.jsonl.gz")) {
-			m.Rank = rank
-			require.NoError(t, w.Write(&m))
-		}
-	}
-	require.NoError(t, errors.Join(w.Write(&trace.Message{Rank: 7, Note: "of an engine never seen"}), w.Close(), f.Close()))
-	dir := t.TempDir()
-	err = Derive(t.Context(), path, Options{}, func(rank int) (Sinks, error) {
-		return Sinks{Trace: obsCreate(t, filepath.Join(dir, obsRankName(rank)))}, nil
-	}, nil, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	for rank := range 2 {
-		got, err := trace.Read(filepath.Join(dir, obsRankName(rank)), trace.Options{Strict: true})
-		if err != nil || len(got.Records) != rank+1 {
-			t.Errorf("rank %d: %v, %v", rank, got, err)
-		}
-	}
-	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 2 {
-		t.Errorf("files %q, want one an engine", left)
-	}
-}
-
-// obsRankName names the trace of a rank in a folder.
-func obsRankName(rank int) string { return string(rune('0'+rank)) + ".jsonl.gz" }
 
 // TestDeriveFaults: what ends Derive, and what is left then.
 func TestDeriveFaults(t *testing.T) {

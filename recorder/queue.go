@@ -2,7 +2,6 @@ package recorder
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,11 +17,8 @@ const (
 	slowest    = 1
 	// recheck is how often one of several waiting goroutines looks again.
 	recheck = 20 * time.Millisecond
-	// batchBytes and batchEntries end a batch, unless a single message is larger, and
-	// keptBatches are kept for reuse when nothing waits.
-	batchBytes   = 64 << 10
-	batchEntries = 1024
-	keptBatches  = 2
+	// keptBytes is the most memory of a batch that is kept for the next one.
+	keptBytes = 1 << 20
 )
 
 // A queue carries copies of messages from the goroutines that forward them to the
@@ -40,8 +36,6 @@ type queue struct {
 
 	mu      sync.Mutex
 	filling batch
-	full    []batch // before filling, oldest first
-	spare   []batch
 	closed  bool
 
 	patience time.Duration // stuckAfter
@@ -51,8 +45,8 @@ type queue struct {
 	given    atomic.Bool   // up: nothing is taken any more
 }
 
-// A batch is what one turn of the observer works on. Small messages share one
-// buffer; large ones come with their own.
+// A batch is what one turn of the observer works on: all that waits. Small messages share
+// one buffer; large ones come with their own.
 type batch struct {
 	entries []entry
 	buf     []byte
@@ -128,10 +122,6 @@ func (q *queue) add(e entry, wire []byte) {
 	if q.given.Load() || q.closed {
 		return
 	}
-	if n := len(q.filling.entries); n == batchEntries || n > 0 && len(q.filling.buf)+len(wire) > batchBytes {
-		q.full = append(q.full, q.filling)
-		q.filling = q.empty()
-	}
 	e.begin = len(q.filling.buf)
 	q.filling.buf = append(q.filling.buf, wire...)
 	e.end = len(q.filling.buf)
@@ -146,18 +136,6 @@ func (e *entry) bytes() int64 {
 		n += int64(len(e.more.wire))
 	}
 	return n
-}
-
-// empty is a batch after one that is full: it will be as full.
-func (q *queue) empty() batch {
-	last := len(q.spare) - 1
-	if last < 0 {
-		return batch{buf: make([]byte, 0, batchBytes)}
-	}
-	b := q.spare[last]
-	q.spare[last] = batch{}
-	q.spare = q.spare[:last]
-	return b
 }
 
 // waitForSpace is called, and returns, with the lock held.
@@ -196,7 +174,7 @@ func (q *queue) free() {
 // giveUp ends observation: forwarding goes on without it.
 func (q *queue) giveUp() {
 	q.given.Store(true)
-	q.filling, q.full, q.spare = batch{}, nil, nil
+	q.filling = batch{}
 	q.waiting.Store(0)
 }
 
@@ -216,41 +194,25 @@ func (q *queue) close() {
 	q.signal()
 }
 
-// take waits for messages and returns the oldest, in exchange for the last batch,
+// take waits for messages and returns those that wait, in exchange for the last batch,
 // whose memory is used again; ok is false when there will be none.
 func (q *queue) take(last batch) (next batch, ok bool) {
 	clear(last.entries)
 	last.entries, last.buf = last.entries[:0], last.buf[:0]
-	if cap(last.buf) > 2*batchBytes {
-		last.buf = nil
+	if cap(last.buf) > keptBytes {
+		last = batch{}
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.spare = append(q.spare, last)
-	for {
-		if next, ok = q.oldest(); ok || q.closed || q.given.Load() {
-			return next, ok
+	for len(q.filling.entries) == 0 {
+		if q.closed || q.given.Load() {
+			return last, false
 		}
 		q.mu.Unlock()
 		<-q.wake
 		q.mu.Lock()
 	}
-}
-
-// oldest is called with the lock held.
-func (q *queue) oldest() (next batch, ok bool) {
-	if len(q.full) > 0 {
-		next = q.full[0]
-		q.full = slices.Delete(q.full, 0, 1)
-		return next, true
-	}
-	if len(q.filling.entries) == 0 {
-		return batch{}, false
-	}
-	next, q.filling = q.filling, q.empty()
-	if len(q.spare) > keptBatches {
-		q.spare = slices.Delete(q.spare, keptBatches, len(q.spare))
-	}
+	next, q.filling = q.filling, last
 	return next, true
 }
 

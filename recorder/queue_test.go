@@ -96,23 +96,6 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// TestQueueGivesBack: what a relay lent is given back once it was observed.
-func TestQueueGivesBack(t *testing.T) {
-	var waiting atomic.Int64
-	q := newQueue(time.Now(), 1, &waiting)
-	given := 0
-	wire := queueMessage(7, 100)
-	q.put(&source{rank: &rank{}}, zmq.Relayed{At: time.Now(), Wire: wire, Owned: true, Release: func() { given++ }, Size: int64(len(wire))})
-	q.close()
-	if n := q.drain(t, func() {
-		if given != 0 {
-			t.Error("given back before it was observed")
-		}
-	}); len(n) != 1 || n[0] != 7 || given != 1 {
-		t.Errorf("messages %d, given back %d times", n, given)
-	}
-}
-
 // TestQueueGivesUp: an observer that hangs holds up what is forwarded for as long as
 // is allowed, and never again.
 func TestQueueGivesUp(t *testing.T) {

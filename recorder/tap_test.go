@@ -730,32 +730,6 @@ func TestTapForwardsWhatIsTooLargeToObserve(t *testing.T) {
 	}
 }
 
-// A frontend that comes back has other addresses and knows no engine, and an engine
-// says HELLO once: so the tap ends with the first frontend, tells the engine, and a
-// tap for the next frontend finds the address free.
-func TestTapWhenTheFrontendRestarts(t *testing.T) {
-	noLeaks(t)
-	f := listenFrontend(t, 1)
-	tap := startTap(t, f.Handshake(), nil)
-	ended, _ := startPlayer(t, player.Options{Handshake: tap.engine})
-	accept(t, f)
-	ask(t, f, 0, "a", []uint32{1}, 3)
-	f.Close()
-	require.ErrorIs(t, <-ended, player.ErrFrontendGone)
-	require.NoError(t, tap.end())
-	again := listenFrontend(t, 1)
-	second := startTap(t, again.Handshake(), func(c *Config) { c.Listen = tap.engine })
-	startPlayer(t, player.Options{Handshake: tap.engine})
-	if _, err := again.Accept(patient(t)); err != nil {
-		t.Fatal(err)
-	}
-	ask(t, again, 0, "b", []uint32{1}, 3)
-	second.stop()
-	for _, r := range []*running{tap, second} {
-		r.recorded(1)
-	}
-}
-
 func TestTapRefusesAnEngineTwice(t *testing.T) {
 	noLeaks(t)
 	f, tap, e := startRaw(t, nil)

@@ -154,17 +154,6 @@ func TestRecordingEndsBeforeTheEngine(t *testing.T) {
 	}
 }
 
-// A tap that is told to end while it waits for a request ends.
-func TestTapEndsWhileItsRecordingEnds(t *testing.T) {
-	noLeaks(t)
-	f, u, e := startRawUntil(t, nil)
-	f.submit(t, e, "endless")
-	close(u.until)
-	u.await(u.asked)
-	u.cancel()
-	require.ErrorContains(t, u.end(), "in flight at the end, which are not in the recording: 1")
-}
-
 // A disk that is full ends the recording as an error, once.
 func TestRecordingEndsOnFullDisk(t *testing.T) {
 	noLeaks(t)

@@ -72,35 +72,6 @@ func BenchmarkReadAllPlain(b *testing.B) {
 	}
 }
 
-// jsonRecord is Record as encoding/json would have it.
-type jsonRecord struct {
-	PromptTokens   int       `json:"prompt_tokens"`
-	CachedTokens   int       `json:"cached_tokens"`
-	OutputTokens   int       `json:"output_tokens"`
-	TTFTMs         float64   `json:"ttft_ms"`
-	ITLMs          []float64 `json:"itl_ms"`
-	ITLTokens      []uint32  `json:"itl_tokens"`
-	Concurrency    uint64    `json:"concurrency"`
-	ArrivalMs      *float64  `json:"arrival_ms"`
-	ITLCtx         *jsonCtx  `json:"itl_ctx"`
-	BlockHashes    []uint64  `json:"block_hashes"`
-	MMHashes       []string  `json:"mm_hashes"`
-	PromptTokenIDs []uint32  `json:"prompt_token_ids"`
-	OutputTokenIDs []uint32  `json:"output_token_ids"`
-	FinishReason   string    `json:"finish_reason"`
-	ITLSummary     *jsonGaps `json:"itl_summary"`
-}
-
-type jsonCtx struct {
-	NumRunning    []uint32 `json:"num_running"`
-	PrefillTokens []uint32 `json:"prefill_tokens"`
-}
-
-type jsonGaps struct {
-	MeanMs float64 `json:"mean_ms"`
-	Count  int     `json:"count"`
-}
-
 func benchmarkWrite(b *testing.B, gz bool) {
 	data := corpus(b)
 	r, err := NewReader(bytes.NewReader(data), "corpus", false, Options{})

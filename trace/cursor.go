@@ -2,9 +2,12 @@ package trace
 
 import (
 	"bytes"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
-	"unicode/utf16"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -204,77 +207,27 @@ func escapeLen(b []byte) int {
 	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 		return 2
 	case 'u':
-		if _, ok := hex4(b); ok {
+		if _, err := hex.DecodeString(string(b[2:min(6, len(b))])); err == nil && len(b) >= 6 {
 			return 6
 		}
 	}
 	return 0
 }
 
-// hex4 reads the code unit of an escape of the form \u00e9.
-func hex4(b []byte) (rune, bool) {
-	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
-		return 0, false
-	}
-	var r rune
-	for _, ch := range b[2:6] {
-		switch {
-		case '0' <= ch && ch <= '9':
-			ch -= '0'
-		case 'a' <= ch|0x20 && ch|0x20 <= 'f':
-			ch = ch | 0x20 - 'a' + 10
-		default:
-			return 0, false
-		}
-		r = r<<4 | rune(ch)
-	}
-	return r, true
-}
-
 // unquote resolves the escapes of a string already checked by raw. A lone
 // surrogate has no UTF-8 form and would not survive being written back, so it
 // is refused.
 func (c *cursor) unquote(raw []byte) ([]byte, error) {
-	out := make([]byte, 0, len(raw))
-	for i := 0; i < len(raw); {
-		if raw[i] != '\\' {
-			out = append(out, raw[i])
-			i++
-			continue
-		}
-		if raw[i+1] != 'u' {
-			out = append(out, plainEscape(raw[i+1]))
-			i += 2
-			continue
-		}
-		r, _ := hex4(raw[i:])
-		i += 6
-		if utf16.IsSurrogate(r) {
-			low, _ := hex4(raw[i:])
-			if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
-				return nil, c.fail("the string ending here has half a surrogate pair")
-			}
-			i += 6
-		}
-		out = utf8.AppendRune(out, r)
+	var text string
+	if err := json.Unmarshal(slices.Concat([]byte{'"'}, raw, []byte{'"'}), &text); err != nil {
+		return nil, c.fail("the string ending here is not a string: %v", err)
 	}
-	return out, nil
-}
-
-func plainEscape(ch byte) byte {
-	switch ch {
-	case 'b':
-		return '\b'
-	case 'f':
-		return '\f'
-	case 'n':
-		return '\n'
-	case 'r':
-		return '\r'
-	case 't':
-		return '\t'
+	const replaced = "\ufffd" // by package json
+	written := bytes.Count(raw, []byte(replaced)) + bytes.Count(bytes.ToLower(raw), []byte(`\ufffd`))
+	if strings.Count(text, replaced) > written {
+		return nil, c.fail("the string ending here has half a surrogate pair")
 	}
-	return ch
+	return []byte(text), nil
 }
 
 // value consumes any value and returns its bytes.

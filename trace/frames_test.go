@@ -80,19 +80,6 @@ func TestFramesRoundTrip(t *testing.T) {
 	}
 }
 
-func TestFramesSpelling(t *testing.T) {
-	got := string(writeFrames(t, false, `{}`, sampleMessages()...))
-	want := `{"meta":{}}
-{"t":1,"ch":"handshake","dir":"e2f","frames":["SEVMTE8="]}
-{"t":5000000000,"ch":"input0","dir":"f2e","frames":["AA==","kwEC",""],"elided":4096}
-{"t":3,"ch":"output12","dir":"e2f","rank":7,"frames":[]}
-{"t":9223372036854775807,"ch":"coordinator_input","dir":"f2e","frames":["/w=="]}
-{"t":6,"ch":"coordinator_output","dir":"e2f","rank":1,"elided":1099511627776}
-{"t":7,"rank":1,"note":"the engine \"hung\" up\n"}
-`
-	require.NoDiff(t, cmp.Diff(want, got), "(-want +got)")
-}
-
 func TestFramesRefuse(t *testing.T) {
 	const ok = `{"t":1,"ch":"input0","dir":"f2e","frames":["AA=="]}`
 	for _, test := range []struct{ name, text, want string }{
@@ -154,14 +141,6 @@ func TestFramesTolerate(t *testing.T) {
 			}
 		})
 	}
-}
-
-// writeSizes remembers how long each write was.
-type writeSizes []int
-
-func (w *writeSizes) Write(p []byte) (int, error) {
-	*w = append(*w, len(p))
-	return len(p), nil
 }
 
 func TestFrameWriterRefuses(t *testing.T) {

@@ -2,7 +2,6 @@ package trace
 
 import (
 	"bytes"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -50,50 +49,6 @@ func TestGzipCutAnywhere(t *testing.T) {
 	}
 	if tr, err := readBytes(whole, true, Options{Strict: true}); err != nil || len(tr.Records) != 3 || tr.Warnings != nil {
 		t.Errorf("whole: %+v, %v", tr, err)
-	}
-}
-
-func TestGzipForms(t *testing.T) {
-	rec := `{"prompt_tokens":1,"output_tokens":1,"ttft_ms":1}` + "\n"
-	one := pack(t, rec)
-	damaged := bytes.Clone(pack(t, strings.Repeat(rec, 3)))
-	damaged[len(damaged)-6] ^= 1 // in the checksum
-	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
-	tests := []struct {
-		name            string
-		data            []byte
-		records         int
-		reject, refused string // by the default and by the strict reader
-	}{
-		{"one member", one, 1, "", ""},
-		{"two members", join(one, one), 2, "", "bytes after the end of the gzip stream"},
-		{"member boundary inside a line", join(pack(t, rec[:20]), pack(t, rec[20:])), 1, "", "bytes after the end"},
-		{"second member cut in its header", join(one, one[:5]), 1, "", "bytes after the end"},
-		{"garbage behind", join(one, []byte("garbage.garbage.")), 0, "damaged gzip data", "bytes after the end"},
-		{"empty", nil, 0, "", "without its trailer"},
-		{"damaged", damaged, 0, "damaged gzip data", "damaged gzip data"},
-		{"plain text", []byte(rec), 0, "not gzip data", "not gzip data"},
-		{"no line feed at the end", pack(t, rec[:len(rec)-1]), 1, "", "last line has no line feed"},
-		{"half a line, whole stream", pack(t, rec+rec[:10]), 0, "line 2", "last line has no line feed"},
-	}
-	for _, tt := range tests {
-		for _, strict := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, strict %v", tt.name, strict), func(t *testing.T) {
-				reject := tt.reject
-				if strict {
-					reject = tt.refused
-				}
-				tr, err := readBytes(tt.data, true, Options{Strict: strict})
-				if reject != "" {
-					wantError(t, err, "t.jsonl: line", reject)
-					return
-				}
-				require.NoError(t, err)
-				if len(tr.Records) != tt.records {
-					t.Errorf("want %d records, got %d", tt.records, len(tr.Records))
-				}
-			})
-		}
 	}
 }
 

@@ -1,8 +1,6 @@
 package trace
 
 import (
-	"encoding/binary"
-	"hash/fnv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -50,23 +48,6 @@ func TestBlockHashes(t *testing.T) {
 			got := AppendBlockHashes([]uint64{9}, tt.tokens, tt.block)
 			require.NoDiff(t, cmp.Diff(append([]uint64{9}, tt.want...), got), "appended (-want +got)")
 		})
-	}
-}
-
-// TestBlockHashIsFNV holds the hash to the standard library's FNV-1a.
-func TestBlockHashIsFNV(t *testing.T) {
-	prev := uint64(fnvOffset)
-	tokens := []uint32{0, 1, 0xff, 0x100, 0xabcdef01, 1<<32 - 1}
-	for i, got := range BlockHashes(tokens, 2) {
-		h := fnv.New64a()
-		b := binary.LittleEndian.AppendUint64(nil, prev)
-		for _, tok := range tokens[2*i : 2*i+2] {
-			b = binary.LittleEndian.AppendUint32(b, tok)
-		}
-		h.Write(b)
-		if prev = h.Sum64(); got != prev {
-			t.Errorf("block %d: want %x, got %x", i, prev, got)
-		}
 	}
 }
 

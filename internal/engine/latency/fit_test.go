@@ -174,31 +174,6 @@ func TestSmallPromptsTakeAStep(t *testing.T) {
 	require.NoDiff(t, cmp.Diff(8., mustFit(t, 0, record).service.time(16, 0), exact), "a fast one (-want +got)")
 }
 
-// A step that has no token left of its budget takes at least what full steps took.
-func TestPremium(t *testing.T) {
-	f := mustFit(t, 8192, slices.Concat(quiet(), marked(), saturated())...)
-	chunk := []Chunk{{Request: NewRequest(1, "r", 9000, 0), Tokens: 8192}}
-	for left, want := range map[int]float64{0: 186, 1: 165.412864} {
-		require.NoDiff(t, cmp.Diff(want, f.compose(&Step{Left: left, Chunks: chunk}, nil), exact), "%d left (-want +got)", left)
-	}
-}
-
-// A pause within a recorded request is not drawn for others, where it is known not to
-// be one of the steps with prompts.
-func TestDonorWithoutOutliers(t *testing.T) {
-	r := saturated()[0]
-	r.ITLMs[0] = 5000
-	f := mustFit(t, 8192, r)
-	most := 0.0
-	for i := range 500 {
-		d := Decode{Request: NewRequest(1, "r", 500, 0), Context: i}
-		most = max(most, f.draw(&d, 16).ms)
-	}
-	if most > 40 {
-		t.Errorf("a step of %v ms was drawn; the median is 10", most)
-	}
-}
-
 func TestChunks(t *testing.T) {
 	f := mustFit(t, 8192, append(quiet(), marked()...)...)
 	premium := mustFit(t, 8192, slices.Concat(quiet(), marked(), saturated())...)
@@ -222,17 +197,6 @@ func TestChunks(t *testing.T) {
 	for _, test := range tests {
 		require.NoDiff(t, cmp.Diff(test.want, test.got, exact), "%s (-want +got)", test.name)
 	}
-}
-
-// timeline is a model of 10 ms a decode, 0.01 ms a token of a chunk and 1 ms to the first
-// token of any prompt.
-func timeline() *Fit {
-	f := &Fit{
-		budget: 8192, service: service{curve: true, a: 1}, law: chunkLaw{c0: 0.01}, lastLarge: math.Inf(-1),
-	}
-	f.donors.add(donor{steps: []sample{{10, 1}}, weight: 1}, 4, 1, false)
-	f.donors.finish()
-	return f
 }
 
 func TestFitErrors(t *testing.T) {

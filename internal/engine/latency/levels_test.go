@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -59,35 +57,6 @@ func TestLevelsOfNoisyStairs(t *testing.T) {
 					t.Errorf("%v requests take %.1f ms, and %v requests %.1f", v.requests, v.ms, levels[i-1].requests, levels[i-1].ms)
 				}
 			}
-		})
-	}
-}
-
-func TestIsotonic(t *testing.T) {
-	for _, test := range []struct {
-		name                 string
-		times, weights, want []float64
-	}{
-		{name: "rising", times: []float64{1, 2, 2, 5}, want: []float64{1, 2, 2, 5}},
-		{name: "of two that weigh the same the shorter holds", times: []float64{1, 48.8, 20.3, 30}, want: []float64{1, 20.3, 20.3, 30}},
-		{name: "the heavier holds", times: []float64{1, 48.8, 20.3, 50}, weights: []float64{1, 3, 1, 1}, want: []float64{1, 48.8, 48.8, 50}},
-		{name: "a fall pulls those before along", times: []float64{5, 6, 7, 2, 8}, want: []float64{5, 6, 6, 6, 8}},
-		{name: "falling all the way", times: []float64{4, 3, 2, 1}, want: []float64{2, 2, 2, 2}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			levels := make([]level, len(test.times))
-			for i := range levels {
-				levels[i].ms, levels[i].weight = test.times[i], 1
-				if test.weights != nil {
-					levels[i].weight = test.weights[i]
-				}
-			}
-			isotonic(levels)
-			var got []float64
-			for _, v := range levels {
-				got = append(got, v.ms)
-			}
-			require.NoDiff(t, cmp.Diff(test.want, got), "(-want +got)")
 		})
 	}
 }

@@ -172,22 +172,6 @@ func TestAcceptance(t *testing.T) {
 	}
 }
 
-func TestOutputTokens(t *testing.T) {
-	records := quiet()[:4]
-	for i := range records {
-		records[i].OutputTokens = []int{5, 0, 5, 4000}[i]
-	}
-	f := mustFit(t, 8192, records...)
-	least, most := 4000, 0
-	for i := range 500 {
-		n := f.OutputTokens(NewRequest(1, fmt.Sprint(i), 10, 0))
-		least, most = min(least, n), max(most, n)
-	}
-	if least != 5 || most < 3900 || most > 4000 {
-		t.Errorf("answers have %d to %d tokens, want 5 to 4000", least, most)
-	}
-}
-
 // large is a step of 1,024 decodes and two chunks.
 func large(multi int) *Step {
 	s := &Step{Running: 1026, Limit: 2048, Budget: 8192, Left: 100}
@@ -273,27 +257,6 @@ func TestChurn(t *testing.T) {
 				t.Errorf("long after a large prompt: %v ms, want %v", got, test.calm)
 			}
 		})
-	}
-}
-
-// Where nothing tells what chunks take, a step in which a prompt ends takes what such
-// steps took.
-func TestStalls(t *testing.T) {
-	r := trace.Record{
-		PromptTokens: 10, OutputTokens: 4, TTFTMs: 5, ITLMs: []float64{10, 70, 10}, Concurrency: 2,
-		ITLCtx: &trace.ITLCtx{NumRunning: []uint32{2, 2, 2}, PrefillTokens: []uint32{0, 900, 0}},
-	}
-	f := mustFit(t, 8192, r)
-	s := Step{
-		Running: 2, Decodes: []Decode{{Request: NewRequest(1, "a", 10, 0), Context: 12, Tokens: 1}},
-		Chunks: []Chunk{{Request: NewRequest(1, "b", 800, 0), Tokens: 800, Last: true}},
-	}
-	if got := f.Duration(&s); got != 70*ms {
-		t.Errorf("took %v, want 70ms", got)
-	}
-	s.Chunks[0].Last = false
-	if got := f.Duration(&s); got != 10*ms {
-		t.Errorf("took %v before the prompt ends, want 10ms", got)
 	}
 }
 

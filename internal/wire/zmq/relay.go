@@ -14,14 +14,15 @@ const (
 	// relayBuffer is how much one read of a relay takes at most, unless it is the
 	// inside of a frame that is observed.
 	relayBuffer = 64 << 10
-	// drainTime is how long a relay that is to end still passes on what keeps
-	// coming, finishTime how long it waits for the rest of a message it has begun.
-	drainTime  = 100 * time.Millisecond
-	finishTime = 5 * time.Second
+	// drainTime is how long a relay that is to end still passes on what keeps coming.
+	drainTime = 100 * time.Millisecond
 )
 
-// A Observer sees the messages that pass one way through a relay. Its methods are
-// called by one goroutine, and hold up what they observer.
+// finishTime is how long a relay that is to end waits for the rest of a message it has begun. Tests change it.
+var finishTime = 5 * time.Second
+
+// An Observer sees the messages that pass one way through a relay. Its methods are
+// called by one goroutine, and hold up what they observe.
 type Observer interface {
 	// Message gets each message before its last byte is passed on, so that who
 	// observes both ways sees a question before its answer.

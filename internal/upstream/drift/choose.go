@@ -40,20 +40,6 @@ func NewestBuild(releases []pypi.Release) (pypi.Release, error) {
 	return newest, nil
 }
 
-// Find returns a release or a build by its version.
-func Find(releases []pypi.Release, build compat.Build) (pypi.Release, error) {
-	for _, r := range releases {
-		if b, err := compat.ParseBuild(r.Version); err == nil && b == build {
-			return r, nil
-		}
-	}
-	newest := ""
-	if len(releases) > 0 {
-		newest = ", whose newest is " + releases[len(releases)-1].Version
-	}
-	return pypi.Release{}, fmt.Errorf("release %s is not among the %d of the index%s", build, len(releases), newest)
-}
-
 // LineFor returns the line that a release is judged as, and whether it is its own. Without a line of its own that has
 // streams to replay, it is the newest line before it, or the oldest if there is none before.
 func LineFor(

@@ -57,7 +57,7 @@ func TestFind(t *testing.T) {
 	} {
 		build, err := compat.ParseBuild(name)
 		require.NoError(t, err)
-		got, err := drift.Find(releases("0.32.0 0.33.0rc1 0.34.0.dev9+g0123456 0.33.0"), build)
+		got, err := pypi.Find(releases("0.32.0 0.33.0rc1 0.34.0.dev9+g0123456 0.33.0"), build)
 		if got.Version != want || (err == nil) != (want != "") {
 			t.Errorf("%s: got %q, %v", name, got.Version, err)
 		}

@@ -152,7 +152,7 @@ func (s *Subject) chooseRelease(ctx context.Context, r Request, log *slog.Logger
 	}
 	switch {
 	case s.Build != (compat.Build{}):
-		s.release, err = Find(releases, s.Build)
+		s.release, err = pypi.Find(releases, s.Build)
 	case r.Nightly:
 		s.release, err = NewestBuild(releases)
 	default:

@@ -76,7 +76,7 @@ func TestOpen(t *testing.T) {
 		{name: "a checkout", arg: site, request: Request{Version: "0.34.0"}, version: "0.34.0"},
 		{name: "a yanked release that is wanted", arg: "0.27.1", request: Request{Yanked: true}, version: "0.27.1", warning: "release 0.27.1 was yanked: it loses tokens"},
 		{name: "a yanked release", arg: "0.27.1", wantErr: "it was yanked (it loses tokens)"},
-		{name: "no such release", arg: "0.99.0", wantErr: "has no release 0.99.0 of vllm"},
+		{name: "no such release", arg: "0.99.0", wantErr: "release 0.99.0 is not among the 3 of the index, whose newest is 0.33.0"},
 		{name: "a wheel that ends early", arg: "0.28.0", wantErr: "vllm-0.28.0"},
 		{name: "an index that refuses", arg: "0.33.0", index: &pypi.Index{URL: base + "/forbidden"}, wantErr: "403"},
 		{name: "no name", arg: "the newest one", wantErr: `"the newest one" is not a version, and there is no such file`, is: ErrNotNamed},

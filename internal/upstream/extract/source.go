@@ -172,17 +172,15 @@ func openVersion(ctx context.Context, index *pypi.Index, name string, yanked boo
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range releases {
-		if b, err := compat.ParseBuild(r.Version); err != nil || b != build {
-			continue
-		}
-		file, warning, err := wheelOf(r, yanked)
-		if err != nil {
-			return nil, fmt.Errorf("package index %s: release %s: %w", index.Where(), r.Version, err)
-		}
-		return openWheel(ctx, index, file, warning)
+	r, err := pypi.Find(releases, build)
+	if err != nil {
+		return nil, fmt.Errorf("package index %s: %w", index.Where(), err)
 	}
-	return nil, fmt.Errorf("package index %s has no release %s of %s", index.Where(), build, ours)
+	file, warning, err := wheelOf(r, yanked)
+	if err != nil {
+		return nil, fmt.Errorf("package index %s: release %s: %w", index.Where(), r.Version, err)
+	}
+	return openWheel(ctx, index, file, warning)
 }
 
 // wheelOf chooses a wheel of a release: that for the most common platform first.

@@ -47,17 +47,11 @@ type Release struct {
 	Files    []File    // wheels and source archives, by name
 }
 
-// Line is the line of the release, such as "0.34".
-func (r Release) Line() string { return r.build().Line() }
-
 // IsRelease reports whether a version was released so: [Index.Releases] returns no others.
 func (r Release) IsRelease() bool { return r.build().IsRelease() }
 
 // IsCandidate reports whether it is a release candidate, or a local build of one.
 func (r Release) IsCandidate() bool { return r.build().IsCandidate() }
-
-// IsDevelopment reports whether it is a development build, such as a nightly one.
-func (r Release) IsDevelopment() bool { return r.build().IsDevelopment() }
 
 // Variant is which of several builds of the same source it is, such as "cpu" or "cu130"; "" for the default one.
 func (r Release) Variant() string { return r.build().Variant() }
@@ -66,6 +60,20 @@ func (r Release) Variant() string { return r.build().Variant() }
 func (r Release) build() compat.Build {
 	b, _ := compat.ParseBuild(r.Version)
 	return b
+}
+
+// Find returns a release or a build by its version.
+func Find(releases []Release, build compat.Build) (Release, error) {
+	for _, r := range releases {
+		if b, err := compat.ParseBuild(r.Version); err == nil && b == build {
+			return r, nil
+		}
+	}
+	newest := ""
+	if len(releases) > 0 {
+		newest = ", whose newest is " + releases[len(releases)-1].Version
+	}
+	return Release{}, fmt.Errorf("release %s is not among the %d of the index%s", build, len(releases), newest)
 }
 
 // A File is one file of a release.

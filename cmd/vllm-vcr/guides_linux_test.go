@@ -31,9 +31,9 @@ var guides = []struct {
 		wants:    []string{"PASS: every gate holds: 20 passed;", "PASS: every gate holds: 24 passed;"},
 	},
 	{
-		page:     "frontend-author.md",
-		programs: [][2]string{{"frontend.py", "frontend-python/frontend.py"}},
-		wants:    []string{"PASS: every gate holds: 6 passed;"},
+		page:  "frontend-author.md",
+		also:  [][2]string{{"frontend.py", "frontend-python/frontend.py"}},
+		wants: []string{"PASS: every gate holds: 6 passed;"},
 	},
 	{
 		page:     "router-author.md",

@@ -39,6 +39,8 @@ type Fault struct {
 	blames bool
 	// suite, unless nil, is a fault in front of the suite live or frontend, in place of all above.
 	suite *suiteFault
+	// ownTime is set where only an engine with a time of its own goes through the session of recorded frames.
+	ownTime bool
 	// session, unless empty, is the golden whose recorded session has the frames; else that of role wire.
 	session string
 }
@@ -157,7 +159,7 @@ func (s *scene) faults() []Fault {
 	all := []Fault{{Name: "no-fault", Says: "the engine passes through the tamperer, and nothing is wrong"}}
 	for _, group := range [](func(*scene) []Fault){
 		tokenFaults, outputFaults, streamFaults, chunkFaults, otherRequestFaults, layoutFaults, frameFaults,
-		sessionFaults, wireFaults, valueFaults, messageFaults, invariantFaults, handshakeFaults, registrationFaults, endFaults, goldenFaults,
+		sessionFaults, ownTimeFaults, wireFaults, valueFaults, messageFaults, invariantFaults, handshakeFaults, registrationFaults, endFaults, goldenFaults,
 	} {
 		all = append(all, group(s)...)
 	}

@@ -73,7 +73,7 @@ func rewritten(change func(*scene, *trace.Trace)) func(*scene, stored) (stored, 
 
 // goldenFaults are in what is stored or registered, not in the engine.
 func goldenFaults(s *scene) []Fault {
-	return slices.Concat(bytesFaults(s), originFaults(s), []Fault{s.otherGolden()}, contentFaults(s))
+	return slices.Concat(bytesFaults(s), originFaults(s), []Fault{s.otherGolden()}, contentFaults(s), readyFaults())
 }
 
 // bytesFaults are bytes that are not the registered ones.
@@ -140,6 +140,50 @@ func originFaults(s *scene) []Fault {
 			lacks: tracks,
 			store: rewritten(func(_ *scene, t *trace.Trace) { t.Meta.VLLMVersion = new("9.99.0") }),
 		},
+		{
+			Name: "no-version", Says: "a golden has no version of the engine", red: only(conformance.SameLine, nowhere(replay.CodeNoVersion, "vllm_version is missing")),
+			store: rewritten(func(_ *scene, t *trace.Trace) { t.Meta.VLLMVersion = nil }),
+		},
+		{
+			Name: "no-configuration", Says: "a golden has no config_hash", red: only(conformance.Provenance, nowhere(replay.CodeNoConfigHash, "config_hash is missing")),
+			store: rewritten(func(_ *scene, t *trace.Trace) { t.Meta.ConfigHash = nil }),
+		},
+		{
+			Name: "other-engine-configuration", Says: "the registered config_hash is not that of the registered configuration",
+			red: only(conformance.Provenance, nowhere(replay.CodeManifestConfig, "of the manifest give config_hash")),
+			store: func(_ *scene, b stored) (stored, error) {
+				b.golden.GPU, b.golden.EngineConfig = "cpu", "model=other"
+				return b, nil
+			},
+		},
+		{
+			Name: "other-count", Says: "a golden has another number of tokens than registered",
+			red: only(conformance.Fidelity, nowhere(replay.CodeCount, "tokens = ").compares(fmt.Sprint(g.Tokens+1), fmt.Sprint(g.Tokens))),
+			store: func(_ *scene, b stored) (stored, error) {
+				b.golden.Tokens++
+				return b, nil
+			},
+		},
+	}
+}
+
+// readyFaults are in what a golden has of the registration of its engine.
+func readyFaults() []Fault {
+	ready := func(name, says string, red map[conformance.Assertion]want, text *string) Fault {
+		return Fault{Name: name, Says: says, red: red, store: func(_ *scene, b stored) (stored, error) {
+			if text == nil {
+				b.golden.Role = manifest.Schema
+			}
+			return b.rewrite(func(t *trace.Trace) { t.Meta.ReadyResponseHex = text })
+		}}
+	}
+	unreadable := func(parts ...string) map[conformance.Assertion]want {
+		return and(only(conformance.Schema, nowhere(check.CodeBadReady, parts...)), conformance.Fidelity, nowhere(check.CodeEngineEnded, "ready_response_hex"))
+	}
+	return []Fault{
+		ready("golden-registration-of-text", "the registration in a golden is not hexadecimal", unreadable("invalid byte"), new("zz")),
+		ready("golden-registration-of-list", "the registration in a golden is not a map", unreadable("is not a msgpack map"), new("93010203")),
+		ready("golden-without-registration", "a golden of role schema has no registration", only(conformance.Schema, nowhere(check.CodeNoReady, "is missing")), nil),
 	}
 }
 

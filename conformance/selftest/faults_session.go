@@ -109,6 +109,29 @@ func sessionFaults(s *scene) []Fault {
 	}
 }
 
+// ownTimeFaults are of an engine that goes through a recorded session in a time of its own.
+func ownTimeFaults(*scene) (all []Fault) {
+	for _, f := range []struct {
+		name, says string
+		code       conformance.Code
+		path       string
+		finds      string
+		edit       edit
+	}{
+		{"no-stop-reason", "no token is named that ended a request", replay.CodeWireValue, ".stop_reason", "stop_reason is nil, but", put("outputs.stop_reason", nil, 0)},
+		{"other-result", "a utility call has another result", replay.CodeWireValue, "utility_output.result", "is answered by", instead("utility_output.result.1", true, false)},
+		{"refuses", "every request is refused", replay.CodeRefused, "", "refused every request", put("outputs.finish_reason", 3, 0)},
+		{"garbled", "a message cannot be read", check.CodeUndecodable, "new_token_ids", "does not decode", put("outputs.new_token_ids.0", "x", 5)},
+	} {
+		w := want{code: f.code, request: anywhere, position: anywhere, path: f.path, says: []string{f.finds}, besides: true}
+		all = append(all, Fault{
+			Name: "own-time-" + f.name, Says: "in a time of its own, " + f.says, red: only(conformance.Wire, w), ownTime: true,
+			wire: func(s *scene) tamper { return f.edit.tamper(s.codec) },
+		})
+	}
+	return all
+}
+
 // first changes the first message of a session that fits.
 func first(fits func(*trace.Message) bool, change func(*trace.Message) []trace.Message) func([]trace.Message) []trace.Message {
 	return func(all []trace.Message) []trace.Message {

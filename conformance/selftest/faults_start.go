@@ -141,6 +141,15 @@ func registrationFaults(s *scene) []Fault {
 		red[conformance.Schema] = schema
 		return red
 	}
+	const optional = "mamba_block_size"
+	if s.profile.Structs["EngineCoreReadyResponse"].Index(optional) >= 0 {
+		faults = append(faults, Fault{
+			Name: "other-kind-than-nil", Says: "the engine registers with a str where an int or nil belongs",
+			red:    only(conformance.Wire, differing(replay.CodeWireKind, "EngineCoreReadyResponse."+optional)),
+			layout: only(conformance.Schema, want{code: check.CodeLayout, request: -1, position: -1, path: optional, distinct: true}),
+			wire:   register(func(ready *node) { ready.value(optional).become(text("none")) }),
+		})
+	}
 	return append(faults, []Fault{
 		{
 			Name: "renamed-field", Says: "the engine registers with a misspelt key", red: missing("block_size"),

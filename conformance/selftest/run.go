@@ -206,7 +206,9 @@ func (cfg *Config) judged(ctx context.Context, t *task) conformance.Result {
 // where that makes a difference, or where nothing is wrong.
 func (cfg *Config) try(ctx context.Context, t *task, limits conformance.Timeouts, result conformance.Result) (conformance.Result, error) {
 	plays := []play{{t.fault, t.cases(), false}}
-	if t.fault.layout != nil || t.fault.red == nil {
+	if t.fault.ownTime {
+		plays = []play{{t.fault, t.scene.framed.cases, true}}
+	} else if t.fault.layout != nil || t.fault.red == nil {
 		plays = append(plays, t.ownTimed())
 	}
 	result.Verdict, result.Failures, result.Asserted, result.Tokens = conformance.Pass, nil, 0, 0
@@ -247,6 +249,9 @@ func (t *task) ownTimed() play {
 		if c.Assertion == conformance.Schema || c.Variant == (conformance.Variant{Match: player.MatchIndex, Concurrency: 1}) {
 			p.cases = append(p.cases, c)
 		}
+	}
+	if t.fault.red == nil {
+		p.cases = append(p.cases, t.scene.framed.cases...)
 	}
 	return p
 }
@@ -322,6 +327,9 @@ func (t *task) cases() []conformance.Case {
 func (t *task) engine(opt player.Options, ownTime bool) (conformance.Subject, error) {
 	if opt.Codec == nil {
 		return nil, errors.New("the runner names no codec")
+	}
+	if ownTime && opt.Clock != nil {
+		return nil, check.ErrNotStepped
 	}
 	subject := &tamperer{opt: opt, tamper: faithful, identity: t.fault.identity, ownTime: ownTime}
 	if subject.identity == nil {

@@ -72,8 +72,8 @@ type Runner struct {
 	// Now tells which expectations have expired, default [time.Now].
 	Now func() time.Time
 
-	// Coverage asks for the names of all that is covered, and of all that is not.
-	Coverage bool
+	// Coverage asks for the names of all that is covered, and of all that is not; NoCoverage for no coverage at all.
+	Coverage, NoCoverage bool
 
 	// Frontend is what the cases of the frontend suite are made of; nil for the others.
 	Frontend *FrontendUnderTest
@@ -178,7 +178,7 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 
 // cover adds what a golden holds to what is known of its line.
 func (r *run) cover(g *check.Golden) {
-	if g.Codec == nil || g.ReadErr != nil || g.Mismatch != nil {
+	if r.NoCoverage || g.Codec == nil || g.ReadErr != nil || g.Mismatch != nil {
 		return
 	}
 	at := slices.IndexFunc(r.covered, func(l *coverage.Line) bool { return l.Line == g.Codec.Line() })

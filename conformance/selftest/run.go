@@ -153,7 +153,7 @@ func (cfg *Config) control(ctx context.Context, tasks []*task) {
 			continue
 		}
 		s.expected = map[string]conformance.Verdict{}
-		runner := conformance.Runner{Store: shelf{[]stored{s.stored, s.framed.stored, s.heard.stored}, cfg.Store}, Log: cfg.Log}
+		runner := conformance.Runner{Store: shelf{[]stored{s.stored, s.framed.stored, s.heard.stored}, cfg.Store}, Log: cfg.Log, NoCoverage: true}
 		for _, r := range runner.Run(ctx, slices.Concat(s.cases, s.framed.cases, s.heard.cases)).Results {
 			s.expected[r.Case.Name()] = r.Verdict
 			if r.Verdict.Red() && s.broken == "" {
@@ -289,7 +289,7 @@ func (cfg *Config) run(ctx context.Context, t *task, p play, limits conformance.
 		}
 	}
 	runner := cfg.runner(conformance.Runner{
-		Store: shelf{[]stored{heard, golden, t.scene.framed.stored}, cfg.Store}, Timeouts: limits, Log: cfg.Log, EveryCase: true,
+		Store: shelf{[]stored{heard, golden, t.scene.framed.stored}, cfg.Store}, Timeouts: limits, Log: cfg.Log, EveryCase: true, NoCoverage: true,
 		Engine: func(opt player.Options) (conformance.Subject, error) { return t.engine(opt, p.ownTime) },
 	})
 	report := runner.Run(ctx, cases)

@@ -128,7 +128,7 @@ func (cfg *Config) runSuite(ctx context.Context, f *suiteFault, line compat.Line
 	if err != nil {
 		return nil, err
 	}
-	runner := conformance.Runner{Store: cfg.Store, Log: cfg.Log, Timeouts: conformance.Timeouts{Connect: 4 * idle, Idle: idle}}
+	runner := conformance.Runner{Store: cfg.Store, Log: cfg.Log, NoCoverage: true, Timeouts: conformance.Timeouts{Connect: 4 * idle, Idle: idle}}
 	tampered := tampers(codec, f.edits)
 	if f.suite == conformance.SuiteLive {
 		runner.Engine = func(opt player.Options) (conformance.Subject, error) {

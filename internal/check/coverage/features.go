@@ -33,13 +33,22 @@ var features = []struct {
 	{"requests and outputs", lazyregexp.New(`.`)},
 }
 
+// featureNames are the features of names that were asked for: lines have most names in common.
+var featureNames sync.Map
+
 func featureOf(name string) string {
+	if known, ok := featureNames.Load(name); ok {
+		return known.(string)
+	}
+	feature := ""
 	for _, f := range features {
 		if f.pattern().MatchString(name) {
-			return f.name
+			feature = f.name
+			break
 		}
 	}
-	return ""
+	featureNames.Store(name, feature)
+	return feature
 }
 
 // Features are the names of all features.

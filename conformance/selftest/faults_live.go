@@ -40,7 +40,7 @@ func liveFaults() []Fault {
 		{live.Handshake, "ready-first", "READY comes in place of HELLO", live.CodeEngineOrder, "out of turn", by(edit{of: "HELLO", field: "status", value: "READY"})},
 		{live.Handshake, "another-rank", "the registration is of another rank", live.CodeEngineIdentity, "registers as data_parallel_rank 3", by(registered("data_parallel_rank", 3))},
 		{check.Schema, "registration-without-key", "the registration lacks a key", check.CodeReadyMissing, "block_size", by(registered("block_size", omitted))},
-		{check.Schema, "registration-of-text", "a number of the registration is text", live.CodeEngineReadyKind, "mamba_block_size", by(registered("mamba_block_size", "none"))},
+		{check.Schema, "registration-of-text", "a number of the registration is text", live.CodeEngineReadyKind, "kv_cache_size_tokens is str", by(registered("kv_cache_size_tokens", "none"))},
 
 		{live.Streaming, "timestamp-of-zero", "messages have no time", live.CodeTimestamp, "monotonic", by(put("timestamp", 0.0, 0))},
 		{live.Streaming, "another-index", "messages are of another engine", check.CodeEngineIndex, "engine_index is 3", by(put("engine_index", 3, 0))},

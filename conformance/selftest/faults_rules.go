@@ -105,7 +105,10 @@ func tensorOf(dtype string, elements int) []any {
 	return []any{dtype, []any{elements}, zeros(elements * int(dtype[2]-'0'))}
 }
 
-// Goldens with recorded sessions of vLLM 0.33: busy has preemption, speculation, KV events and all statistics, edge the ways in
+// rulesLine is the line whose sessions the faults of rules are in: rules differ between lines only in which fields there are.
+const rulesLine = "0.33"
+
+// Goldens with recorded sessions of that line: busy has preemption, speculation, KV events and all statistics, edge the ways in
 // which a request can end, and python what only a Python frontend asks for.
 const busy, edge, python = "frames-busy", "wire-edge-s1", "frames-python"
 

@@ -44,12 +44,14 @@ func (cfg *Config) tasks(ctx context.Context) ([]*task, error) {
 			return nil, fmt.Errorf("self-test of line %s: %w", line.Name, err)
 		}
 		tasks = append(tasks, more...)
-		if i == 0 { // one line is enough: what differs between lines is the layout of messages
+		if line.Name == rulesLine {
 			rules, err := st.ruleTasks(ctx, line, more[0].scene.codec)
 			if err != nil {
 				return nil, fmt.Errorf("self-test of line %s: %w", line.Name, err)
 			}
 			tasks = append(tasks, rules...)
+		}
+		if i == 0 { // one line is enough: what differs between lines is the layout of messages
 			for _, f := range cfg.suiteFaults() {
 				tasks = append(tasks, &task{fault: f, scene: more[0].scene})
 			}

@@ -28,11 +28,12 @@ func newCaptureEngineCommand(env *environment) *cobra.Command {
 		Short: "Install released engines that run on a CPU, and their frontends",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			args = releasesOf(args)
-			if lock {
-				return runLock(cmd.Context(), env, opts, frontendOnly, asJSON, args)
-			}
-			return runCaptureEngine(cmd.Context(), env, opts, frontendOnly, asJSON, args)
+			return runCaptureEngine(env, asJSON, releasesOf(args), func(s *steps, version string) (engineJSON, string, error) {
+				if lock {
+					return opts.lock(cmd.Context(), env, s, version, frontendOnly)
+				}
+				return opts.install(cmd.Context(), s, version, frontendOnly)
+			})
 		},
 	}
 	opts.addFlags(cmd.Flags())
@@ -47,33 +48,20 @@ func (opts *engineOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.index, "index", "", indexUsage)
 }
 
-func runCaptureEngine(ctx context.Context, env *environment, opts engineOptions, frontendOnly, asJSON bool, versions []string) error {
+// runCaptureEngine does something for each release, and prints it.
+func runCaptureEngine(env *environment, asJSON bool, versions []string, do func(s *steps, version string) (engineJSON, string, error)) error {
 	steps := openSteps(env)
 	defer steps.close()
 	result := enginesJSON{Schema: schemaOf("capture-engine")}
 	for _, version := range versions {
-		var engine local.Engine
-		var err error
-		kind, what := "engine", ""
-		if frontendOnly {
-			kind = "frontend"
-			engine, err = local.EnsureFrontend(ctx, opts.options(steps, kind, version))
-			err, what = engineError(err), engine.VLLMRS
-		} else {
-			engine, err = opts.ensure(ctx, steps, version)
-			what = fmt.Sprintf("%s (%s)", engine.Home, engine.Origin)
-		}
+		done, text, err := do(steps, version)
 		if err != nil {
 			return err
 		}
-		if result.Engines = append(result.Engines, engineJSON{Kind: kind, Engine: engine}); asJSON {
+		if result.Engines = append(result.Engines, done); asJSON {
 			continue
 		}
-		state := "installed already"
-		if engine.Installed {
-			state = "installed"
-		}
-		if _, err := fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("%s %s: %s: %s", kind, engine.Release, state, what))); err != nil {
+		if _, err := fmt.Fprintln(env.stdout, safetext.Line(text)); err != nil {
 			return err
 		}
 	}
@@ -83,38 +71,43 @@ func runCaptureEngine(ctx context.Context, env *environment, opts engineOptions,
 	return nil
 }
 
-// runLock writes the file of each release.
-func runLock(ctx context.Context, env *environment, opts engineOptions, frontendOnly, asJSON bool, versions []string) error {
-	steps := openSteps(env)
-	defer steps.close()
-	result := enginesJSON{Schema: schemaOf("capture-engine")}
+// install installs the engine of a release, or its frontend alone.
+func (opts engineOptions) install(ctx context.Context, s *steps, version string, frontendOnly bool) (engineJSON, string, error) {
+	done := engineJSON{Kind: "engine"}
+	what := ""
+	var err error
+	if frontendOnly {
+		done.Kind = "frontend"
+		done.Engine, err = local.EnsureFrontend(ctx, opts.options(s, done.Kind, version))
+		err, what = engineError(err), done.VLLMRS
+	} else {
+		done.Engine, err = opts.ensure(ctx, s, version)
+		what = fmt.Sprintf("%s (%s)", done.Home, done.Origin)
+	}
+	state := "installed already"
+	if done.Installed {
+		state = "installed"
+	}
+	return done, fmt.Sprintf("%s %s: %s: %s", done.Kind, done.Release, state, what), err
+}
+
+// lock writes the file with the digests of a release.
+func (opts engineOptions) lock(ctx context.Context, env *environment, s *steps, version string, frontendOnly bool) (engineJSON, string, error) {
+	release, err := local.Lock(ctx, opts.options(s, "lock", version), frontendOnly)
+	if err != nil {
+		return engineJSON{}, "", engineError(err)
+	}
 	tree := drift.FindTree(".", "")
 	if env.profilesNamed {
 		tree = tree.WithProfiles(env.profiles)
 	}
-	for _, version := range versions {
-		release, err := local.Lock(ctx, opts.options(steps, "lock", version), frontendOnly)
-		if err != nil {
-			return engineError(err)
-		}
-		path := tree.Release(version)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return infra(err)
-		}
-		if err := atomicfile.Write(path, release.Text(), 0o644); err != nil {
-			return infra(err)
-		}
-		if result.Engines = append(result.Engines, engineJSON{Kind: "lock", Engine: local.Engine{Release: version}, LockFile: path, Wheels: len(release.Wheels)}); asJSON {
-			continue
-		}
-		if _, err := fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("release %s: %s: %s", version, path, safetext.Count(len(release.Wheels), "wheel")))); err != nil {
-			return err
-		}
+	path := tree.Release(version)
+	err = os.MkdirAll(filepath.Dir(path), 0o755)
+	if err == nil {
+		err = atomicfile.Write(path, release.Text(), 0o644)
 	}
-	if asJSON {
-		return jsonout.Write(env.stdout, result)
-	}
-	return nil
+	done := engineJSON{Kind: "lock", Engine: local.Engine{Release: version}, LockFile: path, Wheels: len(release.Wheels)}
+	return done, fmt.Sprintf("release %s: %s: %s", version, path, safetext.Count(done.Wheels, "wheel")), infra(err)
 }
 
 // ensure installs an engine unless it is there.

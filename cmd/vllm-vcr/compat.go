@@ -302,8 +302,12 @@ func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet)
 		return err
 	}
 	changes := compat.Diff(matrix.Lines, lines)
-	if len(changes) == 0 {
-		return printResult(env, opts.json, changedResult(matrix.File, nil, nil), func(w io.Writer) error {
+	result := changedJSON{Schema: schemaOf("compat-set"), File: matrix.File, Changed: len(changes) > 0, Changes: []lineChangeJSON{}, Diagnostics: []tomlfile.Diagnostic{}}
+	for _, c := range changes {
+		result.Changes = append(result.Changes, lineChangeJSON{c.Line(), c.String()})
+	}
+	if !result.Changed {
+		return printResult(env, opts.json, result, func(w io.Writer) error {
 			_, err := fmt.Fprintf(w, "%s: unchanged\n", matrix.File)
 			return err
 		})
@@ -322,9 +326,10 @@ func runCompatSet(env *environment, opts compatSetOptions, flags *pflag.FlagSet)
 	if err := edit.write(); err != nil {
 		return err
 	}
-	return printResult(env, opts.json, changedResult(matrix.File, changes, edit.diagnostics), func(w io.Writer) error {
-		for _, c := range changes {
-			if _, err := fmt.Fprintf(w, "%s: %s\n", matrix.File, safetext.Line(c.String())); err != nil {
+	result.Diagnostics = diagnosticsResult(edit.diagnostics)
+	return printResult(env, opts.json, result, func(w io.Writer) error {
+		for _, c := range result.Changes {
+			if _, err := fmt.Fprintf(w, "%s: %s\n", matrix.File, safetext.Line(c.Text)); err != nil {
 				return err
 			}
 		}

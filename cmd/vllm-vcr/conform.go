@@ -127,8 +127,7 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 
 func runConform(ctx context.Context, env *environment, opts *conformOptions) error {
 	started := env.now()
-	defer env.growHeap(conformGCPercent)()
-	defer env.limitHeap(conformMaxHeap)()
+	defer env.growHeap(conformGCPercent, conformMaxHeap)()
 	if opts.plan.explain != "" {
 		return runExplain(env, opts.plan.explain)
 	}

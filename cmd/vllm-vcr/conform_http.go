@@ -213,7 +213,6 @@ func (opts *httpOptions) reference(ctx context.Context, env *environment, option
 	inner.quiet = true
 	ready, line := io.Pipe()
 	inner.stdout = line
-	cmd := newServeCommand(&inner)
 	name, model := options.Model, options.Model
 	if found, err := serve.FindModel(model, env.getenv); err != nil {
 		model = "" // a name that serve does not take for one: the embedded model has it
@@ -238,11 +237,9 @@ func (opts *httpOptions) reference(ctx context.Context, env *environment, option
 	if protocol.RustScalesOut.Holds(opts.line) {
 		args = append(args, "--", "--enable-scale-out") // for /inference/v1/generate
 	}
-	cmd.SetArgs(args)
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	ended := make(chan error, 1)
 	go func() {
-		err := cmd.ExecuteContext(ctx)
+		err := <-serveHere(ctx, &inner, args...)
 		line.CloseWithError(io.EOF)
 		ended <- err
 	}()

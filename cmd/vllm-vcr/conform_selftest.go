@@ -5,20 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/selftest"
-	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/serve"
-	"github.com/vllm-vcr/conformance/internal/serve/builtin"
-	"github.com/vllm-vcr/conformance/internal/serve/remote"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -110,63 +107,35 @@ func selfTestFrontend(env *environment) func(context.Context, string) (*selftest
 		if err != nil {
 			return nil, err
 		}
-		model, err := serve.FindModel(dir, env.getenv)
-		if err != nil {
-			return nil, err
+		var addresses [2]string
+		for i := range addresses {
+			if addresses[i], err = unusedAddress(); err != nil {
+				return nil, err
+			}
 		}
-		words, err := tokenizer.Load(dir)
-		if err != nil {
-			return nil, err
+		inner := *env
+		inner.stdout, inner.stderr = io.Discard, io.Discard
+		inner.lookupEnv = func(name string) (string, bool) {
+			value, _ := env.lookupEnv(name)
+			return value, name == "GOGC" || value != "" // so serve leaves the heap of this process as it is
 		}
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		flags, err := builtin.ParseFlags([]string{"--enable-prompt-tokens-details"})
-		if err != nil {
-			return nil, err
-		}
-		handshake := make(chan string, 1)
-		log := slog.New(slog.DiscardHandler)
-		server, err := serve.New(serve.Config{
-			Model: model, Frontend: serve.FrontendOptions{Wanted: serve.Builtin, Log: log}, Listeners: []net.Listener{listener},
-			Builtin: builtin.Options{Tokenizer: words, Flags: flags},
-			Env:     []string{"VLLM_SERVER_DEV_MODE=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"}, Output: io.Discard, Log: log, Ready: func(serve.Started) {},
-			Engines: func(ctx context.Context, _ string, _ int) (*serve.Engines, error) {
-				address, err := unusedAddress()
-				if err != nil {
-					return nil, err
-				}
-				handshake <- address
-				engine, err := remote.Accept(ctx, remote.Options{Address: address, Line: line, Log: log})
-				if err != nil {
-					return nil, err
-				}
-				return &serve.Engines{
-					Group: engine, Count: 1, LoRA: engine.Engines()[0].MaxLoRAs != 0, Tasks: engine.PoolingTasks(), TextOnly: true, Close: func() {},
-				}, nil
-			},
-		})
-		if err != nil {
-			listener.Close()
-			return nil, err
-		}
+		inner.openLog()
 		running, cancel := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- server.Run(running) }()
-		stop := func() {
-			cancel()
-			<-ended
-		}
-		select {
-		case address := <-handshake:
-			return &selftest.RunningFrontend{Handshake: address, URL: "http://" + listener.Addr().String(), Stop: stop}, nil
-		case err := <-ended:
-			ended <- err
-			stop()
-			return nil, fmt.Errorf("the builtin frontend: %w", err)
-		}
+		ended := serveHere(running, &inner, dir, "--frontend", serve.Builtin, "--vllm-version", line, "--engine-handshake", "tcp://"+addresses[0],
+			"--port", addresses[1][strings.LastIndexByte(addresses[1], ':')+1:], "--shutdown-timeout", "0", "--frontend-env", "VLLM_SERVER_DEV_MODE=1",
+			"--frontend-env", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "--", "--enable-prompt-tokens-details")
+		return &selftest.RunningFrontend{Handshake: "tcp://" + addresses[0], URL: "http://" + addresses[1], Stop: func() { cancel(); <-ended }}, nil
 	}
+}
+
+// serveHere runs serve in this process until ctx ends.
+func serveHere(ctx context.Context, env *environment, args ...string) (ended <-chan error) {
+	cmd := newServeCommand(env)
+	cmd.SetArgs(args)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	result := make(chan error, 1)
+	go func() { result <- cmd.ExecuteContext(ctx) }()
+	return result
 }
 
 // unusedAddress is an address of this machine at which nothing listens.
@@ -176,5 +145,5 @@ func unusedAddress() (string, error) {
 		return "", err
 	}
 	defer l.Close()
-	return "tcp://" + l.Addr().String(), nil
+	return l.Addr().String(), nil
 }

@@ -102,19 +102,6 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 	return suite, nil
 }
 
-// checkMatches refuses to ask an engine for what it is not told.
-func (opts *subjectOptions) checkMatches(asked []player.Match) error {
-	if opts.engineCommand == "" {
-		return nil
-	}
-	for _, m := range asked {
-		if !slices.Contains(opts.command().Matches(), m) {
-			return fmt.Errorf("--match %s: --engine-command has no {match}, so the engine would not know how to find its records", m)
-		}
-	}
-	return nil
-}
-
 // matches are those that the engine under test can be asked for, nil when it is the
 // player, which can do all.
 func (opts *subjectOptions) matches() []player.Match {
@@ -160,7 +147,16 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 	r.Timeouts = opts.withDefaults(r.Timeouts, suite)
 	r.Subject = conformance.Description{Kind: "player"}
 	if opts.keepAlive {
-		r.KeepAlive = func(at conformance.Attached) { logAttached(env, at) }
+		r.KeepAlive = func(at conformance.Attached) { // prints where to attach
+			where := ""
+			if at.URL != "" {
+				where = ", HTTP at " + at.URL
+			}
+			if at.Pid != 0 {
+				where += fmt.Sprintf(", process %d", at.Pid)
+			}
+			fmt.Fprintf(env.stderr, "handshake at %s%s\n", at.Handshake, where)
+		}
 	}
 	if opts.engineCommand != "" || opts.frontendCommand != "" {
 		if names := process.Withheld(os.Environ(), slices.Concat(opts.engineEnv, opts.frontendEnv)...); len(names) > 0 {
@@ -185,18 +181,6 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 		return under.Check(cases)
 	}
 	return nil
-}
-
-// logAttached tells a person where to attach.
-func logAttached(env *environment, at conformance.Attached) {
-	where := ""
-	if at.URL != "" {
-		where = ", HTTP at " + at.URL
-	}
-	if at.Pid != 0 {
-		where += fmt.Sprintf(", process %d", at.Pid)
-	}
-	fmt.Fprintf(env.stderr, "handshake at %s%s\n", at.Handshake, where)
 }
 
 // realFrontends reads --frontend LINE=PATH.
@@ -273,8 +257,12 @@ func (opts *conformOptions) selection(ctx context.Context) (sel conformance.Sele
 		}
 	}
 	sel.Assertions, sel.Matches = as[conformance.Assertion](opts.assertions), as[player.Match](opts.matches)
-	if err = opts.subject.checkMatches(sel.Matches); err != nil {
-		return sel, err
+	if known := opts.subject.matches(); opts.subject.engineCommand != "" {
+		for _, m := range sel.Matches {
+			if !slices.Contains(known, m) {
+				return sel, fmt.Errorf("--match %s: --engine-command has no {match}, so the engine would not know how to find its records", m)
+			}
+		}
 	}
 	if len(sel.Matches) == 0 && sel.Suite == conformance.SuiteReplay {
 		sel.Matches = opts.subject.matches()

@@ -179,21 +179,22 @@ func setOutputs[T ~struct{ Name, Value string }](env *environment, outputs ...T)
 	return nil
 }
 
-// growHeap lets the heap grow by so many percent before it is collected, until restore is called. GOGC, if it is given, has precedence.
-func (env *environment) growHeap(percent int) (restore func()) {
-	if _, given := env.lookupEnv("GOGC"); given {
-		return func() {}
+// growHeap lets the heap grow by so many percent before it is collected, and collects more often from a limit in bytes on, if that is not 0,
+// until restore is called. GOGC and GOMEMLIMIT, if they are given, have precedence.
+func (env *environment) growHeap(percent int, limit int64) (restore func()) {
+	_, hasPercent := env.lookupEnv("GOGC")
+	_, hasLimit := env.lookupEnv("GOMEMLIMIT")
+	percentBefore, limitBefore := -1, int64(-1)
+	if !hasPercent {
+		percentBefore = debug.SetGCPercent(percent)
 	}
-	before := debug.SetGCPercent(percent)
-	return func() { debug.SetGCPercent(before) }
-}
-
-// limitHeap sets the memory from which on garbage is collected more often, in bytes, until restore is called. GOMEMLIMIT, if it is
-// given, has precedence.
-func (env *environment) limitHeap(bytes int64) (restore func()) {
-	if _, given := env.lookupEnv("GOMEMLIMIT"); given {
-		return func() {}
+	if !hasLimit && limit > 0 {
+		limitBefore = debug.SetMemoryLimit(limit)
 	}
-	before := debug.SetMemoryLimit(bytes)
-	return func() { debug.SetMemoryLimit(before) }
+	return func() {
+		if !hasPercent {
+			debug.SetGCPercent(percentBefore)
+		}
+		debug.SetMemoryLimit(limitBefore) // a negative one changes nothing
+	}
 }

@@ -112,7 +112,14 @@ func ensureOnGitHub(
 	if err != nil {
 		return githubFailure(ctx, err)
 	}
-	return printOutcome(env, opts, kind, number, done)
+	if err := printOutcomeText(env, kind, done, opts.dryRun); err != nil || !opts.output {
+		return err
+	}
+	id := ""
+	if done.Number != 0 {
+		id = strconv.Itoa(done.Number)
+	}
+	return setOutputs(env, output{number, id}, output{"url", done.URL}, output{"action", string(done.Action)})
 }
 
 // newGitHubClient is a client of the workflow's repository.
@@ -137,17 +144,6 @@ func githubFailure(ctx context.Context, err error) error {
 		return err
 	}
 	return exitError{conformance.ExitInfra, err}
-}
-
-func printOutcome(env *environment, opts githubOptions, kind, number string, done github.Outcome) error {
-	if err := printOutcomeText(env, kind, done, opts.dryRun); err != nil || !opts.output {
-		return err
-	}
-	id := ""
-	if done.Number != 0 {
-		id = strconv.Itoa(done.Number)
-	}
-	return setOutputs(env, output{number, id}, output{"url", done.URL}, output{"action", string(done.Action)})
 }
 
 // printOutcomeText prints what was done, and the notes on it.

@@ -179,22 +179,19 @@ func newGoldenListCommand(env *environment) *cobra.Command {
 				return err
 			}
 			result := goldensJSON{schemaOf("golden-list"), mf.File, append([]manifest.Golden{}, mf.Goldens...)}
-			return printResult(env, asJSON, result, func(w io.Writer) error { return printGoldens(w, mf.Goldens) })
+			return printResult(env, asJSON, result, func(w io.Writer) error {
+				tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+				fmt.Fprintln(tw, "LINE\tID\tROLE\tRECORDS\tTOKENS\tSIZE\tPATH")
+				for _, g := range mf.Goldens {
+					fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Line, g.ID, g.Role, orDash(int64(g.Records)), orDash(int64(g.Tokens)), orDash(g.Size), g.BucketPath)
+				}
+				return tw.Flush()
+			})
 		},
 	}
 	cmd.Flags().StringVar(&path, "manifest", "", manifestUsage)
 	addJSONFlag(cmd.Flags(), &asJSON)
 	return cmd
-}
-
-func printGoldens(w io.Writer, goldens []manifest.Golden) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "LINE\tID\tROLE\tRECORDS\tTOKENS\tSIZE\tPATH")
-	for _, g := range goldens {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.Line, g.ID, g.Role,
-			orDash(int64(g.Records)), orDash(int64(g.Tokens)), orDash(g.Size), g.BucketPath)
-	}
-	return tw.Flush()
 }
 
 // orDash is a count that the manifest may not have.

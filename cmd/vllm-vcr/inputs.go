@@ -263,11 +263,7 @@ const profilesFlag = "profiles"
 // with: every command knows the lines of the compat matrix.
 func loadProfiles(env *environment, cmd *cobra.Command) error {
 	if env.profiles == "" {
-		matrix := ""
-		if flag := cmd.Flags().Lookup("compat"); flag != nil {
-			matrix = flag.Value.String()
-		}
-		return loadProfilesBeside(env, cmp.Or(matrix, vcr.CompatPath))
+		return loadProfilesBeside(env, cmp.Or(flagText(cmd, "compat"), vcr.CompatPath))
 	}
 	env.profilesNamed = true
 	info, err := os.Stat(env.profiles)
@@ -277,13 +273,10 @@ func loadProfiles(env *environment, cmd *cobra.Command) error {
 	if err == nil {
 		err = loadProfileFolder(env, env.profiles, os.DirFS(env.profiles))
 	}
-	if err == nil {
-		return learnReleases(env.profiles)
-	}
 	if err != nil {
 		return fmt.Errorf("--%s %s: %w", profilesFlag, env.profiles, err)
 	}
-	return nil
+	return learnReleases(env.profiles)
 }
 
 // loadProfilesBeside takes in the profiles next to a compat matrix, if it has any and no others were named.

@@ -41,7 +41,7 @@ func runInspectSummary(env *environment, paths []string, opts summaryOptions) er
 	if n := len(opts.steps); n > 0 && n != len(paths) {
 		return fmt.Errorf("--step-stats is given %d times for %s: want it once for each trace, in the same order", n, safetext.Count(len(paths), "trace"))
 	}
-	defer env.growHeap(inspectGCPercent)()
+	defer env.growHeap(inspectGCPercent, 0)()
 	var all inspect.Summaries
 	for i, path := range paths {
 		summary, err := readAt(env, path, inspect.SummarizeReader)

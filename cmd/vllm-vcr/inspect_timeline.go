@@ -46,7 +46,7 @@ func newInspectTimelineCommand(env *environment) *cobra.Command {
 }
 
 func runInspectTimeline(env *environment, path string, opts timelineOptions) error {
-	defer env.growHeap(inspectGCPercent)()
+	defer env.growHeap(inspectGCPercent, 0)()
 	timeline, err := readAt(env, path, func(r *trace.Reader) (*inspect.Timeline, error) {
 		return inspect.ReadTimeline(r, inspect.TimelineOptions{Skip: opts.from, Most: opts.most, Turns: opts.html != "" || opts.perfetto != ""})
 	})

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
@@ -205,17 +204,6 @@ type changedJSON struct {
 type lineChangeJSON struct {
 	Line string `json:"line"`
 	Text string `json:"text"`
-}
-
-func changedResult(file string, changes []compat.Difference, diagnostics []tomlfile.Diagnostic) changedJSON {
-	result := changedJSON{
-		Schema: schemaOf("compat-set"), File: file, Changed: len(changes) > 0, Changes: make([]lineChangeJSON, len(changes)),
-		Diagnostics: diagnosticsResult(diagnostics),
-	}
-	for i, c := range changes {
-		result.Changes[i] = lineChangeJSON{c.Line(), c.String()}
-	}
-	return result
 }
 
 // enginesJSON are the engines or frontends that capture engine looked after.

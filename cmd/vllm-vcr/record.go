@@ -142,7 +142,7 @@ const tapGCPercent = 25
 
 // runTap records what passes between frontend and engine.
 func runTap(ctx context.Context, env *environment, opts *recordOptions) (recorder.Summary, error) {
-	defer env.growHeap(tapGCPercent)() // a tap makes little garbage, so memory is had for nearly no time
+	defer env.growHeap(tapGCPercent, 0)() // a tap makes little garbage, so memory is had for nearly no time
 	stats := opts.cfg.Counts.Snapshot
 	screen := env.screen()
 	if screen != nil {

@@ -261,7 +261,7 @@ func runActionPlan(ctx context.Context, env *environment) error {
 }
 
 // runActionPullRequest brings what the mode watch has written into a pull request. Its number is the output pr. When there is none
-// although there should be, the outputs verdict and exit-code say so.
+// although there should be, the outputs verdict and exit-code are those of the error.
 func runActionPullRequest(ctx context.Context, env *environment) error {
 	code, err := openPullRequest(ctx, env)
 	if code == conformance.ExitOK {

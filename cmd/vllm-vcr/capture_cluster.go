@@ -23,7 +23,7 @@ import (
 
 // Commands about a cluster are read here and carried out by vllm-vcr-cluster.
 
-// clusterOptions say which cluster it is, and as whom to talk to it.
+// clusterOptions are the flags of a cluster and of the identity that it knows us by.
 type clusterOptions struct{ deploy.Cluster }
 
 func (opts *clusterOptions) addFlags(flags *pflag.FlagSet) {

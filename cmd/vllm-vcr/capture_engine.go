@@ -17,7 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
 
-// engineOptions say where engines for the CPU come from and go to.
+// engineOptions are the flags of the folder and of the index of engines for CPUs.
 type engineOptions struct{ dir, index string }
 
 func newCaptureEngineCommand(env *environment) *cobra.Command {
@@ -116,7 +116,7 @@ func (opts engineOptions) ensure(ctx context.Context, s *steps, release string) 
 	return engine, engineError(err)
 }
 
-// packages installs what an engine needs beside its own packages, unless it is there.
+// packages installs what an engine needs in addition to its own packages, unless it is there.
 func (opts engineOptions) packages(ctx context.Context, s *steps, e local.Engine, lines []string) (string, error) {
 	dir, err := local.EnsurePackages(ctx, opts.options(s, "packages", e.Release), e, lines)
 	return dir, engineError(err)

@@ -95,7 +95,7 @@ func (f shapeFlag) Type() string           { return f.field.Kind }
 func (f shapeFlag) Set(value string) error { return f.shape.Set(f.field.Key, value) }
 
 func (f shapeFlag) String() string {
-	if f.shape == nil { // the zero value, by which pflag tells defaults
+	if f.shape == nil { // pflag compares defaults with the zero value
 		return ""
 	}
 	return f.shape.Get(f.field.Key)
@@ -186,7 +186,7 @@ func openRecords(path string) (write func(load.Record) error, closeFile func() e
 	}, nil
 }
 
-// loadInPod plays the workload beside a tap, and stays until its files are fetched.
+// loadInPod plays the workload next to a tap, and stays until its files are fetched.
 func loadInPod(ctx context.Context, env *environment, opts loadOptions, dir load.Dir) error {
 	if err := dir.Begin(); err != nil {
 		return infra(err)
@@ -195,7 +195,7 @@ func loadInPod(ctx context.Context, env *environment, opts loadOptions, dir load
 	opts.records = cmp.Or(opts.records, filepath.Join(dir.Path, load.Requests))
 	err := loadAndTap(ctx, env, opts, dir)
 	if err != nil {
-		// Where not even this can be told, the exit code tells it.
+		// If that file cannot be written, the exit code is left.
 		return infra(errors.Join(err, dir.Tell(load.FailedFile, err.Error()+"\n")))
 	}
 	env.printErr("phases done, waiting for fetch")

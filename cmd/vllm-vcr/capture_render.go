@@ -19,7 +19,7 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// jobOptions say what the Jobs of a run have in common.
+// jobOptions are what the Jobs of a run have in common.
 type jobOptions struct{ run deploy.Run }
 
 func (opts *jobOptions) addFlags(flags *pflag.FlagSet) {

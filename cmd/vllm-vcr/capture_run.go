@@ -112,7 +112,7 @@ func runCaptureRun(ctx context.Context, env *environment, opts captureRunOptions
 	return nil
 }
 
-// acceptRemotely says how the helper registers recordings; nil if it does not.
+// acceptRemotely is how the helper registers recordings; nil if it does not register any.
 func (opts *captureRunOptions) acceptRemotely(env *environment) (*deploy.Accept, error) {
 	if opts.noRegister {
 		return nil, nil

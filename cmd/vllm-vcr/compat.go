@@ -218,7 +218,7 @@ func releaseRows(opts compatMatrixOptions) ([]releaseRow, error) {
 
 var releasePattern = lazyregexp.New(`^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`)
 
-// releaseVersion is a version as it stands in the names of assets and images.
+// releaseVersion is a version as in the names of assets and images.
 func releaseVersion(given string) (string, error) {
 	source, version := "--version", given
 	if given == "" {

@@ -137,8 +137,8 @@ func listReleases(ctx context.Context, env *environment, opts compatWatchOptions
 	return list, conformance.ExitInfra, err
 }
 
-// concludeWatch says what was decided, and writes it. The outputs come before the file: once
-// it is edited, the next run says that nothing has changed.
+// concludeWatch prints what was decided, and writes it. The outputs come before the file: after the edit the next run prints that nothing
+// has changed.
 func concludeWatch(env *environment, opts compatWatchOptions, edit *matrixEdit, decided drift.Watch) (err error) {
 	done := "unchanged"
 	if decided.Changed() {

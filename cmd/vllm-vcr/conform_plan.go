@@ -172,8 +172,8 @@ func expectationsPath(path string) string {
 }
 
 // updateExpectations brings the file up to date with a report on some of all cases, and
-// says on stderr what it did and what is left to do. Where there is no file and something
-// failed, it makes one, whose comments say what an entry is.
+// prints on stderr what it did and what is left to do. Where there is no file and something
+// failed, it makes one, whose comments explain an entry.
 func updateExpectations(env *environment, path string, r *conformance.Report, all []conformance.Case) error {
 	path = cmp.Or(expectationsPath(path), vcr.ExpectationsPath)
 	data, err := os.ReadFile(path)

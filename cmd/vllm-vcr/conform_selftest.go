@@ -90,7 +90,7 @@ func listFaults(ctx context.Context, env *environment, cfg selftest.Config, asJS
 }
 
 // selfTestError chooses the exit code of a self-test that could not begin: a golden
-// that cannot be had lies around the runner, anything else in what was asked for.
+// that cannot be fetched is infrastructure, anything else is wrong in the request.
 func selfTestError(ctx context.Context, err error) error {
 	var fetch *golden.FetchError
 	var mismatch *golden.MismatchError

@@ -23,7 +23,7 @@ import (
 // frontendStart is how long a frontend under test may take to serve.
 const frontendStart = 5 * time.Minute
 
-// subjectOptions say what is under test, and what is asked of it. Without any, it is
+// subjectOptions are the flags of what is under test, and of what is asked of it. Without any, it is
 // the embedded player.
 type subjectOptions struct {
 	suite             string
@@ -231,7 +231,7 @@ func (opts *conformOptions) modelDir() (string, error) {
 }
 
 // frontendLine finds the line of a binary that is given without one: the line
-// that --line names, else that of the release which the binary says it is.
+// that --line names, else that of the release that the binary prints.
 func (opts *conformOptions) frontendLine(ctx context.Context, path string) (string, error) {
 	if len(opts.sel.Lines) == 1 {
 		return opts.sel.Lines[0], nil

@@ -72,7 +72,7 @@ type exitError struct {
 func (e exitError) Error() string { return e.err.Error() }
 func (e exitError) Unwrap() error { return e.err }
 
-// errReported ends a command whose report has said everything already.
+// errReported ends a command whose report has everything already.
 var errReported = errors.New("")
 
 // main runs the command line and returns the exit code.

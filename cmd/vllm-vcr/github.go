@@ -100,7 +100,7 @@ func runPullRequest(ctx context.Context, env *environment, opts pullRequestOptio
 	})
 }
 
-// ensureOnGitHub runs do with a client of the workflow's repository, and says what it did.
+// ensureOnGitHub runs do with a client of the workflow's repository, and prints what it did.
 func ensureOnGitHub(
 	ctx context.Context, env *environment, opts githubOptions, kind, number string, do func(*github.Client) (github.Outcome, error),
 ) error {

@@ -125,7 +125,7 @@ func printRefusal(ctx context.Context, env *environment, opts goldenAddOptions, 
 	return exitError{refusal.ExitCode, errReported}
 }
 
-// printRegistered says what was checked and what was written.
+// printRegistered prints what was checked and what was written.
 func printRegistered(w io.Writer, req conformance.Registration, done conformance.Registered) error {
 	g := done.Golden
 	stored, edited := "stored already", "has the golden already"

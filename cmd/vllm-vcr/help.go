@@ -131,7 +131,7 @@ func visibleFlags(cmd *cobra.Command) (own, global []*pflag.Flag) {
 	return own, global
 }
 
-// moreFlags says where the flags are that the short help leaves out, and how to set them in the environment.
+// moreFlags is the end of the help: how to list the flags that the short help leaves out, and how to set flags in the environment.
 func moreFlags(cmd *cobra.Command) string {
 	own, _ := visibleFlags(cmd)
 	if len(own) == 0 {

@@ -163,7 +163,7 @@ func openBytes(in input) (r io.Reader, closeInput func(), err error) {
 		closeInput()
 		return nil, nil, fmt.Errorf("%s: %w", in.name, err)
 	}
-	return &bounded{r: unpacked, left: mostInflated}, closeInput, nil
+	return &bounded{r: unpacked, left: maxInflated}, closeInput, nil
 }
 
 // bounded is a reader that ends with an error after so many bytes.
@@ -175,7 +175,7 @@ type bounded struct {
 func (b *bounded) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	if b.left -= int64(n); b.left < 0 {
-		return 0, fmt.Errorf("it inflates to more than %d bytes: unpack it with gunzip and name the result", int64(mostInflated))
+		return 0, fmt.Errorf("it inflates to more than %d bytes: unpack it with gunzip and name the result", int64(maxInflated))
 	}
 	return n, err
 }

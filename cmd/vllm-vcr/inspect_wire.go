@@ -22,7 +22,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// wireOptions say how the predicted requests are sent to a real frontend.
+// wireOptions are the flags of sending the predicted requests to a real frontend.
 type wireOptions struct {
 	on       bool
 	frontend string

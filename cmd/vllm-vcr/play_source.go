@@ -271,7 +271,7 @@ func (opts *sourceOptions) replay(env *environment, opt *player.Options, tok *to
 
 // Bounds of [drawTokens].
 const (
-	mostDrawn  = 1 << 24 // tokens of an answer
+	maxDrawn  = 1 << 24 // tokens of an answer
 	drawnStart = 1 << 12 // places at which answers begin
 )
 
@@ -280,8 +280,8 @@ const (
 func drawTokens(t *trace.Trace, seed uint64, vocab uint32) error {
 	longest := 0
 	for i := range t.Records {
-		if longest = max(longest, t.Records[i].OutputTokens); longest > mostDrawn {
-			return fmt.Errorf("%s:%d: output_tokens is %d: want at most %d", t.Name, t.Records[i].Line, longest, mostDrawn)
+		if longest = max(longest, t.Records[i].OutputTokens); longest > maxDrawn {
+			return fmt.Errorf("%s:%d: output_tokens is %d: want at most %d", t.Name, t.Records[i].Line, longest, maxDrawn)
 		}
 	}
 	rng := rand.New(rand.NewPCG(seed, 0))

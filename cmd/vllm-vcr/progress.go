@@ -244,7 +244,7 @@ func (s *steps) show(what, step string) {
 	}
 }
 
-// repeat says that the last step still takes its time.
+// repeat prints that the last step is still being done.
 func (s *steps) repeat() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

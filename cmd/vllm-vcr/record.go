@@ -142,7 +142,7 @@ const tapGCPercent = 25
 
 // runTap records what passes between frontend and engine.
 func runTap(ctx context.Context, env *environment, opts *recordOptions) (recorder.Summary, error) {
-	defer env.growHeap(tapGCPercent, 0)() // a tap makes little garbage, so memory is had for nearly no time
+	defer env.growHeap(tapGCPercent, 0)() // a tap makes little garbage, so a small heap takes hardly any time
 	stats := opts.cfg.Counts.Snapshot
 	screen := env.screen()
 	if screen != nil {
@@ -235,7 +235,7 @@ func runDerive(ctx context.Context, env *environment, opts *recordOptions) (reco
 		// Nothing was begun: it is the command line that names the wrong files.
 		err = exitError{conformance.ExitUsage, err}
 	}
-	summary.Ranks = nil // which of them are whole, the error says
+	summary.Ranks = nil // the error names those that are whole
 	return summary, err
 }
 

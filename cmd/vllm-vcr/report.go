@@ -160,7 +160,7 @@ func (opts *reportOptions) command(name ...string) []string {
 	return slices.Clip(name)
 }
 
-// newReportMeta is what a report says of a run that began at started. compat matrix is the
+// newReportMeta is what a report has on a run that began at started. matrix is the
 // compat matrix as it was loaded, others the further files that decided what was
 // run; those of the binary begin with "(embedded) ".
 func newReportMeta(env *environment, opts reportOptions, in *inputs, started time.Time, matrix string, others ...string) report.Meta {
@@ -232,7 +232,7 @@ type lineOutput struct {
 }
 
 // reportOutputs are the outputs of a workflow step: the verdict, how many cases
-// had which, and where the files are, by their complete paths.
+// have which, and the complete paths of the files.
 func reportOutputs(d *report.Document, opts reportOptions) ([]output, error) {
 	lines := []lineOutput{}
 	for _, l := range d.Lines {

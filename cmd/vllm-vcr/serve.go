@@ -494,7 +494,7 @@ func (opts *serveOptions) remote(ctx context.Context, env *environment) (*serve.
 	}, nil
 }
 
-// ready prints the one line that says where requests are answered.
+// ready prints the line with the URL at which requests are answered.
 func (opts *serveOptions) ready(env *environment, urls []string, s serve.Started, after time.Duration) {
 	if opts.json {
 		line, err := jsonout.Line(servedJSON{

@@ -13,13 +13,13 @@ import (
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 )
 
-// storeOptions say where goldens are and how they are fetched.
+// storeOptions are the flags of where goldens are and how they are fetched.
 type storeOptions struct {
 	conformance.StoreOptions
 	s3 s3Options
 }
 
-// s3Options say how S3 is reached.
+// s3Options are the flags of how S3 is reached.
 type s3Options struct {
 	s3store.Options
 	anonymous, pathStyle string

@@ -95,13 +95,13 @@ func (in input) trace(opt trace.Options) (*trace.Reader, error) {
 // limited bounds what fetched bytes inflate to.
 func (in input) limited(opt trace.Options) trace.Options {
 	if opt.MaxBytes == 0 {
-		opt.MaxBytes = min(trace.InflatedLimit(int64(len(in.data))), mostInflated)
+		opt.MaxBytes = min(trace.InflatedLimit(int64(len(in.data))), maxInflated)
 	}
 	return opt
 }
 
-// mostInflated bounds what the bytes of a server inflate to: 4 GiB.
-const mostInflated = 4 << 30
+// maxInflated bounds what the bytes of a server inflate to: 4 GiB.
+const maxInflated = 4 << 30
 
-// isGzipped tells by the first bytes, as a location may end in anything. No JSON begins with them.
+// isGzipped looks at the first bytes, as a location may end in anything. No JSON begins with them.
 func isGzipped(data []byte) bool { return bytes.HasPrefix(data, []byte{0x1f, 0x8b}) }

@@ -271,7 +271,7 @@ func (opts *sourceOptions) replay(env *environment, opt *player.Options, tok *to
 
 // Bounds of [drawTokens].
 const (
-	maxDrawn  = 1 << 24 // tokens of an answer
+	maxDrawn   = 1 << 24 // tokens of an answer
 	drawnStart = 1 << 12 // places at which answers begin
 )
 

@@ -2,12 +2,11 @@ package main
 
 import (
 	_ "embed"
-	"slices"
-	"sync"
-
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 

@@ -76,7 +76,7 @@ var importRules = map[string][]string{
 	"internal/golden/s3store":  {"internal/golden", "internal/forge/action", "github.com/aws"},
 	"internal/report":          {"conformance", "compat", "internal/check", "github.com/sethvargo/go-githubactions", "github.com/jstemmer/go-junit-report/v2"},
 	"internal/inspect":         {"trace", "internal/engine", "internal/report", "github.com/DataDog/sketches-go"},
-	"internal/inspect/monitor": {"recorder", "golang.org/x/term"},
+	"internal/inspect/monitor": {"recorder", "trace", "golang.org/x/term"},
 
 	"internal/upstream/pypi":     {"compat", "golang.org/x/net"},
 	"internal/upstream/pinned":   {"internal/frontends/pyclient", "internal/upstream/pypi", toml},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Config has the two sides of the tap, and the files that it writes.
@@ -106,6 +107,8 @@ type RankSummary struct {
 	Rank int
 	// Files are where its outputs lie, in the order trace, step statistics, frames.
 	Files []string
+	// EngineClock is what was made of its timestamps in the end, see [trace.Record].
+	EngineClock trace.EngineClock
 	// Err is why its recording is not whole, nil if it is.
 	Err error
 }
@@ -415,7 +418,7 @@ func (t *tap) finish(stopped bool) (Summary, error) {
 		rs := RankSummary{Rank: r.index, Err: r.failed}
 		if r.observer != nil {
 			rs.Err = r.observer.Close()
-			rs.Files = r.observer.Files()
+			rs.Files, rs.EngineClock = r.observer.Files(), r.observer.clock.state
 		}
 		if rs.Err != nil {
 			errs = append(errs, fmt.Errorf("engine %d: %w", r.index, rs.Err))

@@ -10,6 +10,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/recorder"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Report is what came of a recording.
@@ -61,6 +62,9 @@ func Text(w io.Writer, r Report) error {
 	}
 	for _, rank := range r.Ranks {
 		fmt.Fprintf(&b, "engine %d: %s\n", rank.Rank, files(rank))
+		if clock := rank.EngineClock; clock != "" && clock != trace.ClockUsed && clock != trace.ClockUnproven {
+			fmt.Fprintf(&b, "engine %d: its timestamps are not used (%s): times are by when the recorder received the messages\n", rank.Rank, clock)
+		}
 	}
 	if s.Unrecorded > 0 {
 		fmt.Fprintf(&b, "not recorded: requests that were aborted without an answer, see --record-aborted: %d\n", s.Unrecorded)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/recorder"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // whole is a report of a recording without a fault.
@@ -32,7 +33,7 @@ func poor() Report {
 	s := &r.Stats
 	s.InFlight, s.Requests, s.Aborted, s.Unrecorded, s.Lost, s.Steps, s.Stopped = 3, 126, 5, 2, 1, 7, 1
 	s.Undecodable, s.TooLarge, s.Refused, s.Unknown, s.Late, s.Duplicates, s.WrongEngine = 10, 11, 12, 13, 14, 15, 16
-	r.Ranks = append(r.Ranks, recorder.RankSummary{Rank: 1, Err: errors.New("disk full\nof \x1b[31mthings")})
+	r.Ranks = append(r.Ranks, recorder.RankSummary{Rank: 1, EngineClock: trace.ClockConstant, Err: errors.New("disk full\nof \x1b[31mthings")})
 	r.Err, r.ExitCode = errors.New("engine 1: disk full"), 3
 	return r
 }
@@ -57,6 +58,7 @@ func TestText(t *testing.T) {
 			"forwarded: 4801 messages (3.4 MB) from the engine, 1 message (999 B) from the frontend\n" +
 			"engine 0: run.jsonl.gz, s3://b/steps.jsonl\n" +
 			"engine 1: no file is whole: disk full; of things\n" +
+			"engine 1: its timestamps are not used (constant): times are by when the recorder received the messages\n" +
 			"not recorded: requests that were aborted without an answer, see --record-aborted: 2\n" +
 			"not recorded: requests in flight at the end: 3\n" +
 			"not recorded: messages that the line's codec refused: 10\n" +

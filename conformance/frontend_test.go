@@ -1,6 +1,13 @@
 package conformance
 
 import (
+	"bytes"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -338,6 +345,48 @@ func TestNothingIsJudgedWithoutTheEngine(t *testing.T) {
 	results := runner.Run(t.Context(), cases).Results
 	if results[0].Verdict != Pass || results[1].Verdict != Skip || !strings.HasSuffix(results[1].Note, "see health") {
 		t.Errorf("%s (%+v), then %s (%s)", results[0].Verdict, results[0].Failures, results[1].Verdict, results[1].Note)
+	}
+}
+
+// A frontend that takes no token ids as a prompt is judged by texts, and one that takes no completions by chats; the report says so once.
+func TestFrontendsWithoutTokenIDs(t *testing.T) {
+	for _, test := range []struct {
+		name, note string
+		refuses    func(path, body string) bool
+	}{
+		{"text", "the frontend takes no token ids as a prompt", func(_, body string) bool { return strings.Contains(body, `"prompt":[`) }},
+		{"chat", "the frontend takes neither token ids nor a text", func(path, _ string) bool { return path == "/v1/completions" }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			front, line := startedFrontend(t)
+			target, err := url.Parse(front.URL)
+			require.NoError(t, err)
+			proxy := httputil.NewSingleHostReverseProxy(target)
+			proxy.FlushInterval, proxy.ErrorLog = -1, log.New(io.Discard, "", 0)
+			gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, err := io.ReadAll(r.Body)
+				if err != nil || test.refuses(r.URL.Path, string(body)) {
+					http.Error(w, `{"error":{"message":"no such prompt"}}`, http.StatusBadRequest)
+					return
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				proxy.ServeHTTP(w, r)
+			}))
+			defer gateway.Close()
+			front.URL = gateway.URL
+			notes := 0
+			report := underTest(t, front, line.Name, Timeouts{}, frontendsuite.Requests, frontendsuite.Completions, frontendsuite.Chat, frontendsuite.Streaming,
+				frontendsuite.Usage, frontendsuite.Finish, frontendsuite.Aborts, frontendsuite.Concurrency, frontendsuite.Errors, frontendsuite.Transfer, frontendsuite.RealEngine)
+			for _, r := range report.Results {
+				notes += strings.Count(r.Note, test.note)
+				if r.Verdict != Pass || r.Asserted == 0 {
+					t.Errorf("%s: %s (%s) %+v", r.Case.Name(), r.Verdict, r.Note, r.Failures)
+				}
+			}
+			if notes != 1 {
+				t.Errorf("%d notes %q, want one", notes, test.note)
+			}
+		})
 	}
 }
 

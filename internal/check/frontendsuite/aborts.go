@@ -32,8 +32,8 @@ func (k *frontendCase) hangUpStreaming() {
 		return
 	}
 	const what = "a client that hangs up in the middle of a stream"
-	mark := k.ledger.mark()
 	prompt, body := k.says(stalling(k.words(3)))
+	mark := k.ledger.mark()
 	ctx, stop := k.patience()
 	defer stop()
 	k.Asserted++
@@ -52,13 +52,13 @@ func (k *frontendCase) hangUpWaiting() {
 		return
 	}
 	const what = "a client that hangs up while it waits"
-	mark := k.ledger.mark()
 	prompt, body := k.says(stalling(k.words(3)))
+	mark := k.ledger.mark()
 	ctx, hangUp := context.WithCancel(k.ctx)
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = k.client.Send(ctx, http.MethodPost, completionsRoute, body.with(object{"max_tokens": 10}))
+		_, _ = k.client.Send(ctx, http.MethodPost, k.route(), body.with(object{"max_tokens": 10}))
 	}()
 	k.await(mark, asks(prompt))
 	// Another request's answer shows that the frontend is done with sending this one.
@@ -85,7 +85,7 @@ func (k *frontendCase) aborted(what string, mark int, request *heard) {
 // firstWords opens a stream, reads until as many tokens have come, and hangs up. An
 // event with text counts as a token where there are no ids.
 func (k *frontendCase) firstWords(ctx context.Context, body object, want int) (got int, err error) {
-	stream, err := k.client.Open(ctx, completionsRoute, body)
+	stream, err := k.client.Open(ctx, k.route(), body)
 	if err != nil {
 		return 0, err
 	}
@@ -103,7 +103,7 @@ func (k *frontendCase) firstWords(ctx context.Context, body object, want int) (g
 			return got, fmt.Errorf("an error: %s", excerpt(string(p.Error)))
 		}
 		for _, c := range p.Choices {
-			if got += len(c.TokenIDs); c.TokenIDs == nil && c.Text != "" {
+			if got += len(c.TokenIDs); c.TokenIDs == nil && c.Content() != "" {
 				got++
 			}
 		}

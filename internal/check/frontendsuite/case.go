@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
@@ -144,12 +145,12 @@ func (k *frontendCase) lastWords() string {
 // post sends a request for a completion, and nil, with the failure recorded, is what it
 // returns for any but a sound answer.
 func (k *frontendCase) post(what string, body object) *openai.Reply {
-	r := k.attempt(what, completionsRoute, body)
+	r := k.attempt(what, k.route(), body)
 	if r == nil || k.lostAt != "" {
 		return nil
 	}
 	if r.Status != http.StatusOK || r.Failure != "" {
-		k.fail(check.Failed(CodeHTTP, "%s: POST %s: status %d: %s", what, completionsRoute, r.Status, r.Failure).Compared(http.StatusOK, r.Status))
+		k.fail(check.Failed(CodeHTTP, "%s: POST %s: status %d: %s", what, k.route(), r.Status, r.Failure).Compared(http.StatusOK, r.Status))
 		return nil
 	}
 	k.framed(what, r)
@@ -220,27 +221,78 @@ func first(found []*heard) *heard {
 // sampler is a text of many tokens.
 const sampler = "the quick brown fox jumps over the lazy dog, 0 1 2 3 4 5 6 7 8 9: AND SO ON"
 
-// learn finds ids that the tokenizer knows: those of a text.
+// promptForm is how prompts reach the engine: as token ids, or, of a frontend that takes none, as a text or as a chat.
+type promptForm int
+
+const (
+	promptIDs promptForm = iota
+	promptText
+	promptChat
+)
+
+// learn finds ids that the tokenizer knows, those of a text, and in which form the frontend takes prompts.
 func (k *frontendCase) learn() {
 	if k.alphabet != nil {
 		return
 	}
-	mark := k.ledger.mark()
-	k.attempt("a text prompt", completionsRoute, object{"model": k.model, "prompt": sampler, "max_tokens": 1})
-	if h := first(k.ledger.since(mark, isAdd)); h != nil {
-		k.sampled = slices.Clone(h.request.PromptTokenIDs)
-		k.alphabet = slices.Compact(slices.Sorted(slices.Values(h.request.PromptTokenIDs)))
+	var text, chat *heard
+	ids := []uint32{10, 11, 12, 13} // without a tokenizer, low ids are of any
+	ctx, stop := k.patience()
+	defer stop()
+	for pause := firstLook; ; pause = min(2*pause, lastLook) {
+		if text = k.tokenized(completionsRoute, object{"prompt": sampler}); text != nil {
+			k.sampled = slices.Clone(text.request.PromptTokenIDs)
+			ids = k.sampled
+		}
+		takesIDs := k.tokenized(completionsRoute, object{"prompt": ids}) != nil
+		if !takesIDs && text == nil {
+			chat = k.tokenized(chatRoute, chatOf(sampler))
+		}
+		switch {
+		case takesIDs:
+		case text != nil:
+			k.form = promptText
+			k.AddNote("the frontend takes no token ids as a prompt: every prompt is a text")
+		case chat != nil:
+			k.form, ids = promptChat, chat.request.PromptTokenIDs
+			k.AddNote("the frontend takes neither token ids nor a text as a prompt: every prompt is a chat")
+		case k.lostAt == "" && retry.Pause(ctx, pause) == nil:
+			continue // a gateway takes a moment to find its engine ready
+		}
+		break
 	}
-	const least = 4
-	for id := uint32(10); len(k.alphabet) < least; id++ { // no tokenizer: low ids are of any
-		k.alphabet = append(k.alphabet, id)
-	}
+	k.alphabet = slices.Compact(slices.Sorted(slices.Values(ids)))
 }
 
-// prompt makes one that no request had yet.
+// tokenized sends a prompt and returns the request at the engine, nil if the frontend does not take such a prompt.
+func (k *frontendCase) tokenized(route string, prompt object) *heard {
+	mark := k.ledger.mark()
+	k.attempt("a prompt", route, prompt.with(object{"model": k.model, "max_tokens": 1}))
+	return first(k.ledger.since(mark, isAdd))
+}
+
+// route is that of requests for a completion.
+func (k *frontendCase) route() string {
+	if k.form == promptChat {
+		return chatRoute
+	}
+	return completionsRoute
+}
+
+// prompt makes one that no request had yet. Of a frontend that takes no ids it asks for those of a new text.
 func (k *frontendCase) prompt() []uint32 {
 	k.learn()
 	k.prompts++
+	if k.form != promptIDs {
+		text := fmt.Sprintf("the quick brown fox %d jumps", 10_000+k.prompts)
+		if h := k.tokenized(k.route(), k.form.of(text)); h != nil {
+			if k.texts == nil {
+				k.texts = map[string]string{}
+			}
+			k.texts[promptKey(h.request.PromptTokenIDs)] = text
+			return slices.Clone(h.request.PromptTokenIDs)
+		}
+	}
 	const digits = 6
 	base := len(k.alphabet)
 	var p []uint32
@@ -248,6 +300,18 @@ func (k *frontendCase) prompt() []uint32 {
 		p = append(p, k.alphabet[rest%base])
 	}
 	return p
+}
+
+// of is the part of a body that has a text as its prompt.
+func (f promptForm) of(text string) object {
+	if f == promptChat {
+		return chatOf(text)
+	}
+	return object{"prompt": text}
+}
+
+func chatOf(text string) object {
+	return object{"messages": []object{{"role": "user", "content": text}}, "ignore_eos": true}
 }
 
 // words are n ids to say.
@@ -269,7 +333,11 @@ func (k *frontendCase) says(script player.Script) (prompt []uint32, body object)
 
 // body asks for a completion of token ids.
 func (k *frontendCase) body(prompt []uint32, tokens int) object {
-	return object{"model": k.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "return_token_ids": true}
+	body := object{"model": k.model, "max_tokens": tokens, "temperature": 0, "return_token_ids": true}
+	if k.form != promptIDs {
+		return body.with(k.form.of(k.texts[promptKey(prompt)]))
+	}
+	return body.with(object{"prompt": prompt})
 }
 
 // plainly says tokens one by one and ends by length.

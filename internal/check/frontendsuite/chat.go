@@ -14,7 +14,7 @@ var chat = check.Check{Name: Chat, Run: judged((*frontendCase).chat)}
 // frontend makes of the messages, and the answer its echo.
 func (k *frontendCase) chat() {
 	body := object{
-		"model": k.model, "messages": []object{{"role": "user", "content": sampler}}, "max_tokens": 500, "temperature": 0, "return_token_ids": true,
+		"model": k.model, "messages": []object{{"role": "user", "content": sampler}}, "max_tokens": 500, "temperature": 0, "ignore_eos": true, "return_token_ids": true,
 	}
 	var texts []string
 	for _, form := range []object{{}, streamed} {

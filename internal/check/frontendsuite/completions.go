@@ -73,6 +73,9 @@ func formName(form object) string {
 // echo sends a text, whose ids the engine says back: what comes out is the text, as
 // far as the tokenizer keeps it.
 func (k *frontendCase) echo() {
+	if k.learn(); k.form == promptChat {
+		return // see the check chat
+	}
 	r := k.post("the echo of a text", object{"model": k.model, "prompt": sampler, "max_tokens": 200, "temperature": 0})
 	if r == nil {
 		return

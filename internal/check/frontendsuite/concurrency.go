@@ -43,6 +43,7 @@ func (k *frontendCase) concurrency() {
 	if k.lostAt != "" {
 		return
 	}
+	mark = k.ledger.mark()
 	for i, t := range talks {
 		form := object{}
 		if i%2 == 1 {
@@ -78,7 +79,7 @@ func (k *frontendCase) patiently(body object) *openai.Reply {
 
 // quietly is attempt for a goroutine of its own.
 func (k *frontendCase) quietly(ctx context.Context, body object) *openai.Reply {
-	a, err := k.client.Send(ctx, http.MethodPost, completionsRoute, body)
+	a, err := k.client.Send(ctx, http.MethodPost, k.route(), body)
 	r := openai.ReadReply(a, body["stream"] == true)
 	if err != nil {
 		r.Err, r.Failure = err, excerpt(err.Error())

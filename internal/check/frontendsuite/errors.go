@@ -29,7 +29,7 @@ func (k *frontendCase) errors() {
 		what := "a request that the engine refuses, " + formName(form)
 		prompt := k.prompt()
 		k.speaker.plan(prompt, plan{refuse: errRefusedByPlan})
-		r := k.attempt(what, completionsRoute, k.body(prompt, 5).with(form))
+		r := k.attempt(what, k.route(), k.body(prompt, 5).with(form))
 		k.Asserted++
 		if r != nil && !r.Refused() {
 			k.fail(check.Failed(CodeAccepted, "%s: status %d, finish_reason %q, %d tokens", what, r.Status, r.Finish, len(r.Tokens)).
@@ -55,7 +55,7 @@ func (k *frontendCase) errors() {
 // refuses checks that a bad request gets a status of 4xx and no engine.
 func (k *frontendCase) refuses(name string, body any) {
 	mark := k.ledger.mark()
-	a := k.ask("a bad request ("+name+")", http.MethodPost, completionsRoute, body)
+	a := k.ask("a bad request ("+name+")", http.MethodPost, k.route(), body)
 	if a == nil {
 		return
 	}

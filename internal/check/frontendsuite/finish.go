@@ -38,9 +38,9 @@ func (k *frontendCase) finishReasons() {
 func (k *frontendCase) endOfSequence(tokens []uint32) (script player.Script) {
 	script = plainly(tokens)
 	script.Finish = protocol.FinishStop
-	mark := k.ledger.mark()
 	prompt, body := k.says(plainly(tokens))
-	k.attempt("end of sequence", completionsRoute, body)
+	mark := k.ledger.mark()
+	k.attempt("end of sequence", k.route(), body)
 	if h := first(k.ledger.since(mark, asks(prompt))); h != nil && h.request.Sampling.EOSTokenID >= 0 {
 		script.Tokens = append(script.Tokens[:len(tokens):len(tokens)], uint32(h.request.Sampling.EOSTokenID))
 	}
@@ -73,6 +73,9 @@ func (k *frontendCase) finish(name string, script player.Script, more object, wa
 // stopString has the engine echo a text that holds a stop string, and then say
 // nothing more: the frontend must find the string and let go of the request.
 func (k *frontendCase) stopString() {
+	if k.form == promptChat {
+		return // what the template adds to the text is not known
+	}
 	const text, word = "one two three four five", "three"
 	mark := k.ledger.mark()
 	if k.post("a stop string: its text", object{"model": k.model, "prompt": text, "max_tokens": 1}) == nil {

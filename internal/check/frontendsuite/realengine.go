@@ -45,7 +45,10 @@ func (k *frontendCase) realEngine() {
 	}
 	byID, refused := map[string]*recordedRequest{}, 0
 	for i, r := range requests {
-		if !k.makeAgain(r, i%2 == 1) {
+		if k.form != promptIDs {
+			r.prompt = k.prompt() // the engine's answers do not depend on it
+		}
+		if k.form != promptIDs && r.ofPrompt > 0 || k.form == promptChat && r.logprobs > 0 || !k.makeAgain(r, i%2 == 1) {
 			refused++
 			continue
 		}
@@ -218,10 +221,14 @@ func (k *frontendCase) answeredAsRecorded(i int, r *recordedRequest) {
 	}
 	k.Asserted++
 	if got.Status != http.StatusOK || got.Failure != "" {
-		k.fail(check.Failed(CodeHTTP, "%s: POST %s: status %d: %s", what, completionsRoute, got.Status, got.Failure).Compared(http.StatusOK, got.Status))
+		k.fail(check.Failed(CodeHTTP, "%s: POST %s: status %d: %s", what, k.route(), got.Status, got.Failure).Compared(http.StatusOK, got.Status))
 		return
 	}
-	k.answered(what, got, r.prompt, r.tokens, r.finish.String())
+	k.sameTokens(what, got, r.tokens)
+	k.ended(what, got, r.finish.String())
+	if k.form == promptIDs {
+		k.counted(what, got, len(r.prompt), len(r.tokens))
+	}
 }
 
 func isNil(raw []byte) bool {

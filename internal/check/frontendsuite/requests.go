@@ -53,7 +53,7 @@ func (k *frontendCase) compareProbes(chosen func(probe) bool) {
 	k.learn()
 	k.notTaken = map[int][]string{}
 	for i, p := range all {
-		if !chosen(p) && (i > 0 || k.eos != nil) {
+		if !p.Chat && k.form == promptChat || !chosen(p) && (i > 0 || k.eos != nil) {
 			continue // the first one shows the end of sequence
 		}
 		h, prompt := k.probe(p)
@@ -64,7 +64,7 @@ func (k *frontendCase) compareProbes(chosen func(probe) bool) {
 		if x == nil {
 			continue
 		}
-		if i == 0 {
+		if k.eos == nil {
 			k.meetEOS(h, x)
 		}
 		if want := x.of(all, p.Name); want != nil {
@@ -193,7 +193,7 @@ func (k *frontendCase) identity(what string, h *heard, ids map[string]int) {
 func (k *frontendCase) several() {
 	prompt, body := k.says(plainly(k.words(3)))
 	mark := k.ledger.mark()
-	r := k.attempt("two choices", completionsRoute, body.with(object{"n": 2, "temperature": 0.5}))
+	r := k.attempt("two choices", k.route(), body.with(object{"n": 2, "temperature": 0.5}))
 	if r == nil {
 		return
 	}

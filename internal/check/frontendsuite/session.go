@@ -16,6 +16,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -44,14 +45,16 @@ type frontendSession struct {
 	lostAt  string        // the assertion that saw that it does not serve, or no more
 	over    bool          // the engine was taken away
 
-	model    string          // as requests name it
-	version  string          // what the frontend says it is, "" if it does not
-	sampled  []uint32        // the ids of the text sampler, nil if they are not known
-	alphabet []uint32        // ids that the tokenizer knows
-	eos      *uint32         // the end of sequence, as far as it is known
-	prompts  int             // made so far
-	judged   int             // messages of the ledger that were looked at
-	told     map[string]bool // what was found wrong with messages
+	model    string            // as requests name it
+	version  string            // what the frontend says it is, "" if it does not
+	sampled  []uint32          // the ids of the text sampler, nil if they are not known
+	alphabet []uint32          // ids that the tokenizer knows
+	form     promptForm        // of prompts
+	texts    map[string]string // of prompts, unless they are ids, by the key of their ids
+	eos      *uint32           // the end of sequence, as far as it is known
+	prompts  int               // made so far
+	judged   int               // messages of the ledger that were looked at
+	told     map[string]bool   // what was found wrong with messages
 }
 
 // openFrontend starts the frontend and a player, and waits until the one serves or
@@ -79,6 +82,9 @@ func openFrontend(ctx context.Context, e *check.Env, g *check.Golden, line compa
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
 	if s.refused = s.healthy(starting); s.refused == nil {
+		s.refused = s.registered(starting)
+	}
+	if s.refused == nil {
 		s.identify(starting)
 	}
 	return s, nil
@@ -209,6 +215,18 @@ func (s *frontendSession) healthy(ctx context.Context) error {
 	}
 }
 
+// registered waits until the engine has registered: a gateway may be healthy before that.
+func (s *frontendSession) registered(ctx context.Context) error {
+	select {
+	case <-s.tap.ready:
+		return nil
+	case <-s.frontend.Done():
+		return s.frontend.Exit()
+	case <-ctx.Done():
+		return fmt.Errorf("%w; GET /health: 200, but no engine has registered; %s", context.Cause(ctx), s.frontend.Said())
+	}
+}
+
 // Close ends the player, then the frontend.
 func (s *frontendSession) Close() {
 	if s.frontend == nil {
@@ -311,7 +329,10 @@ func (s *frontendSession) identify(ctx context.Context) {
 			ID string `json:"id"`
 		} `json:"data"`
 	}
-	if s.told200(ctx, "/v1/models", &models) && len(models.Data) > 0 {
+	for pause := firstLook; pause < lastLook && s.told200(ctx, "/v1/models", &models) && len(models.Data) == 0; pause *= 2 {
+		_ = retry.Pause(ctx, pause) // a gateway lists the model of an engine a moment after its registration
+	}
+	if len(models.Data) > 0 {
 		s.model = models.Data[0].ID
 	}
 	// "version" of a Rust frontend is what the engine registered as, and its own was

@@ -19,6 +19,8 @@ type tap struct {
 	ledger   *ledger
 	running  sync.WaitGroup
 
+	ready chan struct{} // closed when a process of the frontend has taken the engine's output socket
+
 	mu      sync.Mutex
 	outputs map[int]*zmq.Conn // of the frontend, by the index of its process
 }
@@ -40,7 +42,7 @@ func openTap(upstream string, l *ledger) (*tap, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tap{upstream: upstream, gate: gate, ledger: l, outputs: map[int]*zmq.Conn{}}, nil
+	return &tap{upstream: upstream, gate: gate, ledger: l, ready: make(chan struct{}), outputs: map[int]*zmq.Conn{}}, nil
 }
 
 // run serves one engine until ctx ends, or one of the two hangs up. The frontend is
@@ -178,6 +180,9 @@ func (l *tapLink) passOn(ctx context.Context, engine, frontend *zmq.Conn) error 
 	defer frontend.Close()
 	defer engine.Close()
 	l.tap.mu.Lock()
+	if len(l.tap.outputs) == 0 {
+		close(l.tap.ready)
+	}
 	l.tap.outputs[l.client] = frontend
 	l.tap.mu.Unlock()
 	for {

@@ -35,9 +35,12 @@ func (k *frontendCase) transfers() {
 		name, route string
 		body        object
 	}{
-		{"completion", completionsRoute, object{"prompt": prompt}},
+		{"completion", k.route(), k.body(prompt, 1)},
 		{"chat", chatRoute, object{"messages": messages}},
 	} {
+		if k.form == promptChat && form.route == chatRoute && form.name != "chat" {
+			continue
+		}
 		body := form.body.with(object{"model": k.model, "max_tokens": 1, "temperature": 0})
 		asked := map[string]any{
 			"do_remote_decode": true, "do_remote_prefill": false, "remote_engine_id": nil, "remote_block_ids": nil, "remote_host": nil, "remote_port": nil,

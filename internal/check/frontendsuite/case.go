@@ -54,9 +54,16 @@ func (k *frontendCase) fail(wrong check.Failure) {
 	}
 }
 
+// maxHangs is how many answers that never come are waited for in full.
+const maxHangs = 2
+
 // patience bounds one wait of the case.
 func (k *frontendCase) patience() (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(k.ctx, k.limit, errNoAnswer)
+	limit := k.limit
+	if k.hangs >= maxHangs {
+		limit /= 10
+	}
+	return context.WithTimeoutCause(k.ctx, limit, errNoAnswer)
 }
 
 var errNoAnswer = errors.New("nothing came in time")
@@ -83,6 +90,7 @@ func (k *frontendCase) askWith(header map[string]string, what, method, path stri
 		}
 		return &a
 	case errors.Is(err, errNoAnswer):
+		k.hangs++
 		k.fail(check.Failed(CodeHangs, "%s: %s %s: no answer within %v", what, method, path, k.limit).Compared("an answer", "none"))
 		k.stillServes(what, "no answer")
 	case k.stillServes(what, err.Error()):

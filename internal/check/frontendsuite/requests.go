@@ -56,6 +56,10 @@ func (k *frontendCase) compareProbes(chosen func(probe) bool) {
 		if !p.Chat && k.form == promptChat || !chosen(p) && (i > 0 || k.eos != nil) {
 			continue // the first one shows the end of sequence
 		}
+		if k.hangs > maxHangs {
+			k.AddNote(fmt.Sprintf("%d requests were not made, as too many were not answered", len(all)-i))
+			break
+		}
 		h, prompt := k.probe(p)
 		if h == nil {
 			continue
@@ -135,8 +139,11 @@ func (k *frontendCase) probe(p probe) (h *heard, prompt []uint32) {
 	}
 	mark := k.ledger.mark()
 	r := k.attemptWith(p.Header, what, route, body.with(k.written(map[string]any(p.Body)).(map[string]any)))
-	if r == nil || k.lostAt != "" {
+	switch {
+	case k.lostAt != "":
 		return nil, nil
+	case r == nil: // not answered; what reached the engine may say why
+		return first(k.ledger.since(mark, match)), prompt
 	}
 	refused := r.Status >= 400 && r.Status < 500
 	if p.Body["tools"] != nil { // vllm-rs without a parser of tools answers with 500

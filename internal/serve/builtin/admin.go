@@ -106,6 +106,27 @@ func (a *adapters) next() int64 {
 	return a.last
 }
 
+// addAdapters makes adapters known to requests.
+func (s *Server) addAdapters(all []Adapter) {
+	for _, a := range all {
+		s.models.adapter.put(&protocol.LoRA{Name: a.Name, Path: a.Path, ID: s.models.adapter.next()})
+	}
+}
+
+// loadAdapters loads those of --lora-modules.
+func (s *Server) loadAdapters(ctx context.Context) error {
+	for _, a := range s.opt.Flags.Adapters {
+		codec, err := protocol.CodecFor(s.opt.Group.Line())
+		if err == nil {
+			_, err = s.call(ctx, "add_lora", codec.AppendLoRA(nil, s.models.adapter.find(a.Name)))
+		}
+		if err != nil {
+			return fmt.Errorf("--lora-modules: the adapter %s was not loaded: %w", a.Name, err)
+		}
+	}
+	return nil
+}
+
 func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) *apiError {
 	var q struct {
 		Name    *string `json:"lora_name"`

@@ -16,6 +16,8 @@ import (
 type Flags struct {
 	// Reasoning is the name of a parser of reasoning, "" for none.
 	Reasoning string
+	// Adapters are loaded before requests are served.
+	Adapters []Adapter
 	// ToolStrict is --tool-strict-level: auto, function or parameter. By default it is auto for a real engine, and parameter
 	// for a player.
 	ToolStrict string
@@ -59,9 +61,17 @@ func ParseFlags(args []string) (f Flags, err error) {
 		f.limits, err = parseLimits(text)
 		return err
 	})
+	set.Func("lora-modules", "", func(text string) error {
+		a, _, err := ParseAdapter(text)
+		if err == nil && (a.Name == "" || a.Path == "") {
+			err = errors.New("want a name and a path")
+		}
+		f.Adapters = append(f.Adapters, a)
+		return err
+	})
 	tools := set.String("tool-call-parser", "hermes", "")
 	set.Bool("enable-auto-tool-choice", true, "") // as in vllm-rs, it always is
-	err = set.Parse(args)
+	err = set.Parse(repeated(args, "lora-modules"))
 	if err == nil && set.NArg() > 0 {
 		err = fmt.Errorf("%q is not a flag", set.Arg(0))
 	}
@@ -91,6 +101,43 @@ func ParseFlags(args []string) (f Flags, err error) {
 		return f, fmt.Errorf("behind --: %w; the builtin frontend has the flags %s there", err, strings.Join(names, ", "))
 	}
 	return f, nil
+}
+
+// repeated gives a flag with several values several times.
+func repeated(args []string, name string) (out []string) {
+	within := false
+	for i, arg := range args {
+		switch {
+		case strings.HasPrefix(arg, "-"):
+			within = arg == "--"+name
+		case within && args[i-1] != "--"+name:
+			out = append(out, "--"+name)
+		}
+		out = append(out, arg)
+	}
+	return out
+}
+
+// An Adapter is a LoRA adapter.
+type Adapter struct{ Name, Path string }
+
+// ParseAdapter reads a value of --lora-modules: NAME=PATH, or a JSON object with the members name, path and
+// base_model_name.
+func ParseAdapter(text string) (a Adapter, base string, err error) {
+	var one struct {
+		Name string `json:"name"`
+		Path string `json:"path"`
+		Base string `json:"base_model_name"`
+	}
+	if strings.HasPrefix(text, "{") {
+		err = json.Unmarshal([]byte(text), &one)
+	} else {
+		one.Name, one.Path, _ = strings.Cut(text, "=")
+	}
+	if err != nil || one.Name+one.Path == "" {
+		err = errors.New(`want NAME=PATH, or JSON such as {"name": "lora1", "path": "/path/to/lora1"}`)
+	}
+	return Adapter{one.Name, one.Path}, one.Base, err
 }
 
 // parseLimits reads the JSON of --limit-mm-per-prompt: {"image": 2}, or {"image": {"count": 2}} with other members that

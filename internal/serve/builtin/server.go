@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -116,6 +117,10 @@ func New(opt Options) (*Server, error) {
 	if s.reasoning, err = findReasoning(opt.Flags.Reasoning); err != nil {
 		return nil, err
 	}
+	if len(opt.Flags.Adapters) > 0 && !opt.LoRA {
+		return nil, errors.New("--lora-modules: the engines have no LoRA: start them with --enable-lora")
+	}
+	s.addAdapters(opt.Flags.Adapters)
 	s.route()
 	if opt.Simulator != nil {
 		s.simulate(opt.Simulator)
@@ -128,7 +133,20 @@ func New(opt Options) (*Server, error) {
 func (s *Server) Run(ctx context.Context) error {
 	defer s.rpc.health.Shutdown()
 	defer close(s.ended)
-	return s.opt.Group.RunLocal(ctx, s.metrics.step)
+	running, stop := context.WithCancel(ctx)
+	loaded := make(chan error, 1)
+	go func() {
+		err := s.loadAdapters(running)
+		if loaded <- err; err != nil {
+			stop()
+		}
+	}()
+	err := s.opt.Group.RunLocal(running, s.metrics.step)
+	stop()
+	if failed := <-loaded; err == nil && ctx.Err() == nil {
+		err = failed
+	}
+	return err
 }
 
 func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) *apiError {

@@ -55,9 +55,6 @@ type Simulator struct {
 	Adapters []Adapter
 }
 
-// An Adapter is a LoRA adapter.
-type Adapter struct{ Name, Path string }
-
 // simulator is the state of a [Simulator]. Its methods do nothing on a nil one: the server then does as vLLM.
 type simulator struct {
 	Simulator
@@ -139,9 +136,7 @@ func (s *Server) simulate(o *Simulator) {
 	if s.opt.Tokenizer.IsWords() {
 		s.model.eos = []uint32{tokenizer.WordsEnd}
 	}
-	for _, a := range o.Adapters {
-		s.models.adapter.put(&protocol.LoRA{Name: a.Name, Path: a.Path, ID: s.models.adapter.next()})
-	}
+	s.addAdapters(o.Adapters)
 	own := []route{
 		{"/query", http.MethodGet, always, s.serveQuery},
 		{"/v1/embeddings", http.MethodPost, always, s.serveStubEmbeddings},

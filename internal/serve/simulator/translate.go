@@ -236,18 +236,14 @@ func (s *Flags) Rank(getenv func(string) string, n int) (Rank, error) {
 // adapters are those of --lora-modules.
 func (s *Flags) adapters() (all []builtin.Adapter, err error) {
 	for _, text := range s.values["lora-modules"].texts {
-		var one struct {
-			Name string `json:"name"`
-			Path string `json:"path"`
-			Base string `json:"base_model_name"`
-		}
-		switch err := json.Unmarshal([]byte(text), &one); {
+		one, base, err := builtin.ParseAdapter(text)
+		switch {
 		case err != nil:
-			return nil, fmt.Errorf(`--lora-modules %q: want JSON such as {"name": "lora1", "path": "/path/to/lora1"}: %w`, text, err)
+			return nil, fmt.Errorf("--lora-modules %q: %w", text, err)
 		case one.Name == "":
 			return nil, errors.New("--lora-modules: empty LoRA name")
-		case one.Base != "" && one.Base != s.model:
-			return nil, fmt.Errorf("--lora-modules: unknown base model '%s' for LoRA '%s'", one.Base, one.Name)
+		case base != "" && base != s.model:
+			return nil, fmt.Errorf("--lora-modules: unknown base model '%s' for LoRA '%s'", base, one.Name)
 		}
 		all = append(all, builtin.Adapter{Name: one.Name, Path: cmp.Or(one.Path, one.Name)})
 	}

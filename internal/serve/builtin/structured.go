@@ -301,6 +301,7 @@ const (
 	inHead            // before the arguments
 	inArguments       // of a call
 	inTail            // behind them
+	inRest            // behind arguments that are no object: vllm-rs shows all of it as text
 )
 
 // A callEvent is a part of an answer: reasoning, text, the begin of a call (name), or a part of its arguments.
@@ -313,9 +314,9 @@ type callEvent struct {
 func (c *callParser) add(text string, last bool, each func(callEvent)) {
 	c.rest += text
 	for {
-		before := len(c.rest)
+		before, state := len(c.rest), c.state
 		c.step(last, each)
-		if len(c.rest) == 0 || len(c.rest) == before {
+		if len(c.rest) == 0 || len(c.rest) == before && c.state == state {
 			return
 		}
 	}
@@ -351,7 +352,18 @@ func (c *callParser) step(last bool, each func(callEvent)) {
 		each(callEvent{name: head.Name, index: c.index})
 		c.rest, c.state, c.depth, c.quote = strings.TrimLeft(c.rest[at+len(arguments):], " "), inArguments, 0, false
 	case inArguments:
+		if len(c.calls[c.index].arguments) == 0 {
+			if c.rest = strings.TrimLeft(c.rest, " \n"); c.rest == "" {
+				return
+			} else if c.rest[0] != '{' {
+				c.state = inRest
+				return
+			}
+		}
 		c.arguments(last, each)
+	case inRest:
+		each(callEvent{text: c.rest})
+		c.rest = ""
 	case inTail:
 		at := strings.Index(c.rest, callEnd)
 		if at < 0 {
@@ -364,9 +376,6 @@ func (c *callParser) step(last bool, each func(callEvent)) {
 
 // arguments hands on the JSON value of the arguments, up to its end.
 func (c *callParser) arguments(last bool, each func(callEvent)) {
-	if len(c.calls[c.index].arguments) == 0 {
-		c.rest = strings.TrimLeft(c.rest, " \n")
-	}
 	end, over := 0, false
 	for end < len(c.rest) && !over {
 		ch := c.rest[end]
@@ -383,12 +392,8 @@ func (c *callParser) arguments(last bool, each func(callEvent)) {
 		case ch == '{' || ch == '[':
 			c.depth++
 		case ch == '}' || ch == ']':
-			if c.depth--; c.depth <= 0 {
-				over = true
-				if c.depth < 0 {
-					end-- // a value that is not an object ended before
-				}
-			}
+			c.depth--
+			over = c.depth == 0
 		}
 		end++
 	}

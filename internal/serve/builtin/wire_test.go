@@ -185,3 +185,18 @@ func TestRefused(t *testing.T) {
 		t.Error("gRPC takes an id outside of the vocabulary")
 	}
 }
+
+// Arguments of a call that are no object are shown as text, as by vllm-rs.
+func TestPlainArguments(t *testing.T) {
+	for _, size := range []int{1, 1000} {
+		var p callParser
+		var text, name strings.Builder
+		show := func(e callEvent) { text.WriteString(e.text + e.arguments); name.WriteString(e.name) }
+		for rest := "<tool_call>\n{\"name\": \"f\", \"arguments\": 165}</tool_call>"; rest != ""; rest = rest[min(size, len(rest)):] {
+			p.add(rest[:min(size, len(rest))], size >= len(rest), show)
+		}
+		if text.String() != "165}</tool_call>" || name.String() != "f" || len(p.calls) != 1 || p.calls[0].arguments != nil {
+			t.Errorf("%d bytes at once: %q, %+v", size, text.String(), p.calls)
+		}
+	}
+}

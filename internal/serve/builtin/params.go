@@ -513,7 +513,7 @@ func (p *params) share(ctx context.Context, s *Server) (c shared, err *apiError)
 	if !s.local && !p.rpc && (protocol.RustSendsTemplateArgs.Holds(line) || p.chats && p.constraint != nil) {
 		c.reasoning, _ = packJSON(toJSON(object{{"chat_template_kwargs", append(object{}, p.templateArgs...)}}))
 	}
-	c.extra, err = p.extraArgs()
+	c.extra, err = p.extraArgs(line)
 	return c, err
 }
 
@@ -605,14 +605,14 @@ func (s *Server) tooLong(tokens int) *apiError {
 }
 
 // extraArgs are vllm_xargs or extra_args and the parameters of connectors as the engine gets them.
-func (p *params) extraArgs() ([]byte, *apiError) {
+func (p *params) extraArgs(line string) ([]byte, *apiError) {
 	var all object
 	for _, of := range [...]struct {
 		name string
 		raw  json.RawMessage
 		own  bool
 	}{{"vllm_xargs", p.XArgs, true}, {"extra_args", p.ExtraArgs, true}, {"kv_transfer_params", p.KVTransfer, false}, {"ec_transfer_params", p.ECTransfer, false}} {
-		if absent(of.raw) {
+		if absent(of.raw) || of.name == "extra_args" && !(p.onlyIDs && protocol.RustScalesOut.Holds(line)) {
 			continue
 		}
 		var value map[string]json.RawMessage

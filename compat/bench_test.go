@@ -45,22 +45,3 @@ func BenchmarkCheck(b *testing.B) {
 		}
 	}
 }
-
-// BenchmarkCheckLines is a matrix of 1,000 lines, which nobody has.
-func BenchmarkCheckLines(b *testing.B) {
-	var text strings.Builder
-	for i := range 1000 {
-		fmt.Fprintf(&text, "[[vllm]]\nline = \"0.%d\"\ntag = \"v0.%d.0\"\nprotocol_rev = \"%040x\"\n", 1000-i, 1000-i, i)
-		if i == 0 {
-			text.WriteString("default = true\n")
-		}
-		text.WriteString("\n")
-	}
-	b.SetBytes(int64(text.Len()))
-	for b.Loop() {
-		_, diagnostics := compat.Policy{MaxStable: 1000}.Parse("compat.toml", []byte(text.String()))
-		if len(diagnostics) > 0 {
-			b.Fatal(diagnostics[0])
-		}
-	}
-}

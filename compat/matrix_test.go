@@ -2,8 +2,6 @@ package compat
 
 import (
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 const matrix = `
@@ -41,21 +39,6 @@ func parse(t *testing.T, src string) *Matrix {
 	return m
 }
 
-func TestParse(t *testing.T) {
-	want := &Matrix{File: "compat.toml", Lines: []Line{
-		{Name: "nightly", Tag: "nightly", ProtocolRev: "4ba787ec9", Pos: 2},
-		{Name: "rc", Tag: "v0.33.1rc0", ProtocolRev: "4ba787ec9", Pos: 7},
-		{Name: "0.33", Tag: "v0.33.0", ProtocolRev: "4ba787ec9", FidelityValidated: true, Default: true, Pos: 12},
-		{
-			Name: "0.32", Tag: "v0.32.0", ProtocolRev: "5df63a720", Pos: 19,
-			PatchRepo: "https://example.com/fork.git", PatchRev: "0123456789abcdef0123456789abcdef01234567",
-		},
-	}}
-	if diff := cmp.Diff(want, parse(t, matrix)); diff != "" {
-		t.Errorf("matrix (-want +got):\n%s", diff)
-	}
-}
-
 func TestLookup(t *testing.T) {
 	m := parse(t, matrix)
 	tests := []struct {
@@ -83,24 +66,5 @@ func TestLookup(t *testing.T) {
 				t.Errorf("Lookup(%q) = %q, %v, want %q", tt.tag, l.Name, ok, tt.found)
 			}
 		})
-	}
-}
-
-func TestDefaultAndByName(t *testing.T) {
-	m := parse(t, matrix)
-	if l, ok := m.Default(); !ok || l.Name != "0.33" {
-		t.Errorf("Default() = %q, %v, want 0.33", l.Name, ok)
-	}
-	if l, ok := m.ByName("rc"); !ok || !l.IsTracker() {
-		t.Errorf("ByName(rc) = %+v, %v, want a tracker", l, ok)
-	}
-	if l, ok := m.ByName("0.32"); !ok || l.IsTracker() {
-		t.Errorf("ByName(0.32) = %+v, %v, want a stable line", l, ok)
-	}
-	if l, ok := m.ByTag("v0.32.7"); ok {
-		t.Errorf("ByTag(v0.32.7) = %+v, want none", l)
-	}
-	if l, ok := (&Matrix{}).Default(); ok {
-		t.Errorf("Default() of nothing = %+v", l)
 	}
 }

@@ -4,15 +4,10 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/manifest"
 )
 
 var update = flag.Bool("update", false, "rewrite the .diagnostics files in testdata")
@@ -70,46 +65,6 @@ func TestPolicy(t *testing.T) {
 	}
 	if f := (Policy{Strict: true}).Check(m, Facts{}); len(f) != 0 {
 		t.Errorf("diagnostics %v, want none without facts", f)
-	}
-}
-
-// The matrix that is shipped with the project has nothing to complain about. Its
-// newest release is the default, and the lines that gate are exactly those of
-// which the release that stands for them was captured.
-func TestShippedFile(t *testing.T) {
-	mf, diagnostics := manifest.Load("../conformance/manifest.toml")
-	if len(diagnostics) != 0 {
-		t.Fatalf("diagnostics: %v", diagnostics)
-	}
-	goldens, want := make(map[string][]Capture), make(map[string]bool)
-	m, diagnostics := Policy{Strict: true}.Load("../compat.toml")
-	for _, g := range mf.Goldens {
-		goldens[g.Line] = append(goldens[g.Line], Capture{ID: g.ID, VLLMVersion: g.VLLMVersion, Fidelity: g.Role == manifest.Fidelity})
-		l, ok := m.ByName(g.Line)
-		if ok && g.Role == manifest.Fidelity && l.Tag == "v"+g.VLLMVersion {
-			want[g.Line] = true
-		}
-	}
-	if len(want) == 0 {
-		t.Error("no line of the matrix was captured")
-	}
-	hasProfile := func(l Line) bool { _, err := protocol.CodecFor(l.Name); return err == nil }
-	diagnostics = append(diagnostics, Policy{Strict: true}.Check(m, Facts{Goldens: goldens, HasProfile: hasProfile})...)
-	if len(diagnostics) != 0 {
-		t.Errorf("diagnostics: %v", diagnostics)
-	}
-	newest := m.Lines[slices.IndexFunc(m.Lines, func(l Line) bool { return !l.IsTracker() })]
-	if l, ok := m.Default(); !ok || l != newest {
-		t.Errorf("default is %q, want %q", l.Name, newest.Name)
-	}
-	validated := map[string]bool{}
-	for _, l := range m.Lines {
-		if l.FidelityValidated {
-			validated[l.Name] = true
-		}
-	}
-	if diff := cmp.Diff(want, validated); diff != "" {
-		t.Errorf("validated lines (-captured +validated):\n%s", diff)
 	}
 }
 

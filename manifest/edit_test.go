@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -165,68 +164,6 @@ func TestEditorPutsEveryKey(t *testing.T) {
 			t.Errorf("%s is not written:\n%s", p.key, e.Bytes())
 		}
 	}
-}
-
-func TestEditorRemove(t *testing.T) {
-	a, b := entryOf("0.33", "a"), entryOf("0.33", "b")
-	src := "# head\n\n" + block("0.33", "# of a\n"+a, b)
-	remove := func(id string) func(*Editor) error { return func(e *Editor) error { return e.Remove("0.33", id) } }
-	if got, want := edited(t, src, remove("a")), "# head\n\n"+block("0.33", b); got != want {
-		t.Errorf("got\n%s", got)
-	}
-	if got, want := edited(t, "# head\n\n"+block("0.33", b), remove("b")), "# head\n\n"+block("0.33"); got != want {
-		t.Errorf("got\n%s", got)
-	}
-	if got, want := edited(t, src, remove("c")), "error: m.toml: has no golden 0.33/c"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
-// Registering what the shipped manifest has changes no byte of it; taking each out
-// and in again keeps everything that is said.
-func TestEditorOnTheShippedFile(t *testing.T) {
-	path := filepath.Join("..", "conformance", "manifest.toml")
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, _ := Parse(path, data)
-	if len(m.Goldens) == 0 {
-		t.Fatal("no goldens")
-	}
-	var lines []string
-	for _, b := range m.Blocks {
-		lines = append(lines, strings.ToLower(b.Label))
-	}
-	done := map[string]bool{}
-	for _, g := range m.Goldens {
-		if done[g.Line] {
-			continue // one of a line is enough: each edit reads the whole file again
-		}
-		done[g.Line] = true
-		e, err := NewEditor(path, data, lines)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := e.Put(g); err != nil || !bytes.Equal(e.Bytes(), data) {
-			t.Errorf("%s/%s: %v, or it changed the file", g.Line, g.ID, err)
-		}
-		if err := e.Remove(g.Line, g.ID); err != nil {
-			t.Error(err)
-		}
-		if err := e.Put(g); err != nil {
-			t.Error(err)
-		}
-		if got, want := sorted(e.Bytes()), sorted(data); !slices.Equal(got, want) {
-			t.Errorf("%s/%s: out and in again changes lines:\n%s", g.Line, g.ID, diff.Diff(want, got))
-		}
-	}
-}
-
-func sorted(text []byte) []string {
-	lines := strings.Split(string(text), "\n")
-	slices.Sort(lines)
-	return lines
 }
 
 // Whatever a manifest is, registering is refused and changes nothing, or loses

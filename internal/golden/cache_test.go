@@ -96,19 +96,6 @@ func TestCacheRemovesAbandonedDrafts(t *testing.T) {
 	}
 }
 
-// A corrupt entry whose golden cannot be had any more is an error of fetching, not one of the golden.
-func TestCacheCorruptAndServerGone(t *testing.T) {
-	server := newScript(t, true, serve(content), status(http.StatusNotFound))
-	s := newStore(t)
-	s.HTTP = server.Client()
-	wantContent(t, s, server.URL)
-	if err := rewrite(nil)(filepath.Join(s.Cache, entryName(digest(content)))); err != nil {
-		t.Fatal(err)
-	}
-	_, err := fetchContent(t, s, server.URL)
-	wantFetchError(t, err, "404")
-}
-
 // A cache that does not work costs a download each time.
 func TestCacheThatCannotBeWritten(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
@@ -136,21 +135,6 @@ func TestDownloadOfDrips(t *testing.T) {
 	}
 }
 
-// Broken streams of HTTP/2 have errors of their own.
-func TestDownloadOverHTTP2(t *testing.T) {
-	steps := newScript(t, false, cut, drop, serve(content))
-	server := httptest.NewUnstartedServer(steps.Config.Handler)
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	defer server.Close()
-	s := newStore(t)
-	s.HTTP = server.Client()
-	wantContent(t, s, server.URL)
-	if got := steps.Asked(); got != 3 || steps.Requests[0].ProtoMajor != 2 {
-		t.Errorf("%d requests by HTTP/%d, want 3 by HTTP/2", got, steps.Requests[0].ProtoMajor)
-	}
-}
-
 func TestDownloadKeepsDeadline(t *testing.T) {
 	server := newScript(t, true, hang)
 	s := newStore(t)
@@ -165,16 +149,6 @@ func TestDownloadKeepsDeadline(t *testing.T) {
 	if got := server.Asked(); got > 1 {
 		t.Errorf("%d requests, want no second one", got)
 	}
-}
-
-func TestDownloadStopsWaitingWhenCancelled(t *testing.T) {
-	server := newScript(t, true, status(503))
-	s := newStore(t)
-	s.HTTP = server.Client()
-	ctx, cancel := context.WithCancel(t.Context())
-	s.Backoff = func(int) time.Duration { cancel(); return time.Hour }
-	_, err := s.Fetch(ctx, Object{Location: server.URL, SHA256: digest(content)})
-	wantFetchError(t, err, "canceled")
 }
 
 // An endless body is left as soon as it is too long.
@@ -224,17 +198,6 @@ func TestDownloadDoesNotUndoGzip(t *testing.T) {
 	}
 }
 
-func TestDownloadFromUnknownHost(t *testing.T) {
-	s := newStore(t)
-	s.HTTP = &http.Client{Transport: roundTrip(func(*http.Request) (*http.Response, error) {
-		return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "none.test", IsNotFound: true}}
-	})}
-	_, err := fetchContent(t, s, "https://none.test/a")
-	if failed := wantFetchError(t, err, "lookup none.test: no such host", "check the name of the host or bucket"); failed.Tries != 1 {
-		t.Errorf("%d tries, want 1: %v", failed.Tries, err)
-	}
-}
-
 func TestDownloadWhereRetryIsNoUse(t *testing.T) {
 	plain := newScript(t, false, serve(content))
 	unknown := newScript(t, true, serve(content))
@@ -251,22 +214,6 @@ func TestDownloadWhereRetryIsNoUse(t *testing.T) {
 				t.Errorf("%d tries, want 1: %v", failed.Tries, err)
 			}
 		})
-	}
-}
-
-func TestDownloadFromNobody(t *testing.T) {
-	server := newScript(t, true, serve(content))
-	server.Close()
-	s := newStore(t)
-	out := logTo(s)
-	_, err := fetchContent(t, s, server.URL+"/a?X-Amz-Signature=secret")
-	host := strings.TrimPrefix(server.URL, "https://")
-	text := "golden " + server.URL + "/a?…: dial tcp " + host + ": connect: connection refused (4 tries)"
-	if failed := wantFetchError(t, err, text); failed.Status != 0 || failed.Tries != 4 {
-		t.Errorf("status %d, %d tries; want none and 4", failed.Status, failed.Tries)
-	}
-	if strings.Contains(err.Error()+out.String(), "secret") {
-		t.Errorf("the query is told: %v\n%s", err, out)
 	}
 }
 

@@ -64,12 +64,6 @@ func TestForeignTextIsTamed(t *testing.T) {
 	}
 }
 
-func TestUnknownStatusHasNoName(t *testing.T) {
-	if got, want := (&Refusal{Status: 599}).Error(), "HTTP status 599"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 // FuzzLocation looks for a location that breaks the reader of locations, or lets it leave what is built in.
 func FuzzLocation(f *testing.F) {
 	for _, seed := range []string{

@@ -1,7 +1,6 @@
 package golden
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -194,15 +193,5 @@ func TestFetchBadPin(t *testing.T) {
 				t.Errorf("the error has %d bytes", len(err.Error()))
 			}
 		})
-	}
-}
-
-func TestFetchCancelled(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errors.New("enough"))
-	for _, location := range []string{"a", "s3://b/k", "https://127.0.0.1/"} {
-		s := &Store{FS: fstest.MapFS{"a": {Data: content}}, Cache: t.TempDir()}
-		_, err := s.Fetch(ctx, Object{Location: location, SHA256: digest(content)})
-		wantFetchError(t, err, "enough")
 	}
 }

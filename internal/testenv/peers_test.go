@@ -1,14 +1,11 @@
 package testenv
 
 import (
-	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -184,14 +181,6 @@ func TestFrontendVersions(t *testing.T) {
 	}
 }
 
-func TestNewestTwo(t *testing.T) {
-	const entry = "[[vllm]]\nline = %q\ntag = %q # a remark\n"
-	matrix := fmt.Sprintf(entry+entry+entry+entry, "nightly", "nightly", "0.34", "v0.34.0", "0.33", "v0.33.0.post1", "0.32", "v0.32.0")
-	if got, want := newestTwo([]byte(matrix)), []string{"0.34.0", "0.33.0.post1", oldFrontend}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
 // What the script installs by default is at least what tests ask for by default.
 func TestScriptInstallsTheDefaultFrontends(t *testing.T) {
 	if runtime.GOOS == "windows" {
@@ -208,23 +197,4 @@ func TestScriptInstallsTheDefaultFrontends(t *testing.T) {
 			t.Errorf(".ci/peers installs %v, which lacks %s", installed, version)
 		}
 	}
-}
-
-func TestModelDirHoldsTheModel(t *testing.T) {
-	dir := ModelDir(t)
-	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"} {
-		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
-			t.Errorf("%s in %s: %v", name, dir, err)
-		}
-	}
-}
-
-func TestFreePortCanBeListenedOn(t *testing.T) {
-	port := FreePort(t)
-	if port < firstPort || port > lastPort {
-		t.Errorf("port %d, want one from %d to %d", port, firstPort, lastPort)
-	}
-	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	require.NoError(t, err)
-	listener.Close()
 }

@@ -2,12 +2,10 @@ package testenv
 
 import (
 	"bufio"
-	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
@@ -75,12 +73,4 @@ func pipeStdout(t *testing.T, cmd *exec.Cmd) *bufio.Reader {
 	t.Cleanup(func() { r.Close(); w.Close() })
 	cmd.Stdout = w
 	return bufio.NewReader(r)
-}
-
-func killedBy(err error) syscall.Signal {
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
-		return 0
-	}
-	return exit.Sys().(syscall.WaitStatus).Signal()
 }

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -105,18 +104,6 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-func TestAKeyReadTwiceIsSuggestedOnce(t *testing.T) {
-	d := Parse("f.toml", []byte("zzzzzzzz = 1\n"), testCodes)
-	for range 2 {
-		d.Root().String("name")
-		d.Root().Int("size")
-	}
-	want := []string{`f.toml:1: T003 error: unknown key "zzzzzzzz" in the top level; known are name, size; keys of your own start with x_`}
-	if diff := cmp.Diff(want, render(d.Diagnostics())); diff != "" {
-		t.Errorf("diagnostics (-want +got):\n%s", diff)
-	}
-}
-
 func TestFindingsOfTextThatIsNotTOML(t *testing.T) {
 	tests := []struct {
 		name string
@@ -164,35 +151,6 @@ func TestFindingsOfTextThatIsNotTOML(t *testing.T) {
 				t.Errorf("diagnostics (-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-func TestTableValues(t *testing.T) {
-	d := Parse("f.toml", []byte("\n[[golden]]\nname = 'a'\nsize = 3\nvalid = true\nat = 2026-01-31T12:00:00Z\ntags = ['x', 'y']\n"), testCodes)
-	g := d.Root().Tables("golden")[0]
-	if got := g.String("name"); got != "a" {
-		t.Errorf("name = %q, want a", got)
-	}
-	if got := g.Int("size"); got != 3 {
-		t.Errorf("size = %d, want 3", got)
-	}
-	if !g.Bool("valid") {
-		t.Error("valid = false, want true")
-	}
-	if got, want := g.Time("at"), time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC); !got.Equal(want) {
-		t.Errorf("at = %v, want %v", got, want)
-	}
-	if diff := cmp.Diff([]string{"x", "y"}, g.Strings("tags")); diff != "" {
-		t.Errorf("tags (-want +got):\n%s", diff)
-	}
-	if g.Line() != 2 || g.LineOf("size") != 4 || g.LineOf("absent") != 2 {
-		t.Errorf("lines %d, %d, %d, want 2, 4, 2", g.Line(), g.LineOf("size"), g.LineOf("absent"))
-	}
-	if got := g.String("absent") + g.Time("absent").Format("2006"); got != "0001" {
-		t.Errorf("absent keys read as %q, want zero values", got)
-	}
-	if f := d.Diagnostics(); len(f) != 0 {
-		t.Errorf("diagnostics %v, want none", f)
 	}
 }
 
@@ -254,34 +212,6 @@ func checkUnreadable(t *testing.T, path, reason string) {
 	}
 	if d.Root() != nil {
 		t.Errorf("%s has a root, want none", path)
-	}
-}
-
-func TestSort(t *testing.T) {
-	diagnostics := []Diagnostic{
-		{File: "b", Line: 1, Code: "C001"},
-		{File: "a", Line: 2, Code: "C001"},
-		{File: "a", Line: 1, Code: "C002"},
-		{File: "a", Line: 1, Code: "C001", Message: "y"},
-		{File: "a", Line: 1, Code: "C001", Message: "x"},
-		{File: "a", Line: 1, Column: 1, Code: "C001"},
-	}
-	Sort(diagnostics)
-	want := []string{
-		"a:1: C001 : x", "a:1: C001 : y", "a:1: C002 : ", "a:1:1: C001 : ", "a:2: C001 : ", "b:1: C001 : ",
-	}
-	if diff := cmp.Diff(want, render(diagnostics)); diff != "" {
-		t.Errorf("order (-want +got):\n%s", diff)
-	}
-}
-
-func TestHasErrors(t *testing.T) {
-	warning, failure := Diagnostic{Severity: Warning}, Diagnostic{Severity: Error}
-	if HasErrors(nil) || HasErrors([]Diagnostic{warning}) {
-		t.Error("a warning counts as an error")
-	}
-	if !HasErrors([]Diagnostic{warning, failure}) {
-		t.Error("an error does not count")
 	}
 }
 

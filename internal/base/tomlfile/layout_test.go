@@ -89,18 +89,6 @@ func TestLayoutPlaces(t *testing.T) {
 	}
 }
 
-func TestLayoutComments(t *testing.T) {
-	const src = "# first\n  ## second  \r\na = 1 # not this\nb = [ # nor this\n# nor this\n]\nc = '''\n# nor this\n'''\n#"
-	l, err := layoutOf(src)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []Comment{{1, "first"}, {2, "second"}, {10, ""}}
-	if diff := cmp.Diff(want, l.comments()); diff != "" {
-		t.Errorf("comments (-want +got):\n%s", diff)
-	}
-}
-
 func TestLayoutLimits(t *testing.T) {
 	tests := []struct {
 		name string

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -306,21 +305,5 @@ func TestFetchKeepsWhatIsThere(t *testing.T) {
 	}
 	if have, err := os.ReadFile(dst); err != nil || string(have) != "mine" || s.calls.Load() != 1 {
 		t.Errorf("%q, %v after %d calls", have, err, s.calls.Load())
-	}
-}
-
-func TestFetchInterrupted(t *testing.T) {
-	s := &execServer{t: t, sendings: []sending{{cut: 100, hang: true}}}
-	c := s.start()
-	c.opt.Stall = time.Hour
-	why := errors.New("why")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	dir := t.TempDir()
-	s.sendings[0].head = func(*header) { cancel(why) }
-	if _, err := c.Fetch(ctx, "p", "c", "/trace", "file", filepath.Join(dir, "file")); !errors.Is(err, why) {
-		t.Errorf("got %v", err)
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
 	}
 }

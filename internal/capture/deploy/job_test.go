@@ -223,40 +223,6 @@ var (
 
 func secretIn(text string) string { return secrets.FindString(text) }
 
-func TestSecretInIsAble(t *testing.T) {
-	for _, text := range []string{"hf_0123456789abcdefghijklmnopqrstuvwx", "AKIA0123456789ABCDEF", "-----BEGIN PRIVATE KEY-----"} {
-		if secretIn("x "+text) == "" {
-			t.Errorf("%q was not found", text)
-		}
-	}
-}
-
-// TestImageOfOurs holds the commands of our containers to the image that they are run in.
-func TestImageOfOurs(t *testing.T) {
-	text, err := os.ReadFile("../../../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	job, err := deploy.NewJob(onGPU(), run)
-	if err != nil {
-		t.Fatal(err)
-	}
-	entry := `ENTRYPOINT ["` + container(t, job, deploy.Tap).Command[0] + `"]`
-	if !strings.Contains(string(text), entry) {
-		t.Errorf("Dockerfile has no %s", entry)
-	}
-	if !strings.Contains(string(text), "USER 65532:65532") || job.Spec.Template.Spec.SecurityContext.RunAsUser != 65532 {
-		t.Error("the pod's user is not that of the image")
-	}
-	cpu, err := deploy.NewJob(onCPU(), run)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if cpu.Spec.Template.Spec.InitContainers[0].Name != "model" || vcr.ModelPath != "testdata/model/tiny" {
-		t.Errorf("the model of the program, %s, is not exported before the others start", vcr.ModelPath)
-	}
-}
-
 func TestJobErrors(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -343,35 +309,6 @@ func TestJobs(t *testing.T) {
 	}
 	if len(jobs) != 3 {
 		t.Errorf("%d Jobs, want those of the targets that have one", len(jobs))
-	}
-}
-
-// BenchmarkJobs renders, checks and writes 200 targets.
-func BenchmarkJobs(b *testing.B) {
-	targets := make([]target.Target, 200)
-	for i := range targets {
-		targets[i] = onGPU()
-		targets[i].ID = "qwen3-8b-multiturn-s" + strings.Repeat("1", i%9+1) + string(rune('a'+i/9))
-	}
-	quota, err := shippedQuota()
-	if err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		jobs, err := deploy.Jobs(targets, run)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := deploy.Check(jobs, quota); err != nil {
-			b.Fatal(err)
-		}
-		objects := make([]any, len(jobs))
-		for i, job := range jobs {
-			objects[i] = job
-		}
-		if err := deploy.Write(new(bytes.Buffer), deploy.YAML, objects...); err != nil {
-			b.Fatal(err)
-		}
 	}
 }
 

@@ -3,9 +3,6 @@ package load
 import (
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestAnswersAreReadTwoWays(t *testing.T) {
@@ -39,16 +36,6 @@ func TestAnswersAreReadTwoWays(t *testing.T) {
 				t.Errorf("got %q, %d tokens, %v; want %q, %d", got.text.String(), got.tokens, err, test.want, test.tokens)
 			}
 		})
-	}
-}
-
-func TestGapsAreBetweenEvents(t *testing.T) {
-	got, start := &answer{}, time.Now()
-	for _, at := range []time.Duration{10, 15, 17} {
-		got.heard(start.Add(at * time.Millisecond))
-	}
-	if diff := cmp.Diff([]float64{5, 2}, got.gaps); diff != "" || got.first.Sub(start) != 10*time.Millisecond || got.events != 3 {
-		t.Errorf("first after %v, %d events, gaps (-want +got):\n%s", got.first.Sub(start), got.events, diff)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -48,22 +47,6 @@ func TestRecordsAreReadAgain(t *testing.T) {
 	} {
 		if _, err := ReadRecords(write(t, "bad.jsonl", text)); err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%q: got %v, want %s", text, err, part)
-		}
-	}
-}
-
-// A disk that is full is an error, at the latest at the end.
-func TestRecordsOnFullDisk(t *testing.T) {
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Skipf("no /dev/full here: %v", err)
-	}
-	defer full.Close()
-	for _, gzipped := range []bool{false, true} {
-		w := NewRecordWriter(full, gzipped)
-		_ = w.Write(Record{ID: "a"})
-		if err := w.Close(); err == nil {
-			t.Errorf("gzipped %v: no error", gzipped)
 		}
 	}
 }

@@ -89,23 +89,3 @@ func TestLengthsAreHeld(t *testing.T) {
 		})
 	}
 }
-
-// Each request has an id of its own, which is the same in each run.
-func TestRequestsHaveIDs(t *testing.T) {
-	for _, workload := range Workloads() {
-		t.Run(string(workload), func(t *testing.T) {
-			server := newServer(t)
-			server.exact = workload != Multiturn && workload != Edge
-			report := mustLoad(t, server, workload, 7)
-			ids := slices.Sorted(slices.Values(server.ids))
-			for i, id := range ids {
-				if want := fmt.Sprintf("load-%06d", i); id != want {
-					t.Fatalf("id %d of %d is %s, want %s", i, report.Requests, id, want)
-				}
-			}
-			if len(ids) != report.Requests {
-				t.Errorf("%d ids of %d requests", len(ids), report.Requests)
-			}
-		})
-	}
-}

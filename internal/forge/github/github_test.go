@@ -275,17 +275,6 @@ func TestLimitsAreWaitedFor(t *testing.T) {
 	}
 }
 
-// The library would not send the request after one that used up the limit, though GitHub may take it.
-func TestLastRequestOfALimit(t *testing.T) {
-	server := start(t, nil)
-	server.Inject(githubtest.Fault{
-		Request: "GET /repos/", Header: map[string]string{"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "4102444800"},
-	})
-	if _, err := client(t, server).EnsureIssue(t.Context(), drift()); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestWaitEndsWithTheContext(t *testing.T) {
 	server := start(t, nil)
 	server.Inject(githubtest.Fault{Request: "GET /repos/", Status: 429, Body: "{}", Times: 9})

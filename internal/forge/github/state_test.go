@@ -88,24 +88,6 @@ func TestIssueState(t *testing.T) {
 	}
 }
 
-// TestLongUnclearBodyIsCutOnce: a text that was cut is left as it is.
-func TestLongUnclearBodyIsCutOnce(t *testing.T) {
-	server := start(t, nil)
-	long := github.Issue{Key: "k", Title: "t", Body: strings.Repeat("a line of text\n", 5000), State: "found a", Open: true}
-	for _, step := range []struct {
-		unclear bool
-		state   string
-	}{{false, "found a"}, {true, "unknown"}, {false, "found a"}} {
-		long.Unclear, long.State = step.unclear, step.state
-		if _, err := client(t, server).EnsureIssue(t.Context(), long); err != nil {
-			t.Fatal(err)
-		}
-		if n := strings.Count(server.Issues[0].Body, "(cut here"); n != 1 || len(server.Issues[0].Body) > 65_000 {
-			t.Errorf("state %s: cut %d times, %d bytes", step.state, n, len(server.Issues[0].Body))
-		}
-	}
-}
-
 func TestOpenKeys(t *testing.T) {
 	server := start(t, nil)
 	for _, issue := range []githubtest.Issue{

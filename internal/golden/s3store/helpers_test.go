@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -23,7 +22,6 @@ var (
 	serve, status, cut, drop, hang, reset = testenv.Serve, testenv.Status, testenv.Cut, testenv.Drop, testenv.Hang, testenv.Reset
 	withoutAWS, setenv                    = testenv.WithoutAWS, testenv.Setenv
 	write, contentFile, noise             = testenv.WriteFile, testenv.ContentFile, testenv.Noise
-	wantMismatch                          = testenv.WantError[*golden.MismatchError]
 	wantFetchError, wantPublishError      = testenv.WantError[*golden.FetchError], testenv.WantError[*golden.PublishError]
 )
 
@@ -100,15 +98,6 @@ func wantPublished(t *testing.T, s *goldenStore, location, file string, existed 
 	want := golden.Published{Location: location, SHA256: digest(content), Size: int64(len(content)), Existed: existed}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
-	}
-}
-
-func wantNoEntries(t *testing.T, s *goldenStore) {
-	t.Helper()
-	for _, pattern := range []string{"tmp/*", "sha256/*/*"} {
-		if left, _ := filepath.Glob(filepath.Join(s.Cache, pattern)); len(left) > 0 {
-			t.Errorf("left behind: %v", left)
-		}
 	}
 }
 

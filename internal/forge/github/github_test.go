@@ -13,8 +13,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/forge/github/githubtest"
 )
 
-// start serves a repository, and fails the test if anything that was said to or by it does not fit GitHub's
-// description.
+// start serves a repository, and fails the test if a request does not fit GitHub's description.
 func start(t *testing.T, files map[string]string) *githubtest.Server {
 	t.Helper()
 	server, err := githubtest.Start("../../../testdata/github", files)

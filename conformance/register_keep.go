@@ -102,6 +102,7 @@ func (r *registrar) inherit(mf *manifest.Manifest) {
 	if g.SHA256 == old.SHA256 { // it is the same capture
 		g.VersionID, g.Mirrors = old.VersionID, old.Mirrors
 		g.EngineImage = cmp.Or(old.EngineImage, g.EngineImage)
+		g.EngineBuild = cmp.Or(old.EngineBuild, g.EngineBuild)
 		g.CaptureRun = cmp.Or(old.CaptureRun, g.CaptureRun)
 		g.RecorderVersion = cmp.Or(g.RecorderVersion, old.RecorderVersion)
 		if !old.CapturedAt.IsZero() {

@@ -227,17 +227,17 @@ func (e *Editor) put(g Golden) error {
 		}
 		at = slices.IndexFunc(e.text.Lines(array), func(header int) bool { return header > last })
 	}
-	old := pairs(e.Manifest().Goldens[at])
-	for i, p := range pairs(g) {
+	old := e.Manifest().Goldens[at].Pairs()
+	for i, p := range g.Pairs() {
 		// Without an id the workload is the name, so that an id which is the same may still have to be written.
-		if reflect.DeepEqual(p, old[i]) && (p.key != "id" || g.ID == g.Workload) {
+		if reflect.DeepEqual(p, old[i]) && (p.Key != "id" || g.ID == g.Workload) {
 			continue
 		}
 		var err error
-		if p.value == nil {
-			err = e.text.Unset(array, at, p.key)
+		if p.Value == nil {
+			err = e.text.Unset(array, at, p.Key)
 		} else {
-			err = e.text.Set(array, at, p.key, p.value, keys())
+			err = e.text.Set(array, at, p.Key, p.Value, keys())
 		}
 		if err != nil {
 			return err
@@ -246,15 +246,15 @@ func (e *Editor) put(g Golden) error {
 	return nil
 }
 
-// pair is a key of a golden and its value; nil if the golden does not have it.
-type pair struct {
-	key   string
-	value any
+// Pair is a key of a golden in the manifest, and its value; nil if the golden does not have it.
+type Pair struct {
+	Key   string
+	Value any // string, int64, bool, time.Time or []string
 }
 
-// pairs lists the keys of a golden in the order they are written in.
-func pairs(g Golden) []pair {
-	return []pair{
+// Pairs lists the keys of a golden in the order they are written in.
+func (g Golden) Pairs() []Pair {
+	return []Pair{
 		{"line", given(g.Line)},
 		{"id", given(g.ID)},
 		{"bucket_path", given(g.BucketPath)},
@@ -269,6 +269,7 @@ func pairs(g Golden) []pair {
 		{"tokens_sha256", given(g.TokensSHA256)},
 		{"vllm_version", given(g.VLLMVersion)},
 		{"engine_image", given(g.EngineImage)},
+		{"engine_build", given(g.EngineBuild)},
 		{"gpu", given(g.GPU)},
 		{"model", given(g.Model)},
 		{"scenario", given(g.Scenario)},
@@ -288,8 +289,8 @@ func pairs(g Golden) []pair {
 // keys are the keys of a golden in their order.
 func keys() []string {
 	var names []string
-	for _, p := range pairs(Golden{}) {
-		names = append(names, p.key)
+	for _, p := range (Golden{}).Pairs() {
+		names = append(names, p.Key)
 	}
 	return names
 }

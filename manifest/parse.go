@@ -83,6 +83,7 @@ func readGolden(t *tomlfile.Table) Golden {
 		TokensSHA256:    t.String("tokens_sha256"),
 		VLLMVersion:     t.String("vllm_version"),
 		EngineImage:     t.String("engine_image"),
+		EngineBuild:     t.String("engine_build"),
 		GPU:             t.String("gpu"),
 		Model:           t.String("model"),
 		Scenario:        t.String("scenario"),

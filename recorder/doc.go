@@ -34,7 +34,8 @@
 //
 // The meta line names the source "tap", and holds what config_hash was computed
 // from: gpu, vllm_tag (or else vllm_version) and engine_config. Its own keys are
-// "line", whose codec read the messages, and "recorder_version".
+// "line", whose codec read the messages, "recorder_version", and "captured_at",
+// when the recording began.
 //
 // Beyond the common keys a record has request_id; where they are not the default
 // sampling_params, lora_name, priority and client_index; and stop_reason if it is a

@@ -129,7 +129,7 @@ func (c *fileSet) meta() trace.Meta {
 	if n := uint64(c.opt.MaxNumSeqs); n > 0 {
 		m.MaxNumSeqs = &n
 	}
-	for key, text := range map[string]string{"line": c.line, "recorder_version": c.opt.Recorder} {
+	for key, text := range map[string]string{"line": c.line, "recorder_version": c.opt.Recorder, "captured_at": c.opt.CapturedAt} {
 		if text != "" {
 			m.Extra[key] = pack.AppendJSONString(nil, text)
 		}

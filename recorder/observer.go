@@ -38,6 +38,8 @@ type Options struct {
 	ConfigHash   string `json:"config_hash,omitempty"`
 	// Recorder is the version of this program.
 	Recorder string `json:"recorder_version,omitempty"`
+	// CapturedAt is when the recording began, in the form of RFC 3339.
+	CapturedAt string `json:"captured_at,omitempty"`
 }
 
 // defaultBlockSize is the tokens per hashed block without [Options].BlockSize.

@@ -65,7 +65,7 @@ func ExampleRead() {
 	fmt.Println(trace.TokensDigest(t.Records, replayed)[:16])
 	// Output:
 	// 180 records, 180 replayed, 4648 tokens
-	// 78641d4c83122433
+	// 57c026a7a63b3498
 }
 
 // A reader reports what is wrong and where.

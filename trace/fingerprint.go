@@ -1,11 +1,11 @@
 package trace
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"hash"
 	"slices"
 )
 
@@ -86,42 +86,78 @@ func ReplaySubset(records []Record) []int {
 	return subset
 }
 
-// StreamDigest pins token streams: SHA-256 over each stream's index, count and
-// ids (little endian, 32 bit each) and its finish code (one byte). Streams
-// must be added by ascending index for two digests to be comparable.
-type StreamDigest struct {
-	h   hash.Hash
-	buf []byte
+// PromptDigest identifies what a record asks, whenever it asked: SHA-256 over "t" and the prompt's ids (little endian, 32 bit
+// each), or where these are not recorded over "b", the prompt's length in tokens (32 bit) and its block hashes (64 bit each);
+// then over the hash of each multimodal item and a line feed.
+func (r *Record) PromptDigest() [sha256.Size]byte {
+	var b []byte
+	if r.PromptTokenIDs != nil {
+		b = appendIDs([]byte("t"), r.PromptTokenIDs)
+	} else {
+		b = binary.LittleEndian.AppendUint32([]byte("b"), uint32(r.PromptTokens))
+		for _, hash := range r.BlockHashes {
+			b = binary.LittleEndian.AppendUint64(b, hash)
+		}
+	}
+	for _, hash := range r.MMHashes {
+		b = append(append(b, hash...), '\n')
+	}
+	return sha256.Sum256(b)
 }
 
-// NewStreamDigest returns a digest of no streams.
-func NewStreamDigest() *StreamDigest { return &StreamDigest{h: sha256.New()} }
-
-// Add adds one stream. index is its position in the replay subset. An absent
-// finish counts as length, which is how a player ends such a stream
-// ([FinishReason.Wire]).
-func (d *StreamDigest) Add(index int, ids []uint32, finish FinishReason) {
-	b := binary.LittleEndian.AppendUint32(d.buf[:0], uint32(index))
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(ids)))
+func appendIDs(b []byte, ids []uint32) []byte {
 	for _, id := range ids {
 		b = binary.LittleEndian.AppendUint32(b, id)
 	}
-	d.buf = append(b, finish.Wire())
-	d.h.Write(d.buf)
+	return b
 }
 
-// Hex returns the digest of the streams added so far, in lower-case hex.
-func (d *StreamDigest) Hex() string { return hex.EncodeToString(d.h.Sum(nil)) }
+// AnswersDigest pins which tokens were answered to which prompts: SHA-256 over the answers in the order of their bytes, each
+// being the [Record.PromptDigest] of its request, its count of ids and the ids (little endian, 32 bit each) and its finish code
+// (one byte). When the requests arrived does not matter, so another capture of the same requests has the same digest if it got
+// the same answers. The zero value has no answers.
+type AnswersDigest struct{ answers [][]byte }
 
-// TokensDigest returns the StreamDigest of the output of the subset's records: the
-// manifest's tokens_sha256. Records without output_token_ids are left out and
-// keep their index; an empty list of ids is a stream.
+// Add adds the answer to the request of a record. An absent finish counts as length, which is how a player ends such a stream
+// ([FinishReason.Wire]).
+func (d *AnswersDigest) Add(asked *Record, ids []uint32, finish FinishReason) {
+	prompt := asked.PromptDigest()
+	b := binary.LittleEndian.AppendUint32(prompt[:], uint32(len(ids)))
+	d.answers = append(d.answers, append(appendIDs(b, ids), finish.Wire()))
+}
+
+// Hex returns the digest of the answers added so far, in lower-case hex.
+func (d *AnswersDigest) Hex() string {
+	slices.SortFunc(d.answers, bytes.Compare)
+	h := sha256.New()
+	for _, answer := range d.answers {
+		h.Write(answer)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// TokensDigest returns the AnswersDigest of the output of the subset's records: the manifest's tokens_sha256. Records without
+// output_token_ids are left out; an empty list of ids is an answer.
 func TokensDigest(records []Record, subset []int) string {
-	d := NewStreamDigest()
-	for index, i := range subset {
+	var d AnswersDigest
+	for _, i := range subset {
 		if r := &records[i]; r.OutputTokenIDs != nil {
-			d.Add(index, r.OutputTokenIDs, r.ReplayEnd())
+			d.Add(r, r.OutputTokenIDs, r.ReplayEnd())
 		}
 	}
 	return d.Hex()
+}
+
+// ArrivalDigest returns what tokens_sha256 was before it was [TokensDigest], and still is in older manifests: SHA-256 over each
+// stream's position in the subset, its count of ids and the ids (little endian, 32 bit each) and its finish code (one byte).
+func ArrivalDigest(records []Record, subset []int) string {
+	h := sha256.New()
+	for index, i := range subset {
+		if r := &records[i]; r.OutputTokenIDs != nil {
+			b := binary.LittleEndian.AppendUint32(nil, uint32(index))
+			b = binary.LittleEndian.AppendUint32(b, uint32(len(r.OutputTokenIDs)))
+			h.Write(append(appendIDs(b, r.OutputTokenIDs), r.ReplayEnd().Wire()))
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }

@@ -31,7 +31,7 @@ type pinned struct {
 
 // captures are traces of earlier sessions, which stay as they are when goldens are
 // captured anew. Their digests were computed apart from this package, with Python's
-// json, struct and hashlib, by the formula of StreamDigest.
+// json, struct and hashlib, by the formula of ArrivalDigest.
 var captures = map[string]pinned{
 	"0.27.1-multiturn-s7.trace.jsonl.gz": {"edb9f3a3a724388a61f7ff5dc18362381a5bb1fb58658549339eda9606573b4b", false},
 	"0.27.1-ngram-s7.trace.jsonl.gz":     {"8ffd1f25db427d90dcac23fe4ab2dab61e4ed6f302b0bb643ad0762ae21fed33", false},
@@ -40,7 +40,7 @@ var captures = map[string]pinned{
 
 // knownExtra are the keys that the recorder adds to those of this package.
 var knownExtra = map[string]bool{
-	"line": true, "recorder_version": true, // of the meta line
+	"line": true, "recorder_version": true, "captured_at": true, // of the meta line
 	"request_id": true, "sampling_params": true, "stop_reason": true, "priority": true, "cache_salt": true,
 }
 
@@ -110,8 +110,8 @@ func checkGolden(t *testing.T, path string, want pinned) {
 			checkGoldenPrompt(t, *tr.Meta.BlockSize, &tr.Records[i])
 		}
 	}
-	if got := TokensDigest(tr.Records, ReplaySubset(tr.Records)); got != want.tokens {
-		t.Errorf("tokens digest: want %s, got %s", want.tokens, got)
+	if got := ArrivalDigest(tr.Records, ReplaySubset(tr.Records)); got != want.tokens {
+		t.Errorf("digest in order of arrival: want %s, got %s", want.tokens, got)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"math"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -66,8 +68,8 @@ func TestReplaySubset(t *testing.T) {
 	}
 }
 
-// TestTokensDigest spells the digested bytes out.
-func TestTokensDigest(t *testing.T) {
+// TestArrivalDigest spells the digested bytes out.
+func TestArrivalDigest(t *testing.T) {
 	records := []Record{
 		{ArrivalMs: new(2.0), OutputTokenIDs: []uint32{0x01020304, 5}, FinishReason: FinishRepetition},
 		{ArrivalMs: new(1.0), FinishReason: FinishStop}, // no ids: left out, keeps its index
@@ -79,16 +81,38 @@ func TestTokensDigest(t *testing.T) {
 		"\x02\x00\x00\x00" + "\x02\x00\x00\x00" + "\x04\x03\x02\x01" + "\x05\x00\x00\x00" + "\x04"
 	sum := sha256.Sum256([]byte(bytes))
 	want := hex.EncodeToString(sum[:])
+	if got := ArrivalDigest(records, ReplaySubset(records)); got != want {
+		t.Errorf("want %s, got %s", want, got)
+	}
+}
+
+// TestTokensDigest spells the digested bytes out.
+func TestTokensDigest(t *testing.T) {
+	records := []Record{
+		{ArrivalMs: new(1.0), PromptTokenIDs: []uint32{7, 8}, PromptTokens: 2, OutputTokenIDs: []uint32{0x01020304, 5}, FinishReason: FinishRepetition},
+		{ArrivalMs: new(2.0), PromptTokens: 3, FinishReason: FinishStop}, // no ids: left out
+		{PromptTokens: 3, OutputTokenIDs: []uint32{9}},                   // no arrival: no stream
+		{ArrivalMs: new(3.0), PromptTokens: 3, BlockHashes: []uint64{1}, MMHashes: []string{"a", "b"}, OutputTokenIDs: []uint32{}, FinishReason: FinishAbsent},
+	}
+	ids, hashes := sha256.Sum256([]byte("t\x07\x00\x00\x00\x08\x00\x00\x00")), sha256.Sum256([]byte("b\x03\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00a\nb\n"))
+	answers := []string{
+		string(ids[:]) + "\x02\x00\x00\x00" + "\x04\x03\x02\x01" + "\x05\x00\x00\x00" + "\x04",
+		string(hashes[:]) + "\x00\x00\x00\x00" + "\x01", // an absent reason ends as length
+	}
+	slices.Sort(answers)
+	sum := sha256.Sum256([]byte(strings.Join(answers, "")))
+	want := hex.EncodeToString(sum[:])
 	if got := TokensDigest(records, ReplaySubset(records)); got != want {
 		t.Errorf("want %s, got %s", want, got)
 	}
-	d := NewStreamDigest()
-	d.Add(0, nil, FinishLength)
-	d.Add(2, []uint32{0x01020304, 5}, FinishRepetition)
-	for range 2 { // Hex does not disturb the digest
-		if got := d.Hex(); got != want {
-			t.Errorf("stream by stream: want %s, got %s", want, got)
-		}
+	// Another capture of the same requests: they arrive in another order.
+	*records[0].ArrivalMs, *records[3].ArrivalMs = 3, 1
+	if got := TokensDigest(records, ReplaySubset(records)); got != want {
+		t.Errorf("another order: want %s, got %s", want, got)
+	}
+	records[0].OutputTokenIDs, records[3].OutputTokenIDs = records[3].OutputTokenIDs, records[0].OutputTokenIDs
+	if got := TokensDigest(records, ReplaySubset(records)); got == want {
+		t.Error("exchanged answers have the same digest")
 	}
 }
 

@@ -76,7 +76,7 @@ func newRootCommand(env *environment, args ...string) *cobra.Command {
 		"compat": groupOf("compat", "Manage compat.toml, the matrix of supported vLLM lines",
 			newCompatCheckCommand, newCompatMatrixCommand, newCompatSetCommand, newCompatWatchCommand),
 		"golden": groupOf("golden", "Manage goldens, the recorded sessions of released engines",
-			newGoldenAddCommand, newGoldenListCommand, newGoldenPullCommand, newGoldenVerifyCommand, newGoldenBundleCommand, newGoldenExportCommand),
+			newGoldenAddCommand, newGoldenListCommand, newGoldenShowCommand, newGoldenPullCommand, newGoldenVerifyCommand, newGoldenBundleCommand, newGoldenExportCommand),
 		"capture": groupOf("capture", "Capture goldens from released engines",
 			newCaptureLoadCommand, newCapturePodCommand, newCaptureListCommand, newCaptureRenderCommand, newCaptureEngineCommand, newCaptureRunCommand,
 			newCaptureSubmitCommand, newCaptureStatusCommand, newCaptureFetchCommand, newCaptureCleanCommand, newCaptureDescribeCommand, newCaptureCredentialCommand),

@@ -104,6 +104,8 @@ func runRecord(ctx context.Context, env *environment, flags *pflag.FlagSet, opts
 	if err := opts.check(); err != nil {
 		return err
 	}
+	start := time.Now()
+	opts.cfg.Observe.CapturedAt = start.UTC().Format(time.RFC3339)
 	opts.cfg.Counts = new(recorder.Counts)
 	run := runTap
 	if opts.fromFrames != "" {
@@ -115,7 +117,6 @@ func runRecord(ctx context.Context, env *environment, flags *pflag.FlagSet, opts
 		run = runDerive
 	}
 	opts.cfg.Observe.Recorder, opts.cfg.Observe.VLLMVersion = buildVersion(), tagOf(opts.cfg.Observe.VLLMVersion)
-	start := time.Now()
 	summary, err := run(ctx, env, &opts)
 	return finishRecord(env, opts, monitor.Report{
 		Summary: summary, Duration: time.Since(start),

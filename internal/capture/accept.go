@@ -103,6 +103,10 @@ func Accept(ctx context.Context, opt AcceptOptions, rec Recording) (Accepted, er
 		}
 	}
 	for _, g := range accepted.Goldens {
+		if version := g.Golden.RecorderVersion; version == "" || version == "(devel)" {
+			accepted.Warnings = append(accepted.Warnings, fmt.Sprintf("%s/%s: recorder_version %q names no commit: build vllm-vcr by `go build` in a checkout, "+
+				"or take a released one", g.Golden.Line, g.Golden.ID, version))
+		}
 		for _, f := range g.Warnings {
 			accepted.Warnings = append(accepted.Warnings, f.String())
 		}
@@ -128,7 +132,8 @@ func (opt AcceptOptions) registrations(rec Recording) []conformance.Registration
 	base := conformance.Registration{
 		Trace: rec.Trace, Line: t.Line, ID: t.ID, Workload: t.ID, Role: manifest.Fidelity,
 		Scenario: string(t.Scenario), Seed: &seed, CapturedAt: rec.CapturedAt.UTC().Truncate(time.Second), CaptureRun: opt.Run,
-		Matrix: opt.Matrix, Manifest: opt.Manifest, Goldens: opt.Goldens, Upload: opt.Upload, S3: opt.S3,
+		EngineBuild: rec.EngineBuild,
+		Matrix:      opt.Matrix, Manifest: opt.Manifest, Goldens: opt.Goldens, Upload: opt.Upload, S3: opt.S3,
 		DryRun: opt.DryRun, Timeouts: opt.Timeouts, Log: opt.Log, Progress: opt.Progress,
 	}
 	if t.Session != nil {

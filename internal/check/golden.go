@@ -18,9 +18,9 @@ type Golden struct {
 	Trace      *trace.Trace
 	Codec      *protocol.Codec
 	Frames     []trace.Message // of a golden of role wire or frames
-	// Of the recorded streams:
-	Digest          string
-	Streams, Tokens int
+	// Of the recorded streams: tokens_sha256, and what it was in older manifests.
+	Digest, ArrivalDigest string
+	Streams, Tokens       int
 
 	// At most one of these is set. mismatch: the bytes are not the registered ones.
 	FetchErr, Mismatch, ReadErr error
@@ -51,7 +51,7 @@ func (g *Golden) Read(line compat.Line, data []byte) (err error) {
 // Measure looks at the streams that can be replayed.
 func (g *Golden) Measure() {
 	subset := trace.ReplaySubset(g.Trace.Records)
-	g.Digest = trace.TokensDigest(g.Trace.Records, subset)
+	g.Digest, g.ArrivalDigest = trace.TokensDigest(g.Trace.Records, subset), trace.ArrivalDigest(g.Trace.Records, subset)
 	for _, i := range subset {
 		if tokens := g.Trace.Records[i].OutputTokenIDs; tokens != nil {
 			g.Streams++

@@ -15,15 +15,39 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
-// Version is the version of this binary: the linked one, else that of its module.
+// Version is the version of this binary: the linked one, else that of its module, which names the commit that it was built of,
+// else the commit alone: "devel-0123456789ab", with "-dirty" if files of the checkout had been changed. "(devel)" is a binary
+// that has no commit, as that of `go run`.
 func Version(linked string) string {
 	if linked != "" {
 		return linked
 	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return devel
+	}
+	return moduleVersion(info)
+}
+
+const devel = "(devel)"
+
+func moduleVersion(info *debug.BuildInfo) string {
+	if info.Main.Version != "" && info.Main.Version != devel {
 		return info.Main.Version
 	}
-	return "(devel)"
+	settings := map[string]string{}
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	revision := settings["vcs.revision"]
+	if revision == "" {
+		return devel
+	}
+	version := "devel-" + revision[:min(12, len(revision))]
+	if settings["vcs.modified"] == "true" {
+		version += "-dirty"
+	}
+	return version
 }
 
 // FindHelper returns the path of a helper: a program in the archive of vllm-vcr that does what few of its users need, as its

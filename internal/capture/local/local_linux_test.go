@@ -144,7 +144,7 @@ func testLocalRecords(t *testing.T, vcr string) {
 			t.Fatal(o.Err)
 		}
 		rec := o.Recording
-		if rec.Target.ID != targets[i].ID || rec.Load.Completed != 180 || rec.EngineImage != "CPU engine: a player" {
+		if rec.Target.ID != targets[i].ID || rec.Load.Completed != 180 || rec.EngineImage != "CPU engine: a player" || rec.EngineBuild != "a player" {
 			t.Errorf("recording %d is %s with %d requests, of %q", i, rec.Target.ID, rec.Load.Completed, rec.EngineImage)
 		}
 		tr, err := trace.Read(rec.Trace, trace.Options{})

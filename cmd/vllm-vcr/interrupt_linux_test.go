@@ -122,15 +122,3 @@ func TestKeepAlive(t *testing.T) {
 		})
 	}
 }
-
-// TestKeepAliveInterrupted: before all cases have results, ^C interrupts.
-func TestKeepAliveInterrupted(t *testing.T) {
-	path, hung := fifo(t)
-	s := startSpied(t, []string{"MOCK_HANGS=" + path}, append(oneReplay("0.33"), "--keep-alive", "--engine-command", mockEngine(t, "hangs-midway", replaying))...)
-	s.await(t, hung)
-	s.Process.Signal(syscall.SIGINT)
-	if code := s.end(t); code != 3 {
-		t.Errorf("exit code %d, want 3", code)
-	}
-	says(t, s.stderr.text(), `^vllm-vcr: error: interrupted: `)
-}

@@ -77,28 +77,6 @@ func TestFinishReportExitCode(t *testing.T) {
 	}
 }
 
-// TestFullStdout: where the text cannot be written, the files are, and the run is no
-// success.
-func TestFullStdout(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "report.json")
-	env := newEnvironment(full{}, io.Discard, func(string) (string, bool) { return "", false })
-	d := &report.Document{Schema: report.SchemaVersion, Verdict: conformance.Pass}
-	err := finishReport(t.Context(), env, d, reportFlagsOf(t, "--report-json", path))
-	var coded exitError
-	if !errors.As(err, &coded) || coded.code != conformance.ExitInfra || !errors.Is(err, errFull) {
-		t.Errorf("%v, want exit code 3 and the reason", err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Error(err)
-	}
-}
-
-var errFull = errors.New("no space left on device")
-
-type full struct{}
-
-func (full) Write([]byte) (int, error) { return 0, errFull }
-
 // TestStepSummary: however much fails, GitHub takes the summary of the step, and the
 // annotations are as many as it shows.
 func TestStepSummary(t *testing.T) {

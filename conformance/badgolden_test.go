@@ -17,13 +17,8 @@ import (
 // TestBadGolden damages a real golden, or what the manifest says of it, in one
 // way at a time: exactly the right checks turn red, and say where. The self-test has more.
 func TestBadGolden(t *testing.T) {
-	const otherHash = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	usual := usualGolden(t)
 	file := usual.BucketPath
-	// counted is what is said when the manifest has another number than the golden.
-	counted := func(n int, what string, registered int) string {
-		return fmt.Sprintf("%s: the golden has %d %s, but the manifest has %s = %d", file, n, what, what, registered)
-	}
 	firstRecord := usual.read(t).Records[0].OutputTokens // on line 2
 	tokensOf := func(n int) string { return fmt.Sprintf(`"output_tokens":%d,`, n) }
 	tests := []struct {
@@ -50,32 +45,9 @@ func TestBadGolden(t *testing.T) {
 				fmt.Sprintf("output_token_ids: want %d entries as in output_tokens, got %d", firstRecord+1, firstRecord)),
 		},
 		{
-			"no captured version", func(t *testing.T, g *subjectGolden) {
-				g.rewrite(t, func(t *trace.Trace) { t.Meta.VLLMVersion = nil })
-			},
-			outcome{
-				exit: ExitFail, verdict: map[string]Verdict{"line": Fail},
-				says: map[string][]string{"line": {file, "meta.vllm_version is missing"}},
-			},
-		},
-		{
 			"not pinned", func(_ *testing.T, g *subjectGolden) { g.TokensSHA256 = "" },
 			outcome{exit: ExitOK, says: onlyFidelity(Pass,
 				"tokens_sha256 is not pinned in the manifest: it is "+usual.TokensSHA256).says},
-		},
-		{
-			"other counts in the manifest", func(_ *testing.T, g *subjectGolden) { g.Tokens++ },
-			onlyFidelity(Fail, counted(usual.Tokens, "tokens", usual.Tokens+1)),
-		},
-		{
-			"other engine configuration in the manifest", func(_ *testing.T, g *subjectGolden) { g.EngineConfig = "model=other" },
-			failing("provenance", file, "gpu, engine_config and tag "+usual.line.Tag+" of the manifest give config_hash "),
-		},
-		{
-			"no config_hash in the golden", func(t *testing.T, g *subjectGolden) {
-				g.rewrite(t, func(t *trace.Trace) { t.Meta.ConfigHash = nil })
-			},
-			failing("provenance", file, "meta.config_hash is missing"),
 		},
 		{
 			"no arrivals", func(t *testing.T, g *subjectGolden) {
@@ -166,13 +138,6 @@ func text(s string) *string { return &s }
 // TestBadReadyResponse damages what the captured engine registered with.
 func TestBadReadyResponse(t *testing.T) {
 	file := usualGolden(t).BucketPath
-	// The player registers as the captured engine did, so it can play none of
-	// these either.
-	unplayable := func(says ...string) outcome {
-		o := onlyFidelity(Error, says...)
-		o.verdict["schema"], o.says["schema"] = Fail, says
-		return o
-	}
 	tests := []struct {
 		name   string
 		role   manifest.Role
@@ -183,18 +148,6 @@ func TestBadReadyResponse(t *testing.T) {
 			exit: ExitOK, verdict: map[string]Verdict{"schema": Skip},
 			says: map[string][]string{"schema": {"the golden has no ready_response_hex"}},
 		}},
-		{
-			"missing where it is all there is", manifest.Schema, func(*testing.T, string) *string { return nil },
-			failing("schema", file, "line 1: meta.ready_response_hex is missing"),
-		},
-		{
-			"odd number of digits", manifest.Fidelity, func(_ *testing.T, s string) *string { return text(s[1:]) },
-			unplayable(file, "meta.ready_response_hex", "odd length"),
-		},
-		{
-			"not a map", manifest.Fidelity, func(*testing.T, string) *string { return text("93010203") },
-			unplayable(file, "meta.ready_response_hex", "map"),
-		},
 		{
 			"key removed", manifest.Fidelity, func(t *testing.T, s string) *string {
 				return text(withoutKey(t, s, "max_loras"))

@@ -73,8 +73,6 @@ func TestWireSubjects(t *testing.T) {
 		{"none of the cached tokens", sabotage(func(s *player.Script) { s.CachedTokens = 16 }), Fail, replay.CodeWireValue, "line 315: request 20: EngineCoreOutputs.outputs[0].prefill_stats.num_computed_tokens: expected 52, got 36"},
 		{"a time of its own", inOwnTime(func(*player.Script) {}), Pass, "", ""},
 		{"a time of its own and another token", inOwnTime(func(s *player.Script) { s.Tokens[3]++ }), Fail, replay.CodeToken, "request 20 (line 313): token 3 differs: "},
-		{"a time of its own and a chunk of two", inOwnTime(func(s *player.Script) { s.Chunks = append([]int{2}, s.Chunks[2:]...) }), Fail, replay.CodeChunks, "request 20 (line 313): chunk 0 differs"},
-		{"a time of its own and a refusal", inOwnTime(func(s *player.Script) { s.Finish, s.Tokens, s.Chunks = protocol.FinishError, nil, nil }), Pass, "", "not judged: 1 of 51 requests, which the engine refused by finish reason error"},
 	}
 	g := pinnedWire(t)
 	for _, test := range tests {

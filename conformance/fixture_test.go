@@ -66,15 +66,6 @@ type subjectGolden struct {
 	data []byte
 }
 
-// someLines are the newest, a middle and the oldest line that has goldens, with -short the newest.
-func someLines(matrix *compat.Matrix, mf *manifest.Manifest) []compat.Line {
-	lines := slices.DeleteFunc(slices.Clone(matrix.Lines), func(l compat.Line) bool { return len(mf.ForLine(l.Name)) == 0 })
-	if testing.Short() {
-		return lines[:1]
-	}
-	return []compat.Line{lines[0], lines[len(lines)/2], lines[len(lines)-1]}
-}
-
 // usualGolden is what most tests damage: a trace of 0.33 that stays as it is when
 // the goldens of the repository are captured anew, because tests know its records.
 // Request 0 is on line 7, with 24 tokens in chunks of one.

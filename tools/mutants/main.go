@@ -371,7 +371,7 @@ func (t *trial) passes(env string) bool {
 }
 
 // maxTrials bounds how many trials a mutant needs to survive: more come to the same conditions as these do.
-const maxTrials = 30
+const maxTrials = 8
 
 // killer is the name of the first trial that fails with a mutant, empty if none does.
 func (l *lab) killer(m mutant) string {

@@ -104,25 +104,3 @@ type fixed struct{}
 
 func (fixed) Duration(*latency.Step) time.Duration    { return time.Millisecond }
 func (fixed) Transfer(*latency.Request) time.Duration { return 0 }
-
-// BenchmarkCompose is a step of 1,024 requests until it begins: what is computed, and how long it takes.
-func BenchmarkCompose(b *testing.B) {
-	clock := &fakeClock{now: start}
-	e := benchEngine(b, Options{Limits: Limits{MaxModelLen: 1 << 24}, Timing: Timing{Pace: PaceModelled, Latency: fixed{}}, Clock: clock, KVCache: KVCacheOptions{NumGPUBlocks: 1 << 17}}, 1024)
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		b.StopTimer()
-		if i%400 == 399 {
-			e.abortAll()
-			for i := range 1024 {
-				fill(e, i)
-			}
-		}
-		clock.now = e.current.end
-		if e.current.active {
-			e.finishStep()
-		}
-		b.StartTimer()
-		e.beginStep(clock.now, clock.now)
-	}
-}

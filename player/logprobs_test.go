@@ -54,20 +54,3 @@ func floats(t *testing.T, raw []byte, aux [][]byte) (shape []int, values []float
 	}
 	return tensor.Shape, tensor.Floats()
 }
-
-// Most tokens of a prompt are not among the few most likely ones, and some are.
-func TestRanksOfAPrompt(t *testing.T) {
-	const top = 5
-	prompt := count(0, 1001)
-	r := ran(t, Options{}, ask("a", prompt, 1, promptLogprobs(top)))
-	e := r.envelopes[0]
-	among := 0
-	for _, rank := range readTable(t, e.Outputs.Outputs[0].PromptLogprobs, e.aux).ranks {
-		if rank <= top {
-			among++
-		}
-	}
-	if among < 100 || among > 400 {
-		t.Errorf("%d of 1000 tokens are among the %d most likely ones, want 100 to 400", among, top)
-	}
-}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 
 	"github.com/vllm-vcr/conformance/recorder"
 	"github.com/vllm-vcr/conformance/trace"
@@ -48,35 +47,4 @@ func ExampleRun_existingFile() {
 	fmt.Println(err)
 	// Output:
 	// output doc.go exists already; move it away, or allow overwriting
-}
-
-// Make the trace of a session again from its frames file, without the engine.
-func ExampleDerive() {
-	const frames = "../testdata/captures/0.33.0-multiturn-s7.jsonl.gz"
-	dir, err := os.MkdirTemp("", "derive")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "run.jsonl.gz")
-
-	options := recorder.Options{RecordTokens: true, VLLMVersion: "v0.33.0"}
-	var counts recorder.Counts
-	err = recorder.Derive(context.Background(), frames, options, func(rank int) (recorder.Sinks, error) {
-		file, err := recorder.Create(recorder.Destination{Path: recorder.RankPath(path, rank)})
-		return recorder.Sinks{Trace: file}, err
-	}, &counts, slog.New(slog.DiscardHandler))
-	if err != nil {
-		log.Fatal(err)
-	}
-
-	t, err := trace.Read(path, trace.Options{Strict: true})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(counts.Snapshot().Records, "records,", len(t.Records), "read again")
-	fmt.Println(*t.Meta.Source, *t.Meta.VLLMVersion)
-	// Output:
-	// 180 records, 180 read again
-	// tap 0.33.0
 }

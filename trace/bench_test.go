@@ -59,19 +59,6 @@ func BenchmarkNextGzip(b *testing.B) {
 	}
 }
 
-func BenchmarkReadAllPlain(b *testing.B) {
-	data := corpus(b)
-	b.SetBytes(int64(len(data)))
-	b.ReportAllocs()
-	for b.Loop() {
-		r, err := NewReader(bytes.NewReader(data), "corpus", false, Options{})
-		require.NoError(b, err)
-		if _, err := r.ReadAll(); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 func benchmarkWrite(b *testing.B, gz bool) {
 	data := corpus(b)
 	r, err := NewReader(bytes.NewReader(data), "corpus", false, Options{})
@@ -92,15 +79,3 @@ func benchmarkWrite(b *testing.B, gz bool) {
 
 func BenchmarkWritePlain(b *testing.B) { benchmarkWrite(b, false) }
 func BenchmarkWriteGzip(b *testing.B)  { benchmarkWrite(b, true) }
-
-func BenchmarkBlockHashes(b *testing.B) {
-	tokens := make([]uint32, 8192)
-	for i := range tokens {
-		tokens[i] = uint32(i) * 2654435761
-	}
-	var dst []uint64
-	b.SetBytes(int64(4 * len(tokens)))
-	for b.Loop() {
-		dst = AppendBlockHashes(dst[:0], tokens, 16)
-	}
-}

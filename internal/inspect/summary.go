@@ -117,7 +117,7 @@ type summarizer struct {
 	meanOnly   int                       // records that have a mean of their gaps alone
 	negative   int                       // records with a negative time
 	negativeAt int                       // the line of the first of them
-	clocks     map[trace.EngineClock]int // records by why their times are not by the engine's timestamps
+	clocks     map[trace.EngineClock]int // records by whose clock their times are by
 }
 
 type levelSketch struct {
@@ -181,8 +181,8 @@ func (c *summarizer) add(r *trace.Record) (turn int32) {
 	level.requests++
 	level.prompt.add(float64(r.PromptTokens))
 	level.output.add(float64(r.OutputTokens))
-	if clock := r.EngineClock; clock != "" && clock != trace.ClockUsed {
-		c.clocks[clock]++
+	if r.EngineClock != "" {
+		c.clocks[r.EngineClock]++
 	}
 	whole, isNegative := r.EndMs(0), r.TTFTMs < 0
 	for _, ms := range r.ITLMs {
@@ -338,6 +338,9 @@ func (c *summarizer) notes(isRounded bool) []string {
 		add("%d of %d records have a negative time%s: the clock of the recorder was set back, or the trace was edited", c.negative, c.s.Records, where)
 	}
 	for _, clock := range slices.Sorted(maps.Keys(c.clocks)) {
+		if clock == trace.ClockUsed || clock == trace.ClockUnproven && c.clocks[trace.ClockUsed] > 0 { // every recording begins so
+			continue
+		}
 		add("%d of %d records have times by when the recorder received the messages, which are late on a busy machine: the timestamps of the engine are not used (engine_clock is %q)",
 			c.clocks[clock], c.s.Records, clock)
 	}

@@ -113,6 +113,7 @@ func TestSummaryNotes(t *testing.T) {
 	mean.OutputTokens, mean.ITLMs, mean.ITLSummary = 3, nil, &trace.ITLSummary{MeanMs: 10, Count: 2}
 	without := record(0, 4, 1)
 	without.ArrivalMs, without.EngineClock = nil, trace.ClockConstant
+	mean.EngineClock = trace.ClockUsed
 	s, err := SummarizeReader(readerOf(t, recorded(record(0, 4, -3), mean, without, record(1, 4, 1, -1))))
 	require.NoError(t, err)
 	want := []string{

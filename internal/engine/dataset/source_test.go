@@ -1,9 +1,7 @@
 package dataset
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -274,13 +272,5 @@ func TestSummaryText(t *testing.T) {
 	const want = "15 requests: 1 matched by tokens, 2 by text, 3 by their last message, 4 by a beginning, 5 nothing"
 	if got := (Summary{15, 1, 2, 3, 4, 5}).String(); got != want {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// TestSourceOfNothing: a request has no prompt when it has embeddings.
-func TestSourceOfNothing(t *testing.T) {
-	s := source(t, 16, row1("Hi", "Hello"))
-	if _, err := s.Script(request("a", nil)); err == nil || errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v", err)
 	}
 }

@@ -170,22 +170,6 @@ type patternOf regexp.Regexp
 func (p *patternOf) MatchString(s string) bool { return (*regexp.Regexp)(p).MatchString(s) }
 func (p *patternOf) String() string            { return (*regexp.Regexp)(p).String() }
 
-func TestTextsDependOnTheSeed(t *testing.T) {
-	l, err := grammar.Compile(work(t), grammar.Constraint{Kind: grammar.Regex, Text: "[a-z]{8}"})
-	must(t, err)
-	distinct := map[string]bool{}
-	for seed := range uint64(50) {
-		one, again := text(t, l, seed, 10), text(t, l, seed, 10)
-		if one != again {
-			t.Errorf("seed %d gives %q and %q", seed, one, again)
-		}
-		distinct[one] = true
-	}
-	if len(distinct) < 40 {
-		t.Errorf("%d different texts of 50 seeds", len(distinct))
-	}
-}
-
 func TestTheShortestText(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"strings"
 	"sync"
@@ -209,26 +208,6 @@ func TestChargeIsWhatCompilingCosts(t *testing.T) {
 	}
 	if !strings.Contains(err.Error(), "takes too long") {
 		t.Error(err)
-	}
-}
-
-// Size is what a cache counts: no language holds much more.
-func TestSize(t *testing.T) {
-	constraints := maps.Clone(hostile())
-	constraints["repetitions"] = grammar.Constraint{Kind: grammar.Regex, Text: strings.Repeat(`(((a{9}b?){9}c?){9}d?)`, 20)}
-	for _, name := range []string{"choices", "long choices", "enum", "enum of numbers", "tags", "some folded ranges", "repetitions", "prefixes"} {
-		c := constraints[name]
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		l, err := grammar.Compile(work(t), c)
-		must(t, err)
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		held := int(after.HeapAlloc) - int(before.HeapAlloc)
-		if held > l.Size()+1<<18 {
-			t.Errorf("%s holds %d bytes and says %d", name, held, l.Size())
-		}
 	}
 }
 

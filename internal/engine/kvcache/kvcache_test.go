@@ -74,56 +74,6 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// TestKnown takes over what recordings say was cached.
-func TestKnown(t *testing.T) {
-	tests := []struct {
-		name         string
-		before       int // tokens of the same prompt that are in the cache
-		known        int
-		uncaching    bool
-		cached       int
-		shared, held int // blocks of the prompt's 4
-	}{
-		{name: "looked up", before: 16, known: -1, cached: 12, shared: 3, held: 4},
-		{name: "nothing, whatever the pool has", before: 16, known: 0, cached: 0, shared: 0, held: 4},
-		{name: "less than the pool has", before: 16, known: 8, cached: 8, shared: 2, held: 4},
-		{name: "more than the pool has", before: 8, known: 12, cached: 12, shared: 2, held: 4},
-		{name: "no whole blocks", before: 16, known: 6, cached: 6, shared: 1, held: 4},
-		{name: "all", before: 16, known: 16, cached: 15, shared: 3, held: 4},
-		{name: "without a cache", before: 16, known: 8, uncaching: true, cached: 8, shared: 0, held: 4},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			pool := newPool(t, kvcache.Options{Blocks: 20, Caching: !test.uncaching})
-			first := kvcache.NewSequence(counted(0, test.before))
-			pool.Allocate(first, 0, test.before, 0)
-			s := kvcache.NewSequence(counted(0, 16))
-			s.Known = test.known
-			if got := pool.Lookup(s); got != test.cached {
-				t.Errorf("Lookup: got %d, want %d", got, test.cached)
-			}
-			if !pool.Allocate(s, test.cached, 16-test.cached, 0) {
-				t.Fatal("no room")
-			}
-			ids := pool.BlockIDs(s)
-			shared := 0
-			for i, id := range pool.BlockIDs(first) {
-				if i < len(ids) && ids[i] == id {
-					shared++
-				}
-			}
-			if shared != test.shared || len(ids) != test.held {
-				t.Errorf("got %d blocks of which %d shared, want %d and %d", len(ids), shared, test.held, test.shared)
-			}
-			pool.Free(first)
-			next := kvcache.NewSequence(counted(0, 17))
-			if got := pool.Lookup(next); !test.uncaching && got != 16 {
-				t.Errorf("after it, %d tokens are in the cache, want 16", got)
-			}
-		})
-	}
-}
-
 // TestFreeTwice frees a sequence that holds nothing any more.
 func TestFreeTwice(t *testing.T) {
 	pool := newPool(t, kvcache.Options{Blocks: 10, Caching: true})
@@ -144,22 +94,6 @@ func TestFreeTwice(t *testing.T) {
 	pool.Free(b)
 	if !pool.Reset() || pool.Lookup(a) != 0 {
 		t.Error("an unused pool is not reset")
-	}
-}
-
-// TestNoRoomChangesNothing asks for more than there is.
-func TestNoRoomChangesNothing(t *testing.T) {
-	pool := newPool(t, kvcache.Options{Blocks: 6, Caching: true, Events: true})
-	a := kvcache.NewSequence(counted(0, 8))
-	pool.Allocate(a, 0, 8, 0)
-	pool.Free(a)
-	pool.TakeEvents()
-	big := kvcache.NewSequence(counted(0, 24))
-	if pool.Allocate(big, pool.Lookup(big), 16, 0) {
-		t.Fatal("6 blocks of 5 were given out")
-	}
-	if pool.FreeBlocks() != 5 || len(pool.TakeEvents()) != 0 || pool.Lookup(big) != 8 || len(pool.BlockIDs(big)) != 0 {
-		t.Error("a refused allocation has changed the pool")
 	}
 }
 

@@ -33,46 +33,6 @@ func models(t testing.TB) map[string]Model {
 	}
 }
 
-// What a step takes depends on what is in it, and not on the order of it, on the
-// steps before, or on which other models were asked.
-func TestDrawsAreTheRequestsOwn(t *testing.T) {
-	compose := func(reverse bool) *Step {
-		s := &Step{Running: 12, Limit: 64, Budget: 8192, Left: 4000}
-		for i := range 10 {
-			s.Decodes = append(s.Decodes, Decode{Request: NewRequest(7, fmt.Sprint("d", i), 400, 0), Context: 450, Tokens: 1})
-		}
-		for i := range 2 {
-			r := NewRequest(7, fmt.Sprint("p", i), 300, 0)
-			s.Chunks = append(s.Chunks, Chunk{Request: r, Tokens: 300, Last: true})
-		}
-		if reverse {
-			slices.Reverse(s.Decodes)
-			slices.Reverse(s.Chunks)
-		}
-		return s
-	}
-	for name, m := range models(t) {
-		t.Run(name, func(t *testing.T) {
-			first := m.Duration(compose(false))
-			again := m.Duration(compose(false))
-			reversed := m.Duration(compose(true))
-			if first != again || first != reversed || first <= 0 {
-				t.Errorf("got %v, again %v, reversed %v", first, again, reversed)
-			}
-			other := compose(false)
-			for i := range other.Decodes {
-				other.Decodes[i].Context = 451
-			}
-			other.Chunks = nil
-			same := compose(false)
-			same.Chunks = nil
-			if a, b := m.Duration(same), m.Duration(other); a == b {
-				t.Errorf("the next step takes %v too: nothing was drawn", a)
-			}
-		})
-	}
-}
-
 // A speculating engine's tokens come from the recordings, and never exceed what was scheduled.
 func TestSpokenTokens(t *testing.T) {
 	tests := []struct {

@@ -163,25 +163,6 @@ func TestTokenizer(t *testing.T) {
 	}
 }
 
-// What a model says comes back as it is: special tokens in it are spelt out, and nothing is normalised.
-func TestEncodeOutput(t *testing.T) {
-	for _, name := range []string{"qwen3", "gpt2", "digits", "deepseek"} {
-		tok, err := Load(filepath.Join("testdata", "tokenizers", name+".json"))
-		require.NoError(t, err)
-		for _, text := range []string{"e\u0301 \u212b ﬁ", "a <|im_end|> b", "<think>\n x", "  12 34 ", "x <a b> y", "x [MASK] y", ""} {
-			ids, ok := tok.EncodeOutput(text)
-			if got := tok.Decode(ids); !ok || got != text {
-				t.Errorf("%s: %q comes back as %q, %v", name, text, got, ok)
-			}
-			for _, id := range ids {
-				if tok.special[id] {
-					t.Errorf("%s: %q has the special token %d", name, text, id)
-				}
-			}
-		}
-	}
-}
-
 // FuzzRoundTrip: the text of a text's ids is that text, whatever it is.
 func FuzzRoundTrip(f *testing.F) {
 	tok, err := Load(testenv.ModelDir(f))

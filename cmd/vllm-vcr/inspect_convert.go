@@ -27,7 +27,7 @@ type convertOptions struct {
 	model   string
 	gpu     string
 	start   string
-	most    int
+	limit   int
 }
 
 // What inspect convert writes.
@@ -55,7 +55,7 @@ func newInspectConvertCommand(env *environment) *cobra.Command {
 	oneOf(flags, (*string)(&opts.from), "from", fromAuto, "`FORMAT` of INPUT: auto (by its first bytes), trace, vllm-bench, guidellm, inference-perf, mooncake, burstgpt or azure",
 		append([]inspect.Format{fromAuto}, inspect.Formats()...)...)
 	oneOf(flags, &opts.to, "to", toTrace, "`FORMAT` to write: trace, load-plan or otlp", toTrace, toPlan, toOTLP)
-	flags.IntVar(&opts.most, "requests", 0, "convert only so many requests, the first ones of INPUT (default all)")
+	flags.IntVar(&opts.limit, "requests", 0, "convert only so many requests, the first ones of INPUT (default all)")
 	flags.StringVar(&opts.model, "model", "", "`NAME` of the model to write into the trace (default that of INPUT)")
 	flags.StringVar(&opts.gpu, "gpu", "", "`NAME` of the GPU type to write into the trace (default that of INPUT)")
 	flags.StringVar(&opts.start, "start", "", "`TIME` of the first span of otlp, such as 2026-01-31T12:00:00Z; a trace has no date (default now)")
@@ -110,7 +110,7 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 			if err := write(r); err != nil {
 				return err
 			}
-			if written++; written == opts.most {
+			if written++; written == opts.limit {
 				return errEnough
 			}
 			return nil

@@ -14,7 +14,7 @@ import (
 
 // timelineOptions are the flags of inspect timeline.
 type timelineOptions struct {
-	from, most         int
+	from, limit        int
 	svg                string
 	html, perfetto     string
 	steps              string
@@ -33,7 +33,7 @@ func newInspectTimelineCommand(env *environment) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&opts.from, "from", 0, "first request to show, counted from 0 in order of arrival (default 0)")
-	flags.IntVar(&opts.most, "requests", 0, "number of requests to show (default all)")
+	flags.IntVar(&opts.limit, "requests", 0, "number of requests to show (default all)")
 	flags.StringVar(&opts.svg, "svg", "", "write the timeline as an SVG image to this `FILE`, instead of text to stdout")
 	flags.StringVar(&opts.html, "html", "", "write the timeline as an HTML page to this `FILE`, instead of text to stdout")
 	flags.StringVar(&opts.perfetto, "perfetto", "", "write the timeline as Chrome trace JSON to this `FILE`, instead of text to stdout")
@@ -48,7 +48,7 @@ func newInspectTimelineCommand(env *environment) *cobra.Command {
 func runInspectTimeline(env *environment, path string, opts timelineOptions) error {
 	defer env.growHeap(inspectGCPercent, 0)()
 	timeline, err := readAt(env, path, func(r *trace.Reader) (*inspect.Timeline, error) {
-		return inspect.ReadTimeline(r, inspect.TimelineOptions{Skip: opts.from, Most: opts.most, Turns: opts.html != "" || opts.perfetto != ""})
+		return inspect.ReadTimeline(r, inspect.TimelineOptions{Skip: opts.from, Limit: opts.limit, Turns: opts.html != "" || opts.perfetto != ""})
 	})
 	if err != nil {
 		return err

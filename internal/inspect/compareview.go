@@ -144,16 +144,16 @@ func quantilePlot(name, title string, all []curve) []Plot {
 
 // sizesPlot is how many outputs have at least so many tokens, if some have more than one.
 func (c *Comparison) sizesPlot(names []string) []Plot {
-	most := 0.0
+	largest := 0.0
 	for _, one := range c.all {
-		most = max(most, one.sizes.high)
+		largest = max(largest, one.sizes.high)
 	}
-	if most <= 1 {
+	if largest <= 1 {
 		return nil
 	}
 	f := figure{
 		title: "Tokens of an output (speculative decoding, diffusion)", xName: "tokens", yName: "part that has more",
-		x: axis{low: 0, high: most}, y: axis{low: 0, high: 1},
+		x: axis{low: 0, high: largest}, y: axis{low: 0, high: 1},
 	}
 	for i, one := range c.all {
 		if one.sizes.count == 0 {

@@ -289,12 +289,12 @@ func fromFirst(records []trace.Record) {
 // setGaps enters the times between the outputs of an answer. Where there are fewer outputs than tokens, it is unknown how many
 // tokens each had: they are spread evenly. Where there are more, the last ones are taken for one.
 func (in *Input) setGaps(r *trace.Record, gaps []float64) {
-	if most := max(r.OutputTokens-1, 0); len(gaps) > most {
+	if limit := max(r.OutputTokens-1, 0); len(gaps) > limit {
 		in.lack("the number of outputs of some requests is larger than that of their tokens: their last gaps are put together")
-		kept := slices.Clone(gaps[:most])
-		for _, ms := range gaps[most:] {
-			if most > 0 {
-				kept[most-1] += ms
+		kept := slices.Clone(gaps[:limit])
+		for _, ms := range gaps[limit:] {
+			if limit > 0 {
+				kept[limit-1] += ms
 			}
 		}
 		gaps = kept

@@ -107,8 +107,8 @@ func demoWorkload(o DemoOptions) *Workload {
 }
 
 // demoLength draws a number of tokens around the median, with a long tail.
-func demoLength(rng *rand.Rand, median, most float64) int {
-	return int(min(max(median*math.Exp(0.6*rng.NormFloat64()), 4), most))
+func demoLength(rng *rand.Rand, median, maximum float64) int {
+	return int(min(max(median*math.Exp(0.6*rng.NormFloat64()), 4), maximum))
 }
 
 func demoTokens(rng *rand.Rand, n int) []uint32 {

@@ -61,11 +61,11 @@ const (
 	maxRows = 1 << 26
 )
 
-// TimelineOptions choose what is taken out of a trace: at most Most requests, 0 for all, from the one that arrived as number
+// TimelineOptions choose what is taken out of a trace: at most Limit requests, 0 for all, from the one that arrived as number
 // Skip. Turns finds which requests go on with the conversation of another, for pages and Perfetto.
 type TimelineOptions struct {
-	Skip, Most int
-	Turns      bool
+	Skip, Limit int
+	Turns       bool
 }
 
 // ReadTimeline takes the times out of a trace. It keeps some 80 bytes of each record, and with Turns 50 more.
@@ -91,7 +91,7 @@ func ReadTimeline(r *trace.Reader, opt TimelineOptions) (*Timeline, error) {
 	if missing > 0 {
 		t.Notes = append(t.Notes, fmt.Sprintf("%d of %d records have no arrival_ms and are left out", missing, missing+len(t.all)))
 	}
-	return t, t.finish(opt.Skip, opt.Most)
+	return t, t.finish(opt.Skip, opt.Limit)
 }
 
 func (t *Timeline) add(r *trace.Record, index int, withTurns bool) {
@@ -124,12 +124,12 @@ func (t *Timeline) add(r *trace.Record, index int, withTurns bool) {
 }
 
 // finish sorts the rows, and chooses those that are shown.
-func (t *Timeline) finish(skip, most int) error {
+func (t *Timeline) finish(skip, limit int) error {
 	t.turns = Turns[int32]{}
 	if len(t.all) == 0 {
 		return fmt.Errorf("%s: no record has arrival_ms, so the times of the requests are unknown: record again with vllm-vcr record", t.Name)
 	}
-	if skip < 0 || most < 0 {
+	if skip < 0 || limit < 0 {
 		return errors.New("want requests from 0 on, and no fewer than 0 of them")
 	}
 	if skip >= len(t.all) {
@@ -142,8 +142,8 @@ func (t *Timeline) finish(skip, most int) error {
 	slices.SortStableFunc(t.order, func(a, b int32) int { return cmp.Compare(t.all[a].arrival, t.all[b].arrival) })
 	t.infer()
 	t.order = t.order[skip:]
-	if most > 0 && most < len(t.order) {
-		t.order = t.order[:most]
+	if limit > 0 && limit < len(t.order) {
+		t.order = t.order[:limit]
 	}
 	t.from = t.all[t.order[0]].arrival
 	t.to = t.from

@@ -97,11 +97,11 @@ func TestTimelineOfNegativeTimes(t *testing.T) {
 func TestTimelineOfSome(t *testing.T) {
 	tr := recorded(record(0, 4, 1), record(10, 4, 1), record(20, 4, 1))
 	tests := []struct {
-		name       string
-		trace      *trace.Trace
-		skip, most int
-		want       []int
-		err        string
+		name        string
+		trace       *trace.Trace
+		skip, limit int
+		want        []int
+		err         string
 	}{
 		{"all", tr, 0, 0, []int{0, 1, 2}, ""},
 		{"one", tr, 1, 1, []int{1}, ""},
@@ -112,7 +112,7 @@ func TestTimelineOfSome(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			line, err := ReadTimeline(readerOf(t, test.trace), TimelineOptions{Skip: test.skip, Most: test.most})
+			line, err := ReadTimeline(readerOf(t, test.trace), TimelineOptions{Skip: test.skip, Limit: test.limit})
 			if err != nil || test.err != "" {
 				if err == nil || err.Error() != test.err {
 					t.Fatalf("got %v, want %s", err, test.err)

@@ -206,8 +206,8 @@ func (w *Workload) conversations() []conversation {
 	return all
 }
 
-// most is how many conversations there were at a time.
-func most(all []conversation) int {
+// maxOpen is how many conversations there were at a time.
+func maxOpen(all []conversation) int {
 	ends := make([]float64, len(all))
 	for i := range all {
 		ends[i] = all[i].end
@@ -229,7 +229,7 @@ func most(all []conversation) int {
 // after that end, whenever that is.
 func (w *Workload) findClients() {
 	all := w.conversations()
-	clients := most(all)
+	clients := maxOpen(all)
 	if clients >= len(all) {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -387,6 +388,36 @@ func TestFrontendsWithoutTokenIDs(t *testing.T) {
 				t.Errorf("%d notes %q, want one", notes, test.note)
 			}
 		})
+	}
+}
+
+// A frontend that was started without a KV connector may end of the statistics of one: that is not its fault.
+func TestFrontendWithoutAConnector(t *testing.T) {
+	front, line := startedFrontend(t)
+	target, err := url.Parse(front.URL)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	var ended atomic.Bool
+	python := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if ended.Load() || bytes.Contains(body, []byte(`"do_remote_prefill":true`)) {
+			ended.Store(true)
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		proxy.ServeHTTP(w, r)
+	}))
+	defer python.Close()
+	front.URL = python.URL
+	report := underTest(t, front, line.Name, Timeouts{}, frontendsuite.Completions, frontendsuite.RealEngine, frontendsuite.Transfer)
+	for i, want := range []Assertion{frontendsuite.Completions, frontendsuite.RealEngine, frontendsuite.Transfer} {
+		if r := report.Results[i]; r.Case.Assertion != want || r.Verdict != Pass {
+			t.Errorf("%s: %s (%s), want %s passed: %+v", r.Case.Name(), r.Verdict, r.Note, want, r.Failures)
+		}
+	}
+	if needs := report.Results[2].Needs; !strings.Contains(needs, "--kv-transfer-config") {
+		t.Errorf("the case needs %q", needs)
 	}
 }
 

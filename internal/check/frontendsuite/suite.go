@@ -27,12 +27,13 @@ const (
 	LoRA        check.Assertion = "lora"
 	Concurrency check.Assertion = "concurrency"
 	Errors      check.Assertion = "errors"
-	Transfer    check.Assertion = "transfer"
 	RealEngine  check.Assertion = "real-engine"
+	Transfer    check.Assertion = "transfer"
 	Health      check.Assertion = "health"
 )
 
-// Checks are those of the frontend suite, in their order. The last one takes the engine away.
+// Checks are those of the frontend suite, in their order. The last one takes the engine away, and the one before it
+// has statistics sent that end a frontend which was started for engines without a connector.
 var Checks = []check.Check{
 	handshake,
 	requests,
@@ -46,8 +47,8 @@ var Checks = []check.Check{
 	lora,
 	concurrency,
 	badRequests,
-	transfer,
 	realEngine,
+	transfer,
 	health,
 }
 

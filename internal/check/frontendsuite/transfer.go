@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -21,7 +22,7 @@ var transferCodes string
 var transfer = check.Check{Name: Transfer, Codes: transferCodes, Run: judged((*frontendCase).transfers)}
 
 // connector is that of the player: who it says it is to engines that would pull from it. Nobody does.
-var connector = player.Transfer{EngineID: "vllm-vcr", Host: "127.0.0.1", Port: 5600, Lease: time.Second}
+var connector = player.Transfer{EngineID: "vllm-vcr", Host: "127.0.0.1", Port: 5600, Lease: time.Hour}
 
 const transferKey = "kv_transfer_params"
 
@@ -31,6 +32,7 @@ const transferKey = "kv_transfer_params"
 func (k *frontendCase) transfers() {
 	prompt := k.prompt()
 	messages := []object{{"role": "user", "content": sampler}}
+	var decodes []func()
 	for _, form := range []struct {
 		name, route string
 		body        object
@@ -38,7 +40,7 @@ func (k *frontendCase) transfers() {
 		{"completion", k.route(), k.body(prompt, 1)},
 		{"chat", chatRoute, object{"messages": messages}},
 	} {
-		if k.form == promptChat && form.route == chatRoute && form.name != "chat" {
+		if k.form == promptChat && form.name != "chat" {
 			continue
 		}
 		body := form.body.with(object{"model": k.model, "max_tokens": 1, "temperature": 0})
@@ -51,10 +53,28 @@ func (k *frontendCase) transfers() {
 		}
 		k.offered("prefill by a "+form.name, first, offered)
 		if offered != nil {
-			k.transfer("decode by a "+form.name, form.route, body, offered)
+			decodes = append(decodes, func() { k.transfer("decode by a "+form.name, form.route, body, offered) })
 		}
 	}
+	// After these the engine sends the statistics of its connector. A Python frontend that was started without one ends then, as no
+	// engine without a connector sends them.
+	before := len(k.Failures)
+	for _, decode := range decodes {
+		decode()
+	}
+	if len(decodes) > 0 && k.lostAt == "" {
+		k.stillServes("the statistics of a connector", "GET /health")
+	}
+	if k.lostAt != "" && len(decodes) > 0 && !strings.Contains(k.env.Frontend.Command, connectorFlag) {
+		k.Failures = k.Failures[:before]
+		k.Needs = "if the frontend has KV connectors, start it with " + connectorFlag
+		k.AddNote("the frontend no longer serves after statistics of a KV connector, which it was started without")
+		k.over = true // a command is started again
+	}
 }
+
+// connectorFlag starts a frontend with a KV connector.
+const connectorFlag = "--kv-transfer-config"
 
 // transfer makes a request with kv_transfer_params, which the engine must get as they are. It returns the request that reached
 // the engine, nil if there is nothing more to look at, and the kv_transfer_params of the answer.

@@ -90,6 +90,46 @@ func TestReleasedEngines(t *testing.T) {
 	}
 }
 
+// Blocks of a request that was computed for another engine stay when it has ended, until they are fetched.
+func TestBlocksKeptForOthers(t *testing.T) {
+	for _, s := range sessions(t) {
+		if !strings.Contains(s.name, "v0.33.0/cpu/tiny/wire-") {
+			continue
+		}
+		other, kept, blocks := session{s.name, s.codec, slices.Clone(s.messages)}, 0, int64(0)
+		var view protocol.View
+		for i := range other.messages {
+			m := &other.messages[i]
+			if m.Channel == "input" && m.Direction == trace.EngineToFrontend {
+				blocks = protocol.ViewOf(m.Frames[0]).Field("num_gpu_blocks").Count()
+			}
+			if m.Channel != "output" {
+				continue
+			}
+			out := s.codec.Read(&view, protocol.KindOutputs, m.Frames[0])
+			first := out.Field("outputs").At(0)
+			usage := out.Field("scheduler_stats").Field("kv_cache_usage")
+			switch used, ok := usage.Float(); {
+			case kept == 0 && first.Field("finish_reason").Given() && !first.Field("kv_transfer_params").IsAbsent():
+				params := pack.AppendBool(pack.AppendString(pack.AppendMapHeader(nil, 1), "do_remote_prefill"), true)
+				m.Frames = append([][]byte{first.Field("kv_transfer_params").Set(params)}, m.Frames[1:]...)
+				kept++
+			case kept > 0 && ok:
+				m.Frames = append([][]byte{usage.Set(pack.AppendFloat64(nil, used+9/float64(blocks-1)))}, m.Frames[1:]...)
+				kept++
+			}
+		}
+		for _, f := range judge(other) {
+			if f.Code == CodeGauges || f.Code == CodeRest {
+				t.Errorf("%s: %s %s", s.name, f.Code, f.Message)
+			}
+		}
+		if kept < 10 {
+			t.Errorf("%s: %d messages changed", s.name, kept)
+		}
+	}
+}
+
 // The ids of log-probabilities have 4 bytes on a CPU, and 8 where the model runner V2 makes them: both are right.
 func TestWideTokenIDs(t *testing.T) {
 	for _, s := range sessions(t) {

@@ -231,6 +231,7 @@ func (e *Engine) judgeRest(output protocol.Value, r *request, finish protocol.Fi
 	if pooled := output.Field("pooling_output"); pooled.Given() && !r.pooling {
 		e.fail(CodeAnswer, pooled, "nil", "a tensor", "request %s asks for tokens, not for pooling", r.id)
 	}
+	e.hasConnector = e.hasConnector || output.Field("kv_transfer_params").Given()
 	for _, name := range []string{"kv_transfer_params", "ec_transfer_params"} {
 		// What the other side needs comes when the request is done (vllm/v1/core/sched/scheduler.py _free_request).
 		if v := output.Field(name); v.Given() && finish == protocol.Unfinished {

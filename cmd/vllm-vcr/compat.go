@@ -25,11 +25,6 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
-// codes names the first and the last of some rules.
-func codes(rules []tomlfile.Rule) string {
-	return rules[0].Code + " to " + rules[len(rules)-1].Code
-}
-
 func newCompatCheckCommand(env *environment) *cobra.Command {
 	var in inputs
 	var targets string

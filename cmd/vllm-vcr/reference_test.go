@@ -13,7 +13,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
+	"github.com/vllm-vcr/conformance/manifest"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/cli.md and the expected files of the scripts")
@@ -88,13 +92,18 @@ func TestHelp(t *testing.T) {
 	})
 }
 
-// TestDescriptionsAreOfCommands: each section of commands.md is about a command.
+// TestDescriptionsAreOfCommands: each section of commands.md is about a command, and it has the codes of all rules.
 func TestDescriptionsAreOfCommands(t *testing.T) {
 	root := newRootCommand(quietEnvironment())
 	for _, section := range strings.Split(commandTexts, "\n## ")[1:] {
 		path, _, _ := strings.Cut(section, "\n")
 		if cmd, rest, err := root.Find(strings.Fields(path)[1:]); err != nil || len(rest) > 0 || cmd.CommandPath() != path {
 			t.Errorf("commands.md describes %q, which is not a command", path)
+		}
+	}
+	for _, rules := range [][]tomlfile.Rule{compat.Rules(), manifest.Rules(), target.Rules()} {
+		if codes := rules[0].Code + " to " + rules[len(rules)-1].Code; !strings.Contains(strings.ReplaceAll(commandTexts, "\n", " "), codes) {
+			t.Errorf("commands.md does not have the rules %s", codes)
 		}
 	}
 }

@@ -95,17 +95,6 @@ type gauges struct {
 	usage            float64
 }
 
-// requiredStats are the keys that every Rust frontend needs.
-var requiredStats = []string{
-	"num_running_reqs", "num_waiting_reqs", "step_counter", "current_wave", "kv_cache_usage",
-	"prefix_cache_stats", "kv_cache_eviction_events",
-}
-
-// requiredCacheStats are those within prefix_cache_stats.
-var requiredCacheStats = []string{
-	"reset", "requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits",
-}
-
 // takeStats reads the gauges, and finds out what a frontend would miss.
 func (l *live) takeStats(raw []byte) {
 	l.statsSeen++
@@ -114,12 +103,12 @@ func (l *live) takeStats(raw []byte) {
 		l.statistics("", fmt.Sprintf("it is no map with text keys: %v", err))
 		return
 	}
-	for _, key := range requiredStats {
+	for _, key := range protocol.NeededKeys("SchedulerStats") {
 		if _, ok := shape[key]; !ok {
 			l.statistics(key, "it is missing, and a real frontend dies of that")
 		}
 	}
-	for _, key := range requiredCacheStats {
+	for _, key := range protocol.NeededKeys("PrefixCacheStats") {
 		if _, ok := shape["prefix_cache_stats."+key]; !ok && shape["prefix_cache_stats"] == pack.Map {
 			l.statistics("prefix_cache_stats."+key, "it is missing, and a real frontend dies of that")
 		}

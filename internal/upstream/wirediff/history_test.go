@@ -93,47 +93,6 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestWholeHistory: over all lines at once, everything is found that is found line
-// by line, but what later changes undo or change once more.
-func TestWholeHistory(t *testing.T) {
-	folded := []string{
-		// Came and went in between.
-		"constant-added MEDIUM_FS", "constant-added MEDIUM_OBJ", "constant-removed MEDIUM_FS", "constant-removed MEDIUM_OBJ",
-		// Changes of what was not there at the beginning.
-		"field-type SamplingMaskLists.offsets", "field-required SamplingMaskLists.offsets", "field-type SamplingParams.watermarking",
-		"field-default SamplingParams.watermarking", "field-type SamplingParams.prompt_logprob_token_ids",
-	}
-	want := map[string]bool{}
-	for _, rows := range historic(t) {
-		for _, row := range rows {
-			want[nameOf(row)] = true
-		}
-	}
-	for _, name := range folded {
-		if !want[name] {
-			t.Errorf("%s is no change that could be folded", name)
-		}
-		delete(want, name)
-	}
-	got := map[string]bool{}
-	d := wirediff.Compare(load(t, "0.23"), load(t, "0.33"))
-	for _, c := range d.Changes {
-		got[nameOf(saying(c))] = true
-	}
-	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
-	if got := d.Verdict(); got != wirediff.Breaks {
-		t.Errorf("verdict %s", got)
-	}
-}
-
-// nameOf is a saying without its level, position and parties.
-func nameOf(saying string) string {
-	_, rest, _ := strings.Cut(saying, " ")
-	rest, _, _ = strings.Cut(rest, " [")
-	rest, _, _ = strings.Cut(rest, "@")
-	return rest
-}
-
 // TestUndeclared: what is known to have changed and is not in changes.txt is of a
 // kind that no profile shows, and is not found.
 func TestUndeclared(t *testing.T) {
@@ -158,36 +117,6 @@ func TestPatchReleases(t *testing.T) {
 		d := wirediff.Compare(older, newer)
 		if got := sayings(d); len(got) > 0 || d.Verdict() != wirediff.None {
 			t.Errorf("%s to %s: %s %q", older.Version, newer.Version, d.Verdict(), got)
-		}
-	}
-}
-
-// TestEveryPair: any two profiles can be compared, one with itself shows nothing, and what a comparison says is
-// complete. This build speaks all its lines, so that no struct of one asks anything of it.
-func TestEveryPair(t *testing.T) {
-	for _, from := range lines {
-		for _, to := range lines {
-			d := wirediff.Compare(load(t, from), load(t, to))
-			if (from == to || from == "0.24" && to == "0.25" || from == "0.25" && to == "0.24") != (len(d.Changes) == 0) {
-				t.Errorf("%s to %s: %d changes", from, to, len(d.Changes))
-			}
-			isKnown := slices.Contains(protocol.Lines(), from) && slices.Contains(protocol.Lines(), to)
-			if isKnown && d.Codec != "" {
-				t.Errorf("%s: %s", to, d.Codec)
-			}
-			for _, c := range d.Changes {
-				isStruct := strings.HasPrefix(string(c.Kind), "field") || strings.HasPrefix(string(c.Kind), "struct")
-				if isKnown && isStruct && c.Needs.Player != wirediff.FromProfile {
-					t.Errorf("%s to %s, %s: %s", from, to, c.Subject, c.Needs.Player)
-				}
-				if c.Reason == "" || c.Breaks == nil || c.Needs.Player == "" || c.Needs.Recorder == "" || c.Where.URL == "" ||
-					c.Where.At == 0 || c.Where.Release == "" || strings.Contains(c.What(), "%") {
-					t.Errorf("%s to %s: incomplete: %+v", from, to, c)
-				}
-				if (len(c.Breaks) > 0) != (c.Level == wirediff.Breaking) {
-					t.Errorf("%s to %s: level %s, breaks %v: %s", from, to, c.Level, c.Breaks, c.Subject)
-				}
-			}
 		}
 	}
 }

@@ -36,24 +36,6 @@ func frontendRefusesLonger(structName, line string) bool {
 	return false
 }
 
-// wantedKeys are keys with a default that vllm-rs does not do without: seen of the released binaries, 0.24 to 0.33.
-var wantedKeys = map[string][]string{
-	"SchedulerStats": {
-		"num_running_reqs", "num_waiting_reqs", "step_counter", "current_wave", "kv_cache_usage", "prefix_cache_stats",
-		"kv_cache_eviction_events",
-	},
-	"PrefixCacheStats": {
-		"reset", "requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits",
-	},
-	"SpecDecodingStats": {
-		"num_spec_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_pos",
-	},
-	"PerfStats": {"num_flops_per_gpu", "num_read_bytes_per_gpu", "num_write_bytes_per_gpu"},
-	"KVEventsConfig": {
-		"enable_kv_cache_events", "publisher", "endpoint", "replay_endpoint", "buffer_steps", "hwm", "max_queue_size", "topic",
-	},
-}
-
 // caution returns where vllm-rs is stricter than what is declared, of changes that break nothing by the declaration.
 func (c *comparison) caution(ch *Change) string {
 	_, field, _ := strings.Cut(ch.Subject, ".")
@@ -64,7 +46,7 @@ func (c *comparison) caution(ch *Change) string {
 			c.from, ch.Struct, c.to)
 	case ch.Kind == FieldRemoved && frontendRefusesLonger(ch.Struct, c.b.Line):
 		return fmt.Sprintf("vllm-rs of %s refuses the longer %s of engines of %s, and all its requests fail", c.to, ch.Struct, c.from)
-	case ch.Kind == FieldRemoved && slices.Contains(wantedKeys[ch.Struct], field):
+	case ch.Kind == FieldRemoved && slices.Contains(protocol.NeededKeys(ch.Struct), field):
 		return fmt.Sprintf("vllm-rs requires the key although it has a default: the one of %s fails if it does too", c.from)
 	}
 	return ""

@@ -5,10 +5,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-
-	"github.com/vmihailenco/msgpack/v5"
-
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestAppendInts(t *testing.T) {
@@ -106,45 +102,5 @@ func TestAppendHeaders(t *testing.T) {
 				t.Errorf("not valid: %v", Validate(tt.got))
 			}
 		})
-	}
-}
-
-// TestAppendReadByOthers has msgpack/v5 read what the appenders wrote.
-func TestAppendReadByOthers(t *testing.T) {
-	b := AppendArrayHeader(nil, 7)
-	b = AppendNil(b)
-	b = AppendBool(b, true)
-	b = AppendInt(b, -129)
-	b = AppendUint(b, math.MaxUint64)
-	b = AppendFloat64(b, 1.5)
-	b = AppendString(b, strings.Repeat("é", 100))
-	b = AppendBin(b, bytes.Repeat([]byte{0xff}, 300))
-	var got []any
-	require.NoError(t, msgpack.Unmarshal(b, &got))
-	want := []any{nil, true, int16(-129), uint64(math.MaxUint64), 1.5, strings.Repeat("é", 100), bytes.Repeat([]byte{0xff}, 300)}
-	for i := range want {
-		w, err := msgpack.Marshal(want[i])
-		require.NoError(t, err)
-		g, err := msgpack.Marshal(got[i])
-		if err != nil || !bytes.Equal(w, g) {
-			t.Errorf("element %d: got %v, want %v (%v)", i, got[i], want[i], err)
-		}
-	}
-}
-
-func TestAppendDoesNotAllocate(t *testing.T) {
-	ids, data, buf := tokenIDs(100), make([]byte, 300), make([]byte, 0, 4096)
-	allocs := testing.AllocsPerRun(100, func() {
-		b := AppendMapHeader(AppendArrayHeader(buf[:0], 100), 100)
-		b = AppendBool(AppendNil(b), true)
-		b = AppendUint(AppendInt(b, math.MinInt64), math.MaxUint64)
-		b = AppendFloat64(AppendFloat32(b, 1), 1)
-		b = AppendExt(AppendBin(AppendString(b, "cmpl-1"), data), 3, data)
-		if b = AppendUint32s(b, ids); len(b) > cap(buf) {
-			t.Fatal("the buffer is too small for the test")
-		}
-	})
-	if allocs != 0 {
-		t.Errorf("%v allocations, want 0", allocs)
 	}
 }

@@ -140,92 +140,6 @@ func TestCursorNil(t *testing.T) {
 	}
 }
 
-// TestCursorErrorTypes tells broken bytes from a wrong expectation.
-func TestCursorErrorTypes(t *testing.T) {
-	c := NewCursor(unhex(t, "92 ff dd ffffffff"))
-	if _, err := c.ArrayLen(); err != nil {
-		t.Fatal(err)
-	}
-	_, err := c.Uint()
-	if v, ok := errors.AsType[*ValueError](err); !ok || v.Offset != 1 {
-		t.Errorf("-1 as Uint: got %v, want a *ValueError at byte 1", err)
-	}
-	require.NoError(t, c.Skip())
-	_, err = c.ArrayLen()
-	if s, ok := errors.AsType[*SyntaxError](err); !ok || s.Offset != 2 {
-		t.Errorf("huge array: got %v, want a *SyntaxError at byte 2", err)
-	}
-}
-
-// TestCursorWalk reads the head of a real EngineCoreOutputs by position.
-func TestCursorWalk(t *testing.T) {
-	c := NewCursor(realFrame(t, "0.33.0/enc-outputs-finish.frame0"))
-	type outputs struct {
-		Fields, Outputs, OutputFields int
-		Engine                        int64
-		RequestID                     string
-		Tokens                        []uint32
-		NoLogprobs                    bool
-		Next                          Kind
-	}
-	var got outputs
-	var err error
-	step := func(read func() error) {
-		if err == nil {
-			err = read()
-		}
-	}
-	step(func() (e error) { got.Fields, e = c.ArrayLen(); return e })
-	step(func() (e error) { got.Engine, e = c.Int(); return e })
-	step(func() (e error) { got.Outputs, e = c.ArrayLen(); return e })
-	step(func() (e error) { got.OutputFields, e = c.ArrayLen(); return e })
-	step(func() (e error) { got.RequestID, e = c.StrString(); return e })
-	step(func() (e error) { got.Tokens, e = c.Uint32s(nil); return e })
-	got.NoLogprobs = c.Nil()
-	got.Next = c.Kind()
-	require.NoError(t, err)
-	want := outputs{
-		Fields: 9, Outputs: 1, OutputFields: 19,
-		RequestID: "req-1", Tokens: []uint32{43}, NoLogprobs: true, Next: Nil,
-	}
-	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
-	if c.Done() || len(c.Rest())+c.Offset() != 91 {
-		t.Errorf("offset %d and %d bytes of rest, want 91 together", c.Offset(), len(c.Rest()))
-	}
-}
-
-// TestCursorTruncations reads every prefix of real frames to its end, skipping
-// value by value inside the outermost container.
-func TestCursorTruncations(t *testing.T) {
-	walk := func(b []byte) error {
-		c := NewCursor(b)
-		n, err := c.ArrayLen()
-		if c.Kind() == Map {
-			n, err = c.MapLen()
-			n *= 2
-		}
-		for range n {
-			if err == nil {
-				err = c.Skip()
-			}
-		}
-		if err == nil && !c.Done() {
-			err = errors.New("trailing bytes")
-		}
-		return err
-	}
-	for _, f := range realFrames(t) {
-		t.Run(f.name, func(t *testing.T) {
-			require.NoError(t, walk(f.bytes))
-			for n := range f.bytes {
-				if walk(f.bytes[:n:n]) == nil {
-					t.Errorf("the first %d of %d bytes read to the end", n, len(f.bytes))
-				}
-			}
-		})
-	}
-}
-
 // TestCursorSlicesAreCapped appends to what a read returned: the message must not
 // change.
 func TestCursorSlicesAreCapped(t *testing.T) {
@@ -289,21 +203,5 @@ func TestCursorUint32s(t *testing.T) {
 				t.Errorf("got %v, want %v", got, want)
 			}
 		})
-	}
-}
-
-func TestCursorUint32sReusesItsBuffer(t *testing.T) {
-	ids := tokenIDs(1000)
-	in := AppendUint32s(nil, ids)
-	buf := make([]uint32, 0, len(ids))
-	allocs := testing.AllocsPerRun(100, func() {
-		c := NewCursor(in)
-		got, err := c.Uint32s(buf[:0])
-		if err != nil || !slices.Equal(got, ids) {
-			t.Fatalf("got %d ids, error %v", len(got), err)
-		}
-	})
-	if allocs != 0 {
-		t.Errorf("%v allocations, want 0", allocs)
 	}
 }

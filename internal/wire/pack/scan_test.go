@@ -124,15 +124,6 @@ func TestValidateRealFrames(t *testing.T) {
 	}
 }
 
-func TestValidateDoesNotAllocate(t *testing.T) {
-	in := append(bytes.Repeat([]byte{fixArray | 1}, DefaultDepth), tagNil)
-	if n := testing.AllocsPerRun(100, func() {
-		require.NoError(t, Validate(in))
-	}); n != 0 {
-		t.Errorf("%v allocations, want 0", n)
-	}
-}
-
 func TestSkip(t *testing.T) {
 	in := unhex(t, "92 01 a3616263 c0")
 	tests := []struct {

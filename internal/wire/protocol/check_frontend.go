@@ -11,18 +11,20 @@ import (
 // What released frontends want of an engine's messages beyond the annotations of the sources: vllm-rs has types of its own for
 // them. All of it was measured, and the tests of internal/upstream/acceptance hold it against the tables of every line.
 var (
-	// neededKeys must be there although the sources have a default: vllm-rs has none. An asterisk is all of them.
+	// neededKeys must be there although the sources have a default: vllm-rs has none.
 	neededKeys = map[string][]string{
-		"KVEventsConfig":    {"*"},
+		"KVEventsConfig": {
+			"enable_kv_cache_events", "publisher", "endpoint", "replay_endpoint", "buffer_steps", "hwm", "max_queue_size", "topic",
+		},
 		"PerfStats":         {"num_flops_per_gpu", "num_read_bytes_per_gpu", "num_write_bytes_per_gpu"},
 		"DebugPerfStats":    {"calc_duration", "num_prefill_requests", "num_decode_requests"},
-		"SpecDecodingStats": {"num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_pos"},
+		"SpecDecodingStats": {"num_spec_tokens", "num_drafts", "num_draft_tokens", "num_accepted_tokens", "num_accepted_tokens_per_pos"},
 		"PrefixCacheStats":  {"reset", "requests", "queries", "hits", "preempted_requests", "preempted_queries", "preempted_hits"},
 		"SchedulerStats": {
 			"num_running_reqs", "num_waiting_reqs", "step_counter", "current_wave", "kv_cache_usage", "prefix_cache_stats", "kv_cache_eviction_events",
 		},
 	}
-	// halfCounts are counts of 32 bits.
+	// halfCounts are counts of 32 bits. An asterisk is all fields.
 	halfCounts = map[string][]string{
 		"PrefillStats":     {"*"},
 		"EngineCoreOutput": {"num_nans_in_logits", "stop_reason"},
@@ -48,6 +50,9 @@ var (
 func has(names []string, name string) bool {
 	return slices.Contains(names, name) || slices.Contains(names, "*")
 }
+
+// NeededKeys are the keys of a struct that vllm-rs does not do without, although the sources have a default for them.
+func NeededKeys(structName string) []string { return neededKeys[structName] }
 
 // narrow makes the types within a message of an engine those that frontends take.
 func (r *rules) narrow(root string) {

@@ -160,7 +160,7 @@ func (s *structShape) checkMap(x *examination) {
 		x.path = x.path[:len(x.path)-1]
 	}
 	for i := range fields {
-		if f := &fields[i]; !seen.has(i) && (f.Required || has(neededKeys[s.name], f.Name)) {
+		if f := &fields[i]; !seen.has(i) && (f.Required || slices.Contains(neededKeys[s.name], f.Name)) {
 			x.path = append(x.path, place{name: f.Name})
 			x.report(f.Type, "missing")
 			x.path = x.path[:len(x.path)-1]

@@ -17,6 +17,7 @@ func TestReadsByNameSampling(t *testing.T) {
 	values := [][]byte{
 		pack.AppendInt(nil, 7), pack.AppendBool(nil, true), pack.AppendFloat64(nil, 0.5), pack.AppendString(nil, "x"),
 		pack.AppendInt(pack.AppendArrayHeader(nil, 1), 7), pack.AppendMapHeader(nil, 0),
+		pack.AppendInt(pack.AppendString(pack.AppendMapHeader(nil, 1), "max_pattern_size"), 7),
 	}
 	var none Sampling
 	require.NoError(t, decodeSamplingOf(pack.AppendMapHeader(nil, 0), &none))

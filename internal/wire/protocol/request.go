@@ -598,7 +598,12 @@ var samplingKeys = map[string]func(cur *pack.Cursor, r *Request) error{
 	"prompt_logprob_token_ids": rawSamplingKey(func(s *Sampling) *[]byte { return &s.PromptScores }),
 	"repetition_detection": func(cur *pack.Cursor, r *Request) error {
 		r.Unverified = true
-		return readStruct(cur, &r.Sampling.Repetition)
+		raw, err := cur.Raw()
+		v, to := ViewOf(raw), &r.Sampling.Repetition
+		to.MaxSize, _ = v.Field("max_pattern_size").small()
+		to.MinSize, _ = v.Field("min_pattern_size").small()
+		to.Count, _ = v.Field("min_count").small()
+		return err
 	},
 }
 

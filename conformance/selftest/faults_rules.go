@@ -110,7 +110,7 @@ const rulesLine = "0.33"
 
 // Goldens with recorded sessions of that line: busy has preemption, speculation, KV events and all statistics, edge the ways in
 // which a request can end, and python what only a Python frontend asks for.
-const busy, edge, python = "frames-busy", "wire-edge-s1", "frames-python"
+const busy, edge, python, ranks = "frames-busy", "wire-edge-s1", "frames-python", "frames-ranks"
 
 // rules are the faults of [ruleFaults]. The path is the end of a field that the rule is about.
 var rules = []rule{
@@ -178,6 +178,18 @@ var rules = []rule{
 	{"cache-size", busy, invariant.CodeRegistration, "kv_cache_size_tokens", "the space for kv_cache_max_concurrency", by(registered("kv_cache_size_tokens", plus(1)))},
 	{"half-a-group", busy, invariant.CodeRegistration, "world_size", "each group has", by(registered("tensor_parallel_size", 2))},
 	{"seqs", busy, invariant.CodeRegistration, "max_num_seqs", "cannot have more requests than", by(registered("max_num_seqs", 100_000))},
+	{"rank-of-another", busy, invariant.CodeRegistration, "data_parallel_rank", "the identity names", by(registered("data_parallel_rank", 3))},
+	{"port-wide", busy, invariant.CodeRegistration, "coord_store_port", "a port has 16 bits", by(registered("coord_store_port", 70_000))},
+	{"contexts", busy, invariant.CodeRegistration, "decode_context_parallel_size", "it divides", by(registered("decode_context_parallel_size", 3))},
+	{"no-coordinator", busy, invariant.CodeRegistration, "dp_stats_address", "has no coordinator", by(registered("dp_stats_address", "x"))},
+	{"group-alone", busy, invariant.CodeRegistration, "data_parallel_size", "of a group need one", by(registered("data_parallel_size", 2))},
+	{"address-lost", ranks, invariant.CodeRegistration, "dp_stats_address", "has told the engine", by(registered("dp_stats_address", nil))},
+	{"other-line", busy, invariant.CodeRegistration, "vllm_version", "frontends show it", by(registered("vllm_version", "0.25.0"))},
+	{"no-blocks", busy, invariant.CodeRegistration, "num_gpu_blocks", "are in blocks", by(registered("num_gpu_blocks", 0))},
+	{"concurrency", edge, invariant.CodeRegistration, "kv_cache_max_concurrency", "by those of a context", by(registered("kv_cache_max_concurrency", plus(1e-5)))},
+	{"attention-block", edge, invariant.CodeRegistration, "effective_attention_block_size", "on each of the workers", by(registered("effective_attention_block_size", plus(1)))},
+	{"mamba-block", busy, invariant.CodeRegistration, "mamba_block_size", "none is so large", by(registered("mamba_block_size", 0))},
+	{"draft-weights", busy, invariant.CodeRegistration, "supports_draft_weight_updates", "takes new weights", by(registered("supports_draft_weight_updates", true))},
 	{"no-adapters", busy, invariant.CodeRegistration, "max_loras", "only where LoRA is enabled", by(registered("supports_lora", false))},
 
 	{"running-negative", busy, invariant.CodeGauges, "num_running_reqs", "no count may be negative", by(put(stats+"num_running_reqs", -1, 1))},
@@ -219,6 +231,7 @@ var rules = []rule{
 	{"draft-surplus", busy, invariant.CodeSpeculation, "num_accepted_tokens", "beyond one each", by(put(drafts+".num_accepted_tokens", 0, 0))},
 
 	{"steps", busy, invariant.CodeStep, "step_counter", "neither steps nor waves", by(put(stats+"step_counter", 5, 1))},
+	{"connector", busy, invariant.CodeStep, "kv_connector_stats", "has no statistics of one", by(put(stats+"kv_connector_stats", map[string]any{"x": 1}, 1))},
 	{"adapters", busy, invariant.CodeStep, "running_lora_adapters", "that use an adapter", by(put(stats+"running_lora_adapters.x", -1, 1))},
 	{"padding", busy, invariant.CodeStep, "num_paddings", "the difference is the padding", by(put(stats+"cudagraph_stats.num_paddings", 5, 1))},
 	{"flops", busy, invariant.CodeStep, "num_flops_per_gpu", "no count may be negative", by(put(stats+"perf_stats.num_flops_per_gpu", -1, 1))},
@@ -247,6 +260,7 @@ var rules = []rule{
 	{"row-of-one", busy, invariant.CodeLogprobs, "logprobs", "its logarithm is at most 0", by(put(table+".logprobs", element{2, 0.5}, 1))},
 	{"row-sum", busy, invariant.CodeLogprobs, "logprobs", "add up to at most 1", by(put(table+".logprobs", element{1, 0.0}, 1), put(table+".logprobs", element{2, 0.0}, 1))},
 	{"row-rank", busy, invariant.CodeLogprobs, "sampled_token_ranks", "ranks begin at 1", by(put(table+".sampled_token_ranks", element{0, 0}, 1))},
+	{"row-rank-beyond", busy, invariant.CodeLogprobs, "sampled_token_ranks", "the size of the vocabulary", by(put(table+".sampled_token_ranks", element{0, 1 << 30}, 1))},
 	{"row-order", busy, invariant.CodeLogprobs, "logprobs", "in falling order", by(put(table+".logprobs", element{2, plus(5)}, 1))},
 	{"row-twice", busy, invariant.CodeLogprobs, "logprob_token_ids", "comes once", by(put(table+".logprob_token_ids", likeElement{2, 1}, 1))},
 	{"row-two-values", busy, invariant.CodeLogprobs, "logprobs", "with another value", by(put(table+".logprobs", element{0, plus(-0.01)}, 1))},

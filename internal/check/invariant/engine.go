@@ -51,6 +51,7 @@ type Engine struct {
 	codec *protocol.Codec
 	opt   Options
 
+	init     *protocol.Addresses // what the frontend has told the engine, nil if it is not known
 	ready    registration
 	requests map[string]*request
 	active   []*request // those that the engine may have
@@ -69,6 +70,7 @@ type Engine struct {
 	lastIteration  int64
 	drafts         int64 // num_spec_tokens
 	verifiesDrafts bool  // token by token, so the model is not one of diffusion
+	vocabulary     int64 // as far as a table of all tokens shows, 0 if it is not known
 	weights        string
 	weightsChanged bool // a call may have changed the version of the weights
 
@@ -131,6 +133,9 @@ func New(codec *protocol.Codec, opt Options) *Engine {
 	e.cache.unknown = opt.Late
 	return e
 }
+
+// Init takes in the addresses that the frontend has told the engine, in answer to HELLO.
+func (e *Engine) Init(a protocol.Addresses) { e.init = &a }
 
 // Ask takes in a request that is sent to the engine.
 func (e *Engine) Ask(r *protocol.Request) {
@@ -305,7 +310,7 @@ func NewSession(codec *protocol.Codec, opt Options) *Session {
 // Message judges the next message; number is for the failures. What passes between an engine and its coordinator, and KV events,
 // are no concern of this package.
 func (s *Session) Message(number int, m *trace.Message) []check.Failure {
-	if m.Note != "" || len(m.Frames) == 0 || m.Channel != "input" && m.Channel != "output" {
+	if m.Note != "" || len(m.Frames) == 0 || m.Channel != "input" && m.Channel != "output" && m.Channel != "handshake" {
 		return nil
 	}
 	e := s.engines[m.Rank]
@@ -315,6 +320,10 @@ func (s *Session) Message(number int, m *trace.Message) []check.Failure {
 	}
 	fromEngine := m.Direction == trace.EngineToFrontend
 	switch {
+	case m.Channel == "handshake":
+		if a, err := protocol.DecodeInit(m.Frames[len(m.Frames)-1]); err == nil && !fromEngine {
+			e.Init(a)
+		}
 	case m.Channel == "output" && fromEngine:
 		return e.Said(number, m.Client, m.Frames)
 	case m.Channel == "output":

@@ -142,7 +142,7 @@ func TestWideTokenIDs(t *testing.T) {
 			if m.Channel != "output" || !bytes.Contains(m.Frames[0], []byte("\xa3<i4")) {
 				continue
 			}
-			all := leaves(s.codec, m.Frames[0])
+			all := leaves(s.codec, protocol.KindOutputs, m.Frames[0])
 			var out []byte
 			from := 0
 			for j, l := range all {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -50,8 +51,8 @@ func (e *Engine) Registered(index int, raw []byte) []check.Failure {
 		"max_model_len", "block_size", "world_size", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
 		"decode_context_parallel_size", "max_num_seqs", "max_num_batched_tokens",
 	} {
-		if v, ok := ready.Field(name).Int(); ok && v < 1 {
-			fail(ready.Field(name), "at least 1", v, "a size is above 0")
+		if v, ok := ready.Field(name).Int(); ok && (v < 1 || v > math.MaxInt32) {
+			fail(ready.Field(name), "1 to 2147483647", v, "a size is above 0, and none is so large")
 		}
 	}
 	for _, name := range []string{"num_gpu_blocks", "max_loras", "coord_store_port"} {
@@ -67,9 +68,32 @@ func (e *Engine) Registered(index int, raw []byte) []check.Failure {
 			fail(ready.Field("kv_cache_size_tokens"), want, tokens, "the space for kv_cache_max_concurrency contexts of max_model_len tokens")
 		}
 	}
+	if e.ready.cacheTokens > 0 && e.ready.blocks < 1 {
+		fail(ready.Field("num_gpu_blocks"), "at least 1", e.ready.blocks, "kv_cache_size_tokens are in blocks")
+	}
+	if e.ready.single() {
+		// vllm/v1/core/kv_cache_utils.py get_max_concurrency_for_kv_cache_config
+		want := float64(e.ready.blocks) / float64((int64(e.ready.maxModelLen)+e.ready.blockSize-1)/e.ready.blockSize)
+		if hasConcurrency && math.Abs(concurrency-want) > 1e-9*want {
+			fail(ready.Field("kv_cache_max_concurrency"), want, concurrency, "the blocks of the KV cache, by those of a context of max_model_len tokens")
+		}
+		if v, ok := ready.Field("effective_attention_block_size").Int(); ok && v%e.ready.blockSize != 0 {
+			fail(ready.Field("effective_attention_block_size"), fmt.Sprintf("a multiple of %d", e.ready.blockSize), v, "the layers have blocks of block_size tokens, on each of the workers that share a context")
+		}
+	}
 	tp, ok := ready.Field("tensor_parallel_size").Int()
 	if pp, both := ready.Field("pipeline_parallel_size").Int(); ok && both && count("world_size")%max(tp*pp, 1) != 0 {
 		fail(ready.Field("world_size"), fmt.Sprintf("a multiple of %d", tp*pp), count("world_size"), "each group has tensor_parallel_size times pipeline_parallel_size workers")
+	}
+	e.judgeRanks(ready, fail)
+	e.judgeVersion(ready.Field("vllm_version"), fail)
+	for _, name := range []string{"mamba_block_size", "effective_attention_block_size"} {
+		if v, ok := ready.Field(name).Int(); ok && (v < 1 || v > math.MaxInt32) {
+			fail(ready.Field(name), "1 to 2147483647, or nil", v, "a size is above 0, and none is so large")
+		}
+	}
+	if drafts, _ := ready.Field("supports_draft_weight_updates").Bool(); drafts && !ready.Field("weight_transfer_backend").Given() {
+		fail(ready.Field("supports_draft_weight_updates"), false, true, "only an engine with a weight_transfer_backend takes new weights")
 	}
 	if seqs, tokens := count("max_num_seqs"), count("max_num_batched_tokens"); seqs > 0 && tokens > 0 && seqs > tokens {
 		// vllm/config/scheduler.py refuses it.
@@ -81,6 +105,54 @@ func (e *Engine) Registered(index int, raw []byte) []check.Failure {
 		}
 	}
 	return e.failures
+}
+
+// judgeRanks: the engine says with which rank and addresses it was started (vllm/v1/engine/core.py _make_ready_response). A model
+// without experts has engines that are groups of one, whatever their ranks.
+func (e *Engine) judgeRanks(ready protocol.Value, fail func(at protocol.Value, expected, actual any, why string)) {
+	rank, size := ready.Field("data_parallel_rank"), ready.Field("data_parallel_size").Count()
+	if r, ok := rank.Int(); ok && r != int64(e.ready.index) {
+		fail(rank, e.ready.index, r, "the identity names the engine of this rank")
+	}
+	if v := ready.Field("coord_store_port"); v.Count() > math.MaxUint16 {
+		fail(v, "a port", v.Count(), "a port has 16 bits")
+	}
+	if tp, dcp := ready.Field("tensor_parallel_size").Count(), ready.Field("decode_context_parallel_size").Count(); dcp > 0 &&
+		tp%dcp != 0 && ready.Field("world_size").Count() == tp*ready.Field("pipeline_parallel_size").Count() {
+		// vllm/config/parallel.py: decoding over several workers uses those of the tensor-parallel group.
+		fail(ready.Field("decode_context_parallel_size"), fmt.Sprintf("a divisor of %d", tp), dcp, "it divides tensor_parallel_size")
+	}
+	if e.init == nil {
+		return
+	}
+	for _, a := range []struct {
+		name  string
+		given *string // by the frontend
+	}{
+		{"dp_stats_address", e.init.FrontendStatsPublish},
+		{"coordinator_input_address", e.init.CoordinatorInput},
+		{"coordinator_output_address", e.init.CoordinatorOutput},
+	} {
+		if v := ready.Field(a.name); v.Given() && a.given == nil {
+			fail(v, "nil", check.Describe(v.Bytes()), "the frontend has no coordinator of data-parallel engines, so there is no such address")
+		} else if v.Kind() == pack.Nil && a.given != nil {
+			fail(v, *a.given, "nil", "the frontend has told the engine this address")
+		}
+	}
+	if size > 1 && e.init.CoordinatorOutput == nil {
+		fail(ready.Field("data_parallel_size"), 1, size, "the frontend has no coordinator, and the engines of a group need one")
+	}
+}
+
+// judgeVersion: the engine is of the line by which it is judged. A development build may be of any, and a line that this build does
+// not know too.
+func (e *Engine) judgeVersion(at protocol.Value, fail func(at protocol.Value, expected, actual any, why string)) {
+	version := at.Text()
+	line := protocol.LineOf(version)
+	if line == e.codec.Line() || at.Kind() != pack.String || strings.Contains(version, "dev") || line != version && !protocol.HasProfile(line) {
+		return
+	}
+	fail(at, "a release of "+e.codec.Line(), fmt.Sprintf("%.100q", version), "frontends show it, and take it for that of the engine")
 }
 
 // measure finds out how many blocks a request can take at most.
@@ -451,6 +523,10 @@ func (e *Engine) judgeStep() {
 	}
 	if v := e.stats.Field("iteration_details"); v.Kind() == pack.Map {
 		e.judgeIteration(v)
+	}
+	if v := e.stats.Field("kv_connector_stats"); v.Given() && !e.stats.Field("connector_prefix_cache_stats").Given() {
+		// A scheduler with a connector counts look-ups in it in every step (vllm/v1/core/sched/scheduler.py make_stats).
+		e.fail(CodeStep, v, "nil", check.Describe(v.Bytes()), "an engine without a KV connector has no statistics of one, and the Python frontend ends when it gets some")
 	}
 	graph := e.stats.Field("cudagraph_stats")
 	bare, padded, padding := graph.Field("num_unpadded_tokens").Count(), graph.Field("num_padded_tokens").Count(), graph.Field("num_paddings").Count()

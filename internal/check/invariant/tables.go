@@ -74,6 +74,7 @@ func (e *Engine) judgeTable(t table) {
 		}
 		if i == 0 && t.width == protocol.AllLogprobs && len(tensor.Shape) == 2 {
 			columns = tensor.Shape[1]
+			e.vocabulary = int64(columns - 1)
 		}
 		if want := []int{len(t.tokens), columns}[:min(3-i, 2)]; !slices.Equal(tensor.Shape, want) {
 			e.fail(CodeLogprobs, at, fmt.Sprintf("shape %v", want), fmt.Sprintf("%v", tensor.Shape), "the table has a row for each of %d tokens, and %d columns next to the token", len(t.tokens), t.width)
@@ -98,6 +99,9 @@ func (e *Engine) judgeTable(t table) {
 	}
 }
 
+// maxVocabulary is above the vocabulary of every model, which has some 100,000 tokens.
+const maxVocabulary = 1 << 24
+
 // judgeRow looks at one token (vllm/v1/sample/sampler.py gather_logprobs). The rank counts the tokens that are at least as
 // likely; where it is counted before the numbers are rounded, those that are equal afterwards may count or not.
 func (e *Engine) judgeRow(t *table, row int, token int64, ids []int64, values []float64, rank int64) {
@@ -106,8 +110,12 @@ func (e *Engine) judgeRow(t *table, row int, token int64, ids []int64, values []
 		e.fail(CodeLogprobs, t.At(0), token, ids[0], "row %d has to begin with its token", row)
 		return
 	}
-	if slices.Min(ids) < 0 {
-		e.fail(CodeLogprobs, t.At(0), "ids of tokens", slices.Min(ids), "row %d: token ids are not negative", row)
+	vocabulary := int64(maxVocabulary)
+	if e.vocabulary > 0 {
+		vocabulary = e.vocabulary
+	}
+	if slices.Min(ids) < 0 || slices.Max(ids) >= vocabulary {
+		e.fail(CodeLogprobs, t.At(0), fmt.Sprintf("ids of %d tokens", vocabulary), check.Around(ids, 0), "row %d: token ids are not negative, and below the size of the vocabulary", row)
 		return
 	}
 	own, likely, likelyIDs := values[0], values[1:], ids[1:]
@@ -131,6 +139,10 @@ func (e *Engine) judgeRow(t *table, row int, token int64, ids []int64, values []
 	}
 	if rank < 1 {
 		e.fail(CodeLogprobs, t.At(2), "at least 1", rank, "row %d: ranks begin at 1", row)
+		return
+	}
+	if rank > vocabulary {
+		e.fail(CodeLogprobs, t.At(2), fmt.Sprintf("at most %d", vocabulary), rank, "row %d: no rank is above the size of the vocabulary", row)
 		return
 	}
 	if !t.likely || len(likely) == 0 {

@@ -143,6 +143,7 @@ func liveEngine(e *check.Env, c check.Case) (*live, error) {
 			random: rand.New(rand.NewPCG(1, 2)), calls: map[uint64]*protocol.UtilityOutput{},
 			invariant: invariant.New(codec, invariant.Options{Logits: e.Logits}),
 		}
+		l.invariant.Init(protocol.Addresses{}) // of a coordinator there are none
 		l.ready = l.invariant.Registered(s.Engine.Index, s.Engine.RawReady)
 		*state = l
 	}

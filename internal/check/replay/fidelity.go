@@ -231,6 +231,7 @@ func Boot(ctx context.Context, e *check.Env, codec *protocol.Codec, opt player.O
 // impossibilities begins to follow the engine, by what it registered with.
 func (s *Replaying) impossibilities(codec *protocol.Codec, registration []byte) (*invariant.Engine, []check.Failure) {
 	e := invariant.New(codec, invariant.Options{Scripted: true, Late: s.Shared != nil, Logits: s.logits})
+	e.Init(protocol.Addresses{}) // of a coordinator there are none
 	return e, e.Registered(s.Engine.Index, registration)
 }
 

@@ -112,6 +112,8 @@ const rulesLine = "0.33"
 // which a request can end, and python what only a Python frontend asks for.
 const busy, edge, python, ranks = "frames-busy", "wire-edge-s1", "frames-python", "frames-ranks"
 
+const images, pooling = "frames-images", "frames-pooling"
+
 // rules are the faults of [ruleFaults]. The path is the end of a field that the rule is about.
 var rules = []rule{
 	{"other-index", busy, invariant.CodeEnvelope, "engine_index", "registered with another index", by(put("engine_index", 7, 1))},
@@ -190,6 +192,10 @@ var rules = []rule{
 	{"attention-block", edge, invariant.CodeRegistration, "effective_attention_block_size", "on each of the workers", by(registered("effective_attention_block_size", plus(1)))},
 	{"mamba-block", busy, invariant.CodeRegistration, "mamba_block_size", "none is so large", by(registered("mamba_block_size", 0))},
 	{"draft-weights", busy, invariant.CodeRegistration, "supports_draft_weight_updates", "takes new weights", by(registered("supports_draft_weight_updates", true))},
+	{"coordinator-address", ranks, invariant.CodeRegistration, "coordinator_input_address", "no socket has", by(registered("coordinator_input_address", "x"))},
+	{"other-stats", ranks, invariant.CodeRegistration, "dp_stats_address", "has told the engine this", by(registered("dp_stats_address", "tcp://127.0.0.1:1"))},
+	{"events-off", busy, invariant.CodeRegistration, "enable_kv_cache_events", "only if it publishes", by(registered("kv_events_config.enable_kv_cache_events", false))},
+	{"events-nowhere", busy, invariant.CodeRegistration, "endpoint", "routers subscribe", by(registered("kv_events_config.endpoint", "x"))},
 	{"no-adapters", busy, invariant.CodeRegistration, "max_loras", "only where LoRA is enabled", by(registered("supports_lora", false))},
 
 	{"running-negative", busy, invariant.CodeGauges, "num_running_reqs", "no count may be negative", by(put(stats+"num_running_reqs", -1, 1))},
@@ -233,6 +239,9 @@ var rules = []rule{
 	{"steps", busy, invariant.CodeStep, "step_counter", "neither steps nor waves", by(put(stats+"step_counter", 5, 1))},
 	{"connector", busy, invariant.CodeStep, "kv_connector_stats", "has no statistics of one", by(put(stats+"kv_connector_stats", map[string]any{"x": 1}, 1))},
 	{"adapters", busy, invariant.CodeStep, "running_lora_adapters", "that use an adapter", by(put(stats+"running_lora_adapters.x", -1, 1))},
+	{"mode", busy, invariant.CodeStep, "runtime_mode", "one of these modes", by(put(stats+"cudagraph_stats.runtime_mode", "x", 1))},
+	{"no-iteration", busy, invariant.CodeStep, "iteration_details", "is one", by(put(stats+"iteration_details", nil, 5))},
+	{"no-estimate", busy, invariant.CodeStep, "perf_stats", "is some", by(put(stats+"perf_stats", nil, 5))},
 	{"padding", busy, invariant.CodeStep, "num_paddings", "the difference is the padding", by(put(stats+"cudagraph_stats.num_paddings", 5, 1))},
 	{"flops", busy, invariant.CodeStep, "num_flops_per_gpu", "no count may be negative", by(put(stats+"perf_stats.num_flops_per_gpu", -1, 1))},
 	{"eviction", busy, invariant.CodeStep, "lifetime_seconds", "as long as it is idle", by(put(stats+"kv_cache_eviction_events.lifetime_seconds", -5.0, 1))},
@@ -279,6 +288,28 @@ var rules = []rule{
 	{"mask-of-several", busy, invariant.CodeMask, "cu_num_generated_tokens", "one request in each table", by(put(mask, []any{tensorOf("<i4", 1), nil, []any{1}}, 1))},
 	{"mask-rows", busy, invariant.CodeMask, "offsets", "begin at these places", by(put(mask, []any{tensorOf("<i4", 1), tensorOf("<i4", 3), nil}, 1))},
 	{"mask-without-token", busy, invariant.CodeMask, "token_ids", "contain the token that was sampled", by(put(mask, []any{tensorOf("<i4", 1), nil, nil}, 1))},
+
+	{"init-address", busy, invariant.CodeRequest, "inputs", "the engine dials it", by(edit{of: "INIT", field: "addresses.inputs.0", value: "x"})},
+	{"request-name", busy, invariant.CodeRequest, "external_req_id", "made unique", by(edit{of: "ADD", field: "external_req_id", value: "another"})},
+	{"client", busy, invariant.CodeRequest, "client_index", "has no more", by(edit{of: "ADD", field: "client_index", value: 9})},
+	{"arrival", busy, invariant.CodeRequest, "arrival_time", "near that of the one before", by(edit{of: "ADD", field: "arrival_time", value: 1.0, nth: 2})},
+	{"traceparent", python, invariant.CodeRequest, "traceparent", "W3C Trace Context", by(edit{of: "ADD", field: "trace_headers.traceparent", value: "x"})},
+	{"all-stops", busy, invariant.CodeRequest, "_all_stop_token_ids", "and the end of the sequence", by(edit{of: "ADD", field: "sampling_params._all_stop_token_ids", value: []any{}})},
+	{"backend", python, invariant.CodeRequest, "_backend", "no such backend", by(edit{of: "ADD", field: "sampling_params.structured_outputs._backend", value: "x"})},
+	{"adapter", busy, invariant.CodeRequest, "lora_request", "that it had before", by(edit{of: "ADD", field: "lora_request.lora_int_id", value: plus(1), nth: 2})},
+	{"modality", images, invariant.CodeRequest, "modality", "has encoders", by(edit{of: "ADD", field: "mm_features.modality", value: "smell"})},
+	{"content", images, invariant.CodeRequest, "identifier", "that of the content", by(edit{of: "ADD", field: "mm_features.identifier", value: "x"})},
+	{"placeholder", images, invariant.CodeRequest, "mm_position", "are in the prompt", by(edit{of: "ADD", field: "mm_features.mm_position.offset", value: 100_000})},
+	{"task", pooling, invariant.CodeRequest, "task", "refuses the request", by(edit{of: "ADD", field: "pooling_params.task", value: "x"})},
+
+	{"event-time-back", busy, invariant.CodeKVEvents, "ts", "must not go back", by(edit{of: "EVENTS", field: "ts", value: 1.0, nth: 2})},
+	{"event-rank", busy, invariant.CodeKVEvents, "data_parallel_rank", "registered with another", by(edit{of: "EVENTS", field: "data_parallel_rank", value: 7})},
+	{"event-medium", busy, invariant.CodeKVEvents, "medium", "in these media", by(edit{of: "EVENTS", field: "events.medium", value: "x"})},
+	{"event-kind", busy, invariant.CodeKVEvents, "kv_cache_spec_kind", "these kinds of layers", by(edit{of: "EVENTS", field: "events.kv_cache_spec_kind", value: "x"})},
+	{"event-group", busy, invariant.CodeKVEvents, "group_idx", "one kind of blocks", by(edit{of: "EVENTS", field: "events.group_idx", value: 3})},
+	{"event-parent", busy, invariant.CodeKVEvents, "parent_block_hash", "stored before it", by(edit{of: "EVENTS", field: "events.parent_block_hash", value: "x"})},
+	{"event-size", busy, invariant.CodeKVEvents, "block_size", "has block_size tokens", by(edit{of: "EVENTS", field: "events.block_size", value: plus(1)})},
+	{"event-adapter", busy, invariant.CodeKVEvents, "lora_name", "of this name and id", by(edit{of: "EVENTS", field: "events.lora_name", value: "x"})},
 
 	{"events-lost", busy, replay.CodeFramesEvents, "KV events.seq", "expected ", by(edit{of: "EVENTS", value: lost, nth: 2})},
 	{"nothing-asked", busy, replay.CodeFramesNothing, "", "the session has no requests", by(edit{of: "ADD", value: lost}, edit{of: "UTILITY", value: lost})},

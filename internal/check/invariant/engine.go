@@ -28,6 +28,8 @@ const (
 	CodeStep         check.Code = "V011" // the statistics of a step are impossible
 	CodeRegistration check.Code = "V012" // the registration contradicts itself
 	CodeCall         check.Code = "V013" // the answer to a utility call is wrong
+	CodeRequest      check.Code = "V014" // what a frontend sends contradicts itself
+	CodeKVEvents     check.Code = "V015" // the KV events contradict each other
 )
 
 // Options say what is known of an engine besides its messages.
@@ -68,11 +70,16 @@ type Engine struct {
 	hasConnector   bool // the engine has a connector to others
 	fitsCache      bool // all requests so far fit into the KV cache together
 	lastIteration  int64
+	measures       bool  // perf_stats have come
 	drafts         int64 // num_spec_tokens
 	verifiesDrafts bool  // token by token, so the model is not one of diffusion
 	vocabulary     int64 // as far as a table of all tokens shows, 0 if it is not known
 	weights        string
 	weightsChanged bool // a call may have changed the version of the weights
+
+	adapters []adapter // of requests
+	arrived  float64   // arrival_time of the last request
+	blocks   blocks
 
 	failures   []check.Failure // of the message that is judged
 	reported   map[string]bool
@@ -307,10 +314,10 @@ func NewSession(codec *protocol.Codec, opt Options) *Session {
 	return &Session{codec, opt, map[int]*Engine{}}
 }
 
-// Message judges the next message; number is for the failures. What passes between an engine and its coordinator, and KV events,
-// are no concern of this package.
+// Message judges the next message; number is for the failures. What passes between an engine and its coordinator
+// is no concern of this package.
 func (s *Session) Message(number int, m *trace.Message) []check.Failure {
-	if m.Note != "" || len(m.Frames) == 0 || m.Channel != "input" && m.Channel != "output" && m.Channel != "handshake" {
+	if m.Note != "" || len(m.Frames) == 0 {
 		return nil
 	}
 	e := s.engines[m.Rank]
@@ -321,14 +328,22 @@ func (s *Session) Message(number int, m *trace.Message) []check.Failure {
 	fromEngine := m.Direction == trace.EngineToFrontend
 	switch {
 	case m.Channel == "handshake":
-		if a, err := protocol.DecodeInit(m.Frames[len(m.Frames)-1]); err == nil && !fromEngine {
+		payload := m.Frames[len(m.Frames)-1]
+		if a, err := protocol.DecodeInit(payload); err == nil && !fromEngine {
 			e.Init(a)
+			return e.judgeInit(payload)
 		}
+	case m.Channel == "kv_events" && len(m.Frames) == 3:
+		return e.judgeKVEvents(number, m.Frames[2])
 	case m.Channel == "output" && fromEngine:
 		return e.Said(number, m.Client, m.Frames)
-	case m.Channel == "output":
+	case m.Channel != "input":
 	case !fromEngine:
 		e.Sent(m.Frames)
+		if len(m.Frames) > 1 && len(m.Frames[0]) == 1 && m.Frames[0][0] == protocol.TypeAdd {
+			e.number = number
+			return e.judgeSent(m.Frames)
+		}
 	case !e.ready.known: // it registers with each frontend process
 		return e.Registered(m.Rank, m.Frames[0])
 	}
@@ -364,6 +379,7 @@ func (e *Engine) clone() *Engine {
 		other.active = append(other.active, copied(r))
 	}
 	other.calls, other.clients = maps.Clone(e.calls), maps.Clone(e.clients)
+	other.adapters, other.blocks.stored = slices.Clone(e.adapters), maps.Clone(e.blocks.stored)
 	// What is of one message has memory of its own.
 	other.failures, other.reported, other.sizes, other.decoded = nil, map[string]bool{}, nil, protocol.Outputs{}
 	other.view, other.stats = protocol.View{}, protocol.Value{}

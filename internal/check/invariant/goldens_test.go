@@ -147,7 +147,7 @@ func TestWideTokenIDs(t *testing.T) {
 			from := 0
 			for j, l := range all {
 				raw := m.Frames[0][l.begin:l.end]
-				if j > 0 && strings.HasSuffix(l.path, "logprob_token_ids[]") {
+				if j > 0 && strings.Contains(l.path, ".logprob_token_ids.") {
 					if bytes.Equal(raw, pack.AppendString(nil, "<i4")) {
 						out, from = append(append(out, m.Frames[0][from:l.begin]...), pack.AppendString(nil, "<i8")...), l.end
 						widened++

@@ -81,6 +81,14 @@ func (e *Engine) Registered(index int, raw []byte) []check.Failure {
 			fail(ready.Field("effective_attention_block_size"), fmt.Sprintf("a multiple of %d", e.ready.blockSize), v, "the layers have blocks of block_size tokens, on each of the workers that share a context")
 		}
 	}
+	if events := ready.Field("kv_events_config"); events.Given() {
+		if on, _ := events.Field("enable_kv_cache_events").Bool(); !on {
+			fail(events.Field("enable_kv_cache_events"), true, false, "an engine registers with the place of its KV events only if it publishes them")
+		}
+		if at := events.Field("endpoint"); at.Given() && !isAddress(at.Text()) {
+			fail(at, "tcp://host:port or ipc://path", check.Describe(at.Bytes()), "routers subscribe there")
+		}
+	}
 	tp, ok := ready.Field("tensor_parallel_size").Int()
 	if pp, both := ready.Field("pipeline_parallel_size").Int(); ok && both && count("world_size")%max(tp*pp, 1) != 0 {
 		fail(ready.Field("world_size"), fmt.Sprintf("a multiple of %d", tp*pp), count("world_size"), "each group has tensor_parallel_size times pipeline_parallel_size workers")
@@ -135,6 +143,10 @@ func (e *Engine) judgeRanks(ready protocol.Value, fail func(at protocol.Value, e
 	} {
 		if v := ready.Field(a.name); v.Given() && a.given == nil {
 			fail(v, "nil", check.Describe(v.Bytes()), "the frontend has no coordinator of data-parallel engines, so there is no such address")
+		} else if v.Given() && !isAddress(v.Text()) {
+			fail(v, "tcp://host:port or ipc://path", check.Describe(v.Bytes()), "no socket has such an address")
+		} else if a.name == "dp_stats_address" && v.Given() && v.Text() != *a.given {
+			fail(v, *a.given, check.Describe(v.Bytes()), "the frontend has told the engine this address")
 		} else if v.Kind() == pack.Nil && a.given != nil {
 			fail(v, *a.given, "nil", "the frontend has told the engine this address")
 		}
@@ -363,6 +375,9 @@ func (c *cacheTotals) started(r *request, prompt, local int64) {
 // may have looked before, so more cannot be said.
 func (e *Engine) judgeCache() {
 	own := e.stats.Field("prefix_cache_stats")
+	if v := e.stats.Field("connector_prefix_cache_stats"); e.hasConnector && v.Kind() == pack.Nil {
+		e.fail(CodeCache, v, "a map", "nil", "the engine has a KV connector, and counts what it looks up there in every step")
+	}
 	for _, stats := range []protocol.Value{own, e.stats.Field("connector_prefix_cache_stats")} {
 		if stats == own && stats.Given() && bytes.Equal(stats.Bytes(), e.idle) {
 			e.judgeCacheTotals(stats)
@@ -521,14 +536,25 @@ func (e *Engine) judgeStep() {
 	for v := range e.stats.Field("kv_cache_eviction_events").Parts() {
 		e.judgeEviction(v)
 	}
-	if v := e.stats.Field("iteration_details"); v.Kind() == pack.Map {
+	switch v := e.stats.Field("iteration_details"); {
+	case v.Kind() == pack.Map:
 		e.judgeIteration(v)
+	case e.lastIteration >= 0 && len(e.sizes) > 0 && len(e.clients) == 1:
+		e.fail(CodeStep, v, "a map", "nil", "the engine logs its iterations, and each step that has outputs is one")
 	}
 	if v := e.stats.Field("kv_connector_stats"); v.Given() && !e.stats.Field("connector_prefix_cache_stats").Given() {
 		// A scheduler with a connector counts look-ups in it in every step (vllm/v1/core/sched/scheduler.py make_stats).
 		e.fail(CodeStep, v, "nil", check.Describe(v.Bytes()), "an engine without a KV connector has no statistics of one, and the Python frontend ends when it gets some")
 	}
 	graph := e.stats.Field("cudagraph_stats")
+	if v := e.stats.Field("perf_stats"); v.Kind() == pack.Map {
+		e.measures = true
+	} else if e.measures && len(e.sizes) > 0 && len(e.clients) == 1 {
+		e.fail(CodeStep, v, "a map", "nil", "the engine estimates its work, and each step that has outputs is some")
+	}
+	if mode := graph.Field("runtime_mode"); mode.Given() && !slices.Contains([]string{"NONE", "PIECEWISE", "FULL"}, mode.Text()) {
+		e.fail(CodeStep, mode, "NONE, PIECEWISE or FULL", check.Describe(mode.Bytes()), "a step is run in one of these modes")
+	}
 	bare, padded, padding := graph.Field("num_unpadded_tokens").Count(), graph.Field("num_padded_tokens").Count(), graph.Field("num_paddings").Count()
 	if min(bare, padded, padding) < 0 || padded-bare != padding {
 		e.fail(CodeStep, graph.Field("num_paddings"), padded-bare, padding, "%d tokens are padded to %d, and the difference is the padding", bare, padded)

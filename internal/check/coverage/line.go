@@ -253,9 +253,9 @@ func (l *Line) compareAll(m *trace.Message, defaults bool, finds func(m *trace.M
 func payloadOf(m *trace.Message) int {
 	fromEngine := m.Direction == trace.EngineToFrontend
 	switch m.Channel {
-	case "output", "coordinator_input":
+	case "output", "coordinator_output":
 		return 0
-	case "input", "coordinator_output":
+	case "input", "coordinator_input":
 		if !fromEngine {
 			return 1
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // wireGolden is the wire of a line that the session of its golden of role wire shows.
@@ -265,5 +266,18 @@ func TestMutationsOfTensors(t *testing.T) {
 		if len(got) != 2 || string(got[0]) != "\x01\x02\x03\x05" || string(got[1]) != "\x00\x02\x03\x04" {
 			t.Errorf("%x: %x", data, got)
 		}
+	}
+}
+
+// TestCoordinator: what an engine says to a coordinator, and what that sends to it, is surveyed too.
+func TestCoordinator(t *testing.T) {
+	codec, err := protocol.CodecFor("0.33")
+	require.NoError(t, err)
+	l := New(codec)
+	l.Add(&trace.Message{Channel: "coordinator_output", Direction: trace.EngineToFrontend, Frames: codec.WaveComplete(0, 3, 1.5)})
+	l.Add(&trace.Message{Channel: "coordinator_input", Direction: trace.FrontendToEngine, Frames: [][]byte{{protocol.TypeStartDPWave}, {0x92, 1, 0}}})
+	at := slices.IndexFunc(l.Fields, func(f *Field) bool { return f.FullName() == "EngineCoreOutputs.wave_complete" })
+	if !l.Fields[at].Seen || !l.items[message+startWave].Seen {
+		t.Error("wave_complete is not seen, or START_DP_WAVE")
 	}
 }

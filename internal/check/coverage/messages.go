@@ -32,13 +32,13 @@ func (l *Line) Add(m *trace.Message) bool {
 	switch m.Channel {
 	case "handshake":
 		l.handshake(fromEngine, last)
-	case "input", "coordinator_output":
+	case "input", "coordinator_input":
 		if fromEngine {
 			l.Registration(last)
 		} else {
 			l.ToEngine(m.Frames)
 		}
-	case "output", "coordinator_input":
+	case "output", "coordinator_output":
 		if fromEngine {
 			l.FromEngine(m.Frames)
 		}

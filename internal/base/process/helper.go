@@ -17,7 +17,7 @@ import (
 
 // Version is the version of this binary: the linked one, else that of its module, which names the commit that it was built of,
 // else the commit alone: "devel-0123456789ab", with "-dirty" if files of the checkout had been changed. "(devel)" is a binary
-// that has no commit, as that of `go run`.
+// that has no commit, as that of `go run` and of a build in a linked worktree of git.
 func Version(linked string) string {
 	if linked != "" {
 		return linked

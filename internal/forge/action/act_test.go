@@ -211,32 +211,6 @@ func TestActBadInput(t *testing.T) {
 	}
 }
 
-func TestActValidate(t *testing.T) {
-	c := newConsumer(t)
-	c.addGoldens(t)
-	if err := os.Rename(filepath.Join(c.dir, "compat.toml"), filepath.Join(c.dir, "window.toml")); err != nil {
-		t.Fatal(err)
-	}
-	inputs := with("mode: validate", "compat: window.toml")
-	c.run(t, job(inputs)).want(t, map[string]string{"verdict": "pass", "exit-code": "0", "lines": ""})
-	c.edit(t, "window.toml", `tag = "v0\.33\.0"`, `tag = "v0.33"`)
-	o := c.run(t, job(inputs))
-	o.want(t, map[string]string{"verdict": "error", "exit-code": "2"})
-	line := strconv.Itoa(lineOf(t, filepath.Join(c.dir, "window.toml"), `tag = "v0.33"`))
-	if len(o.annotations) == 0 || o.annotations[0].file != "window.toml" || o.annotations[0].line != line {
-		t.Errorf("annotations %+v, want one at window.toml:%s", o.annotations, line)
-	}
-}
-
-func TestActBinary(t *testing.T) {
-	c := newConsumer(t)
-	c.env = append(c.env, "VLLM_VCR_RELEASES=http://127.0.0.1:1")
-	writeFile(t, filepath.Join(c.dir, "tools", "my vcr"), readFile(t, binary(t)))
-	c.run(t, job(with("binary: tools/my vcr", "line: 0.33", "golden: edge-s1"))).want(t, map[string]string{
-		"verdict": "pass", "version": builtVersion, "binary": ".*/tools/my vcr",
-	})
-}
-
 // TestActSource builds the checkout of the action in the job. Here it has small programs under the names of this one's, and the
 // one that judges hands over to the binary of all tests.
 func TestActSource(t *testing.T) {

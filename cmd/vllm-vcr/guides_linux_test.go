@@ -36,10 +36,9 @@ var guides = []struct {
 		wants: []string{"PASS: every gate holds: 6 passed;"},
 	},
 	{
-		page:     "router-author.md",
-		programs: [][2]string{{"router.py", "router-python/router.py"}},
-		also:     [][2]string{{"frontend.py", "frontend-python/frontend.py"}},
-		wants:    []string{"batch 0 of rank 0: 2 blocks", `"completion_tokens": 16`},
+		page:  "router-author.md",
+		also:  [][2]string{{"router.py", "router-python/router.py"}, {"frontend.py", "frontend-python/frontend.py"}},
+		wants: []string{"batch 0 of rank 0: 2 blocks", `"completion_tokens": 16`},
 	},
 }
 

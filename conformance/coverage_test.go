@@ -84,7 +84,7 @@ func TestFacedFields(t *testing.T) {
 			judged++
 		}
 	}
-	if least := 56; judged < least {
+	if least := 60; judged < least {
 		t.Errorf("the values of %d fields to the engine are judged, want %d or more", judged, least)
 	}
 	if slices.Contains(c.Details.NotFaced(), "EngineCoreOutput.new_token_ids") {

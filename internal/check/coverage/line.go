@@ -180,6 +180,7 @@ func (l *Line) AddExchange(x check.Exchange) {
 		if x.Finds[i] != nil {
 			l.compareAll(&trace.Message{Channel: "input", Direction: trace.FrontendToEngine, Frames: frames}, true,
 				func(_ *trace.Message, other [][]byte) bool { return x.Finds[i](other[1]) })
+			l.compareAbsent(frames[1], x.Finds[i])
 		}
 	}
 	for _, frames := range x.Said {
@@ -247,6 +248,40 @@ func (l *Line) compareAll(m *trace.Message, defaults bool, finds func(m *trace.M
 			return finds(m, frames)
 		})
 	}
+}
+
+// compareAbsent puts values in the place of the sampling parameters that a request leaves out, as compare does with those that it has.
+func (l *Line) compareAbsent(payload []byte, finds func(payload []byte) bool) {
+	params := l.codec.Read(&l.message, protocol.KindRequest, payload).Field("sampling_params")
+	if params.Kind() != pack.Map || finds(payload) {
+		return
+	}
+	cur := pack.NewCursor(params.Bytes())
+	count, _ := cur.MapLen()
+	entries := params.Bytes()[cur.Offset():]
+	for _, f := range l.Fields {
+		if f.Struct != "SamplingParams" || f.Compared || !params.Field(f.Name).IsAbsent() {
+			continue
+		}
+		if value := valueOf(f.Type); value != nil {
+			f.Compared = finds(params.Set(slices.Concat(pack.AppendMapHeader(nil, count+1), entries, pack.AppendString(nil, f.Name), value)))
+		}
+	}
+}
+
+// valueOf is a value of an annotation that is not a default; nil for an annotation of another kind.
+func valueOf(annotation string) []byte {
+	switch option := protocol.ParsePyType(annotation).Options()[0].String(); option {
+	case "int":
+		return pack.AppendInt(nil, 3)
+	case "str":
+		return pack.AppendString(nil, "x")
+	case "list[int]":
+		return pack.AppendArray(nil, pack.AppendInt(nil, 3))
+	case "list[str]":
+		return pack.AppendArray(nil, pack.AppendString(nil, "x"))
+	}
+	return nil
 }
 
 // payloadOf is which of the frames of a message has its fields: auxiliary frames come behind it.

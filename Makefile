@@ -89,7 +89,7 @@ peers: ## install the real peers that the tests of a CI run need
 kube-test: ## install a real Kubernetes API server (6 minutes of CPU at first) and run the tests that talk to it
 	.ci/peers kube
 	export VLLM_VCR_REQUIRE_KUBE=1; \
-	$(GOTESTSUM) -count=1 -run '^TestRealKube' ./internal/testenv ./cmd/vllm-vcr; \
+	$(GOTESTSUM) -count=1 -run '^TestRealKube' ./cmd/vllm-vcr; \
 	$(GOTESTSUM) -count=1 -run '^TestReal' ./internal/capture/cluster; \
 	$(GOTESTSUM) -count=1 -run '^TestRealServer' ./internal/capture/deploy
 

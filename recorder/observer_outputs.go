@@ -3,7 +3,6 @@ package recorder
 import (
 	"errors"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -45,7 +44,11 @@ func (o *Observer) outputs(ev *Event) {
 
 // engineTime is the timestamp of an envelope with tokens. Others, which threads besides that of the steps make, need not be in order.
 func (o *Observer) engineTime(ev *Event, out *protocol.Outputs) time.Duration {
-	if !slices.ContainsFunc(out.Outputs, func(r protocol.RequestOutput) bool { return len(r.Tokens) > 0 }) {
+	tokens := 0
+	for i := range out.Outputs {
+		tokens += len(out.Outputs[i].Tokens)
+	}
+	if tokens == 0 {
 		return 0
 	}
 	before := o.clock.state

@@ -130,7 +130,7 @@ func (l *lineWriter) Flush() error {
 	if l.err != nil || l.waiting == 0 {
 		return l.err
 	}
-	if err := l.handOn(fmt.Sprintf("%s %d", l.kind, l.records+1)); err != nil {
+	if err := l.handOn(""); err != nil {
 		return err
 	}
 	l.records, l.waiting = l.records+l.waiting, 0
@@ -149,7 +149,7 @@ func (l *lineWriter) deflated(err error, what string) error {
 	return err
 }
 
-// hand writes b, which is what.
+// hand writes b, which is what: the next line if that is empty.
 func (l *lineWriter) hand(b []byte, what string) error {
 	if l.err != nil {
 		return l.err
@@ -159,6 +159,9 @@ func (l *lineWriter) hand(b []byte, what string) error {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
+		if what == "" {
+			what = fmt.Sprintf("%s %d", l.kind, l.records+1)
+		}
 		l.err = &WriteError{What: what, Records: l.records, Bytes: l.bytes, Err: err}
 		return l.err
 	}

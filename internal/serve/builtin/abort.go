@@ -72,34 +72,21 @@ func (q *sequence) abort() {
 	}})
 }
 
-// serveAbort ends requests, all of them without ids.
-func (s *Server) serveAbort(w http.ResponseWriter, r *http.Request) *apiError {
-	var q struct {
-		IDs []string `json:"request_ids"`
+// serveAbort ends requests, all of them without ids. needed says whether the ids have to be there.
+func (s *Server) serveAbort(needed bool) handler {
+	return func(w http.ResponseWriter, r *http.Request) *apiError {
+		var q struct {
+			IDs []string `json:"request_ids"`
+		}
+		switch err := readJSON(r, &q); {
+		case err != nil:
+			return err
+		case needed && q.IDs == nil:
+			return badRequest("request_ids", "missing in the request: request_ids")
+		case !needed || len(q.IDs) > 0:
+			s.open.abort(q.IDs...)
+		}
+		w.WriteHeader(http.StatusOK)
+		return nil
 	}
-	if err := readJSON(r, &q); err != nil {
-		return err
-	}
-	s.open.abort(q.IDs...)
-	w.WriteHeader(http.StatusOK)
-	return nil
-}
-
-// serveAbortByID ends requests, and answers without a body.
-func (s *Server) serveAbortByID(w http.ResponseWriter, r *http.Request) *apiError {
-	var q struct {
-		IDs []string `json:"request_ids"`
-	}
-	err := readJSON(r, &q)
-	if err == nil && q.IDs == nil {
-		err = badRequest("request_ids", "missing in the request: request_ids")
-	}
-	if err != nil {
-		return err
-	}
-	if len(q.IDs) > 0 {
-		s.open.abort(q.IDs...)
-	}
-	w.WriteHeader(http.StatusOK)
-	return nil
 }

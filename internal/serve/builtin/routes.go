@@ -54,7 +54,7 @@ func (s *Server) allRoutes() []route {
 		{"/v1/embeddings", post, embeds, s.serveEmbeddings},
 
 		{"/inference/v1/generate", post, scalesOut, s.serveGenerate},
-		{"/inference/v1/abort_requests", post, scalesOut, s.serveAbortByID},
+		{"/inference/v1/abort_requests", post, scalesOut, s.serveAbort(true)},
 		{"/v1/chat/completions/render", post, scalesOut, s.serveRenderChat},
 		{"/v1/completions/render", post, scalesOut, s.serveRenderCompletions},
 		{"/v1/messages/render", post, scalesOut, s.serveRenderMessages},
@@ -94,7 +94,7 @@ func (s *Server) allRoutes() []route {
 		{"/start_draft_weight_update", post, developers, s.ofWorkers("start_draft_weight_update", "start_draft", "", "")},
 		{"/update_weights", post, developers, s.ofWorkers("update_weights", "update", "update_info", "'update_info' must be a JSON object or a list of per-worker JSON objects")},
 		{"/finish_weight_update", post, developers, s.ofWorkers("finish_weight_update", "finish", "", "")},
-		{"/abort_requests", post, developers, s.serveAbort},
+		{"/abort_requests", post, developers, s.serveAbort(false)},
 	}
 }
 

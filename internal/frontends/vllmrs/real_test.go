@@ -18,9 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
-	"github.com/vllm-vcr/conformance/trace"
 )
 
 // vocabulary of the tiny model. Up to 0.29 an id beyond it fails its request.
@@ -54,67 +52,6 @@ func TestRealFrontendsReportEveryToken(t *testing.T) {
 			})
 		}
 	})
-}
-
-// Recordings of real engines come back out of HTTP as they were, each behind the frontend of its own release.
-func TestRealFrontendsReportGoldens(t *testing.T) {
-	registry, findings := manifest.Load("../../../conformance/manifest.toml")
-	if len(findings) != 0 {
-		t.Fatalf("findings: %v", findings)
-	}
-	eachFrontend(t, func(t *testing.T, version string) {
-		replayed := 0
-		for _, g := range registry.Goldens {
-			if g.VLLMVersion != version || g.Role != manifest.Fidelity {
-				continue // raw frames are no token streams
-			}
-			replayed++
-			t.Run(g.ID, func(t *testing.T) { replay(t, version, g.Location("", "../../../testdata/goldens")) })
-		}
-		if replayed == 0 {
-			t.Skipf("no golden of %s", version)
-		}
-	})
-}
-
-func replay(t *testing.T, version, file string) {
-	golden, err := trace.Read(file, trace.Options{Strict: true})
-	require.NoError(t, err)
-	server := behind(t, version, player.Options{Trace: golden, Replay: player.ReplayOptions{Strict: true}})
-	subset := trace.ReplaySubset(golden.Records)
-	for _, stream := range []bool{false, true} {
-		t.Run(fmt.Sprintf("stream=%v", stream), func(t *testing.T) {
-			each(len(subset), func(i int) {
-				record := &golden.Records[subset[i]]
-				got, err := server.Complete(t.Context(), openai.Request{
-					ID: fmt.Sprintf("replay-%d", i), Prompt: promptOf(record), MaxTokens: record.OutputTokens, Stream: stream,
-				})
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				want := openai.Completion{
-					Tokens: record.OutputTokenIDs, FinishReason: record.FinishReason.String(),
-					PromptTokens: record.PromptTokens, CompletionTokens: record.OutputTokens, Terminal: 1,
-				}
-				if stream {
-					want.Chunks = record.Chunks()
-				}
-				require.NoDiff(t, cmp.Diff(want, got), "request %d, line %d (-want +got)", i, record.Line)
-			})
-		})
-	}
-}
-
-func promptOf(r *trace.Record) []uint32 {
-	if r.PromptTokenIDs != nil {
-		return r.PromptTokenIDs
-	}
-	prompt := make([]uint32, r.PromptTokens)
-	for i := range prompt {
-		prompt[i] = 42
-	}
-	return prompt
 }
 
 // What the real frontends refuse is an error with their own words.

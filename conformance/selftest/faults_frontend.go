@@ -33,7 +33,6 @@ func frontendFaults() []Fault {
 		{suite.Requests, "another-priority", "a request has another priority", suite.CodeCarried, "got priority = ", by(edit{of: "ADD", field: "priority", value: 9})},
 		{suite.Requests, "no-salt", "the salt of the cache is lost", suite.CodeCarried, "got cache_salt = ", by(edit{of: "ADD", field: "cache_salt"})},
 		{suite.Requests, "no-rank", "the data-parallel rank is lost", suite.CodeCarried, "got data_parallel_rank = ", by(edit{of: "ADD", field: "data_parallel_rank"})},
-		{suite.Requests, "no-session", "the session is lost", suite.CodeCarried, "got session_id = ", by(edit{of: "ADD", field: "session_id"})},
 		{suite.Requests, "no-structured-output", "the structured output is lost", suite.CodeCarried, "got sampling_params.structured_outputs._backend = null", by(edit{of: "ADD", field: params + "structured_outputs", value: omitted})},
 		{suite.Requests, "another-choice", "a choice of a structured output is another", suite.CodeCarried, "got sampling_params.structured_outputs.choice = ", by(edit{of: "ADD", field: params + "structured_outputs.choice.1", value: "blue"})},
 		{suite.Requests, "no-tag", "the structural tag of a tool is lost", suite.CodeCarried, "got sampling_params.structured_outputs.structural_tag = ", by(edit{of: "ADD", field: params + "structured_outputs.structural_tag"})},

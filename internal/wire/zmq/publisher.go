@@ -458,19 +458,14 @@ const (
 // Subscribe asks the publisher that a SUB or XSUB connection leads to for the messages
 // whose first frame begins with prefix; an empty one asks for all. What is published
 // before the publisher has read this is missed, and nothing says when it has.
-func (c *Conn) Subscribe(prefix []byte) error { return c.subscription(subscribeByte, prefix) }
-
-// Unsubscribe takes back a Subscribe with the same prefix.
-func (c *Conn) Unsubscribe(prefix []byte) error { return c.subscription(cancelByte, prefix) }
-
-func (c *Conn) subscription(kind byte, prefix []byte) error {
+func (c *Conn) Subscribe(prefix []byte) error {
 	if c.typ != Sub && c.typ != XSub {
 		return fmt.Errorf("subscribe at %s: a %s socket does not subscribe", c.peer, c.typ)
 	}
-	return c.Send(append([]byte{kind}, prefix...))
+	return c.Send(append([]byte{subscribeByte}, prefix...))
 }
 
-// isSubscription reports whether frames are what Subscribe and Unsubscribe send.
+// isSubscription reports whether frames ask for a prefix, or take that back.
 func isSubscription(frames [][]byte) bool {
 	return len(frames) == 1 && len(frames[0]) > 0 && frames[0][0] <= subscribeByte
 }

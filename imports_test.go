@@ -46,7 +46,7 @@ var importRules = map[string][]string{
 	"internal/wire/protocol": {"internal/wire/pack", "github.com/vmihailenco/msgpack/v5"},
 
 	"internal/engine/scheduler":  {"internal/engine/kvcache"},
-	"internal/engine/kvcache":    {"internal/wire/protocol", "github.com/bytedance/gopkg"},
+	"internal/engine/kvcache":    {"internal/wire/protocol", "github.com/zeebo"},
 	"internal/engine/kvevents":   {"internal/engine/kvcache", "internal/wire"},
 	"internal/engine/kvtransfer": {"internal/wire"},
 	"internal/engine/latency":    {"trace"},

@@ -2,11 +2,10 @@ package kvcache
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"slices"
 
-	"github.com/bytedance/gopkg/util/xxhash3"
+	"github.com/zeebo/xxh3"
 )
 
 // Algorithm names how blocks are hashed, as --prefix-caching-hash-algo does.
@@ -69,9 +68,8 @@ func newHasher(o *Options) (*hasher, error) {
 }
 
 func sumXXH3(b []byte) (d digest) {
-	sum := xxhash3.Hash128(b)
-	binary.BigEndian.PutUint64(d[:], sum[0])
-	binary.BigEndian.PutUint64(d[8:], sum[1])
+	sum := xxh3.Hash128(b).Bytes()
+	copy(d[:], sum[:])
 	return d
 }
 

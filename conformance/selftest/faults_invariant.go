@@ -1,7 +1,9 @@
 package selftest
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
@@ -13,113 +15,87 @@ import (
 // invariantFaults are values of the right kind that no engine of the line can send. A replay finds them without a real engine
 // to compare with; recorded frames show them as well.
 func invariantFaults(s *scene) []Fault {
-	const root, outputAt, statsAt = "EngineCoreOutputs", "EngineCoreOutputs.outputs", "EngineCoreOutputs.scheduler_stats"
+	const root, of = "EngineCoreOutputs", "outputs.new_token_ids" // the output in the middle of the target
 	const kind, value = replay.CodeWireKind, replay.CodeWireValue
-	// told is what a replay says of a place, and what recorded frames do.
-	told := func(code conformance.Code, path string, framed want) map[conformance.Assertion]want {
-		w := impossible(code, path)
-		if framed.request == someone {
-			w = s.impossibleOf(code, path)
+	var faults []Fault
+	for _, f := range []struct {
+		name, says string
+		code       conformance.Code
+		framed     conformance.Code // what recorded frames say
+		before     string           // the field of the first output, or message, that has one
+		field      string
+		value      any
+	}{
+		{"uneven-prompt", "the computed and the cached tokens of a prompt are not the prompt", invariant.CodePrefill, value, prefill, prefill + ".num_computed_tokens", otherToken},
+		{"prefill-again", "an output that is not the first of its request has statistics of a prompt", invariant.CodePrefill, kind, of, prefill, map[string]any{}},
+		{"more-hits", "the prefix cache has more hits than queries", invariant.CodeCache, value, of, cache + ".hits", otherToken},
+		{"more-running", "more requests run than were sent", invariant.CodeGauges, value, of, stats + "num_running_reqs", otherToken},
+		{"events-of-no-clock", "an event has the time 0, which lies before its request", invariant.CodeEvents, value, "outputs.events.1", "outputs.events.1.timestamp", 0.0},
+		{"accepted-more", "more tokens are accepted than were drafted", invariant.CodeSpeculation, kind, of, drafts, map[string]any{
+			"num_spec_tokens": 3, "num_drafts": 1, "num_draft_tokens": 3, "num_accepted_tokens": 7,
+			"num_accepted_tokens_per_pos": []any{3, 2, 2}, "num_draft_tokens_per_pos": []any{1, 1, 1},
+		}},
+		{"stopped-midway", "an output that does not end its request has a stop reason", invariant.CodeAnswer, kind, of, "outputs.stop_reason", otherToken},
+		{"steps-of-one", "an engine without others counts its steps", invariant.CodeStep, value, of, stats + "step_counter", 5},
+		{"unasked-logprobs", "a request gets log-probabilities that it did not ask for", invariant.CodeLogprobs, kind, of, "outputs.new_logprobs", []any{
+			tensorOf("<i4", 1), tensorOf("<f4", 1), tensorOf("<i8", 1), nil,
+		}},
+		{"mask-of-floats", "the ids of a sampling mask are floats", invariant.CodeMask, kind, of, mask, []any{tensorOf("<f4", 1), nil, nil}},
+	} {
+		within, isOutput := strings.CutPrefix(f.field, "outputs.")
+		if name, _, _ := strings.Cut(within, "."); isOutput && s.field("EngineCoreOutput", name) < 0 {
+			continue // a line of before
 		}
-		return and(only(conformance.Fidelity, w), conformance.Wire, framed)
-	}
-	stats := func(edit func(stats *node)) func(*scene) tamper {
-		at := s.field(root, "scheduler_stats")
-		return inMiddle(func(o *spoken) {
-			if o.root.items[at].kind == pack.Map {
-				edit(o.root.items[at])
-			}
-		})
-	}
-	faults := []Fault{
-		{
-			Name: "uneven-prompt", Says: "the computed and the cached tokens of a prompt are not the prompt",
-			red:  told(invariant.CodePrefill, ".prefill_stats.num_computed_tokens", differingOutput(value, outputAt+"[0].prefill_stats.num_computed_tokens")),
-			wire: atPrefill(func(stats *node) { stats.value("num_computed_tokens").become(number(otherToken)) }),
-		},
-		{
-			Name: "prefill-again", Says: "an output that is not the first of its request has statistics of a prompt",
-			red: told(invariant.CodePrefill, ".prefill_stats", differingOutput(kind, outputAt+"[0].prefill_stats")),
-			wire: inMiddle(func(o *spoken) {
-				o.node().items[o.scene.field("EngineCoreOutput", "prefill_stats")] = &node{kind: pack.Map}
-			}),
-		},
-		{
-			Name: "more-hits", Says: "the prefix cache has more hits than queries",
-			red:  told(invariant.CodeCache, statsAt+".prefix_cache_stats.hits", differing(value, statsAt+".prefix_cache_stats.hits")),
-			wire: stats(func(stats *node) { stats.value("prefix_cache_stats").value("hits").become(number(otherToken)) }),
-		},
-		{
-			Name: "more-running", Says: "more requests run than were sent",
-			red:  told(invariant.CodeGauges, statsAt+".num_running_reqs", differing(value, statsAt+".num_running_reqs")),
-			wire: stats(func(stats *node) { stats.value("num_running_reqs").become(number(otherToken)) }),
-		},
-		{
-			Name: "stale-gauges", Says: "the step that ends a request has no statistics, so the last ones say that it runs",
-			red:  told(invariant.CodeRest, statsAt, differing(kind, statsAt)),
-			wire: withoutLastStats,
-		},
-		{
-			Name: "events-of-no-clock", Says: "an event has the time 0, which lies before its request",
-			red:  told(invariant.CodeEvents, ".timestamp", differingOutput(value, outputAt+"[0].events[1].timestamp")),
-			wire: atEvents(func(events *node) { events.items[1].value("timestamp").become(float(0)) }),
-		},
-		{
-			Name: "accepted-more", Says: "more tokens are accepted than were drafted",
-			red: told(invariant.CodeSpeculation, statsAt+".spec_decoding_stats", differing(kind, statsAt+".spec_decoding_stats")),
-			wire: stats(func(stats *node) {
-				stats.value("spec_decoding_stats").become(&node{kind: pack.Map, items: []*node{
-					text("num_spec_tokens"), number(3), text("num_drafts"), number(1), text("num_draft_tokens"), number(3),
-					text("num_accepted_tokens"), number(7), text("num_accepted_tokens_per_pos"), numbers([]uint32{3, 2, 2}),
-					text("num_draft_tokens_per_pos"), numbers([]uint32{1, 1, 1}),
-				}})
-			}),
-		},
-		{
-			Name: "stopped-midway", Says: "an output that does not end its request has a stop reason",
-			red: told(invariant.CodeAnswer, ".stop_reason", differingOutput(kind, outputAt+"[0].stop_reason")),
-			wire: inMiddle(func(o *spoken) {
-				if !o.terminal() {
-					o.node().items[o.scene.field("EngineCoreOutput", "stop_reason")] = number(otherToken)
-				}
-			}),
-		},
-		{
-			Name: "steps-of-one", Says: "an engine without others counts its steps",
-			red:  told(invariant.CodeStep, statsAt+".step_counter", differing(value, statsAt+".step_counter")),
-			wire: stats(func(stats *node) { stats.value("step_counter").become(number(5)) }),
-		},
-		{
-			Name: "no-workers", Says: "the registration has no worker",
-			red: and(only(conformance.Schema, nowhere(invariant.CodeRegistration, "EngineCoreReadyResponse.world_size: ", ": expected ", ", found 0").in("world_size")),
-				conformance.Wire, differing(value, "EngineCoreReadyResponse.world_size")),
-			wire: register(func(ready *node) { ready.value("world_size").become(number(0)) }),
-		},
-		{
-			Name: "call-kind", Says: "a utility call that returns a bool is answered with a str",
-			red:  only(conformance.Fidelity, impossible(invariant.CodeCall, root+".utility_output.result")),
-			wire: s.answer(func(utility *node) { utility.items[2].items[1] = text("no") }),
-		},
-		{
-			Name: "unasked-logprobs", Says: "a request gets log-probabilities that it did not ask for",
-			red: told(invariant.CodeLogprobs, ".new_logprobs", differingOutput(kind, outputAt+"[0].new_logprobs")),
-			wire: inMiddle(func(o *spoken) {
-				if at := o.scene.field("EngineCoreOutput", "new_logprobs"); o.node().items[at].isNil() {
-					o.node().items[at] = array(tensor("<i4"), tensor("<f4"), tensor("<i8"), null())
-				}
-			}),
-		},
-	}
-	if s.field("EngineCoreOutput", "new_sampling_mask") >= 0 {
+		within = strings.Replace(within, "events.1", "events[1]", 1) // as paths have it
+		w, framed := impossible(f.code, root+"."+f.field), differing(f.framed, root+"."+f.field)
+		if isOutput {
+			w, framed = s.impossibleOf(f.code, "."+within), differingOutput(f.framed, root+".outputs[0]."+within)
+		}
 		faults = append(faults, Fault{
-			Name: "mask-of-floats", Says: "the ids of a sampling mask are floats",
-			red: told(invariant.CodeMask, ".new_sampling_mask.token_ids", differingOutput(kind, outputAt+"[0].new_sampling_mask")),
-			wire: inMiddle(func(o *spoken) {
-				o.node().items[o.scene.field("EngineCoreOutput", "new_sampling_mask")] = array(tensor("<f4"), null(), null())
-			}),
+			Name: f.name, Says: f.says, red: and(only(conformance.Fidelity, w), conformance.Wire, framed),
+			wire: atOutput(f.before, put(f.field, f.value, 0)),
 		})
 	}
-	return faults
+	return append(faults, Fault{
+		Name: "stale-gauges", Says: "the step that ends a request has no statistics, so the last ones say that it runs",
+		red:  and(only(conformance.Fidelity, impossible(invariant.CodeRest, root+".scheduler_stats")), conformance.Wire, differing(kind, root+".scheduler_stats")),
+		wire: withoutLastStats,
+	}, Fault{
+		Name: "no-workers", Says: "the registration has no worker",
+		red: and(only(conformance.Schema, nowhere(invariant.CodeRegistration, "EngineCoreReadyResponse.world_size: ", ": expected ", ", found 0").in("world_size")),
+			conformance.Wire, differing(value, "EngineCoreReadyResponse.world_size")),
+		wire: register(func(ready *node) { ready.value("world_size").become(number(0)) }),
+	}, Fault{
+		Name: "call-kind", Says: "a utility call that returns a bool is answered with a str",
+		red:  only(conformance.Fidelity, impossible(invariant.CodeCall, root+".utility_output.result")),
+		wire: s.answer(func(utility *node) { utility.items[2].items[1] = text("no") }),
+	})
+}
+
+// atOutput makes an edit of an output of the target: of that in its middle, or of the first that has a field.
+func atOutput(has string, e edit) func(*scene) tamper {
+	change := func(o *spoken) {
+		own := e
+		if within, is := strings.CutPrefix(e.field, "outputs."); is {
+			own.field = fmt.Sprintf("outputs.%d.%s", o.at, within)
+		}
+		met := 0
+		o.raw = append([][]byte{own.change(o.read(), &met)}, o.aux...)
+	}
+	within := strings.TrimPrefix(has, "outputs.")
+	if within == "new_token_ids" {
+		return inMiddle(change)
+	}
+	return once(func(o *spoken) bool {
+		found, met := false, 0
+		edit{field: within, where: given}.find(o.read().Field("outputs").At(o.at), strings.Split(within, "."), &met, func(protocol.Value, []byte) { found = true })
+		return found
+	}, change)
+}
+
+// read is the message that the output is in.
+func (o *spoken) read() protocol.Value {
+	return o.scene.codec.Read(new(protocol.View), protocol.KindOutputs, o.root.bytes(), o.aux...)
 }
 
 // impossible is what is wanted of what cannot be of any engine, at a path.
@@ -137,20 +113,8 @@ func (s *scene) impossibleOf(code conformance.Code, path string) want {
 	return w
 }
 
-// tensor is one of a zero.
-func tensor(dtype string) *node {
-	data := &node{kind: pack.Ext, leaf: pack.AppendExt(nil, protocol.ExtRawView, make([]byte, dtype[2]-'0'))}
-	return array(text(dtype), array(number(1)), data)
-}
-
 // float is a number of seconds.
 func float(v float64) *node { return &node{kind: pack.Float, leaf: pack.AppendFloat64(nil, v)} }
-
-// atEvents edits the events of the first output that has two.
-func atEvents(edit func(events *node)) func(*scene) tamper {
-	events := func(o *spoken) *node { return o.node().items[o.scene.field("EngineCoreOutput", "events")] }
-	return once(func(o *spoken) bool { return len(events(o).items) > 1 }, func(o *spoken) { edit(events(o)) })
-}
 
 // withoutLastStats takes the statistics out of every message that leaves nothing running, and leaves out those that have
 // nothing else.

@@ -49,8 +49,9 @@ const (
 	silent
 	refusing
 	healthy
-	// An answer is not sent, or only when it is complete.
+	// An answer is not sent, its connection ends in place of it, or it comes only when it is complete.
 	unsent
+	severed
 	late
 )
 

@@ -11,7 +11,8 @@ func frontendFaults() []Fault {
 	const completions, chat, params, choice = "POST /v1/completions", "POST /v1/chat/completions", "sampling_params.", "choices.0."
 	return faultsOf(conformance.SuiteFrontend, []suiteRow{
 		{suite.Handshake, "unhealthy", "it never serves", suite.CodeNoRegistration, "does not serve within", by(edit{of: "GET /health", field: "status", value: 503})},
-		{suite.Handshake, "init-without-outputs", "its answer to HELLO lacks a key", suite.CodeInit, "", by(edit{of: "INIT", field: "addresses.outputs", value: omitted})},
+		{suite.Handshake, "init-without-outputs", "its answer to HELLO lacks a key", suite.CodeInit, "as many of both", by(edit{of: "INIT", field: "addresses.outputs", value: omitted})},
+		{suite.Handshake, "init-with-key", "its answer to HELLO has a key more", suite.CodeInit, "expected no such key", by(edit{of: "INIT", field: "addresses.surprise", value: "x"})},
 		{suite.Requests, "another-temperature", "a request has another temperature", suite.CodeCarried, "sampling_params.temperature", by(edit{of: "ADD", field: params + "temperature", value: 0.123})},
 		{suite.Requests, "limit-of-text", "max_tokens is text", suite.CodeMessage, "max_tokens", by(edit{of: "ADD", field: params + "max_tokens", value: "16"})},
 		{suite.Requests, "another-prompt", "a request has another prompt", suite.CodeNoRequest, "expected one such request", by(edit{of: "ADD", field: "prompt_token_ids.0", value: 1})},
@@ -43,6 +44,7 @@ func frontendFaults() []Fault {
 		{suite.Requests, "no-answer", "an answer never comes", suite.CodeHangs, "no answer within", by(edit{of: completions, value: unsent})},
 		{suite.Completions, "other-token", "an answer has another token", suite.CodeHTTPTokens, "differs: the engine sent", by(edit{of: completions, field: choice + "token_ids.0", value: 1})},
 		{suite.Completions, "server-error", "an answer has status 500", suite.CodeHTTP, "status 500", by(edit{of: completions, field: "status", value: 500})},
+		{suite.Completions, "connection-lost", "connections end in place of an answer", suite.CodeHTTP, "EOF", by(edit{of: completions, value: severed})},
 		{suite.Completions, "other-text", "an answer has another text", suite.CodeHTTPText, "the tokens of the prompt: the text is", by(edit{of: completions, field: choice + "text", value: "?"})},
 		{suite.Completions, "never-ends", "an answer has no finish_reason", suite.CodeHTTPFinish, "expected one part with a finish_reason", by(edit{of: completions, field: choice + "finish_reason"})},
 		{suite.Completions, "goes-on", "a stream goes on after its end", suite.CodeEvents, "after the finish_reason", by(edit{of: completions, field: "[DONE]", value: `data: {"choices":[{"index":0,"text":"x"}]}` + "\n\ndata: [DONE]"})},

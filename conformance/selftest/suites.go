@@ -230,6 +230,8 @@ func (e edit) before(server *httptest.Server, serve http.Handler) http.Handler {
 		switch {
 		case e.value == unsent && is:
 			hang()
+		case e.value == severed && is:
+			panic(http.ErrAbortHandler)
 		case e.value == silent && requested.Load():
 			hang()
 		case e.value == gone && requested.Load():

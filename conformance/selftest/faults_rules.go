@@ -106,7 +106,7 @@ func tensorOf(dtype string, elements int) []any {
 }
 
 // rulesLine is the line whose sessions the faults of rules are in: rules differ between lines only in which fields there are.
-const rulesLine = "0.33"
+const rulesLine = protocol.LineOfSessions
 
 // Goldens with recorded sessions of that line: busy has preemption, speculation, KV events and all statistics, edge the ways in
 // which a request can end, and python what only a Python frontend asks for.
@@ -186,7 +186,7 @@ var rules = []rule{
 	{"no-coordinator", busy, invariant.CodeRegistration, "dp_stats_address", "has no coordinator", by(registered("dp_stats_address", "x"))},
 	{"group-alone", busy, invariant.CodeRegistration, "data_parallel_size", "of a group need one", by(registered("data_parallel_size", 2))},
 	{"address-lost", ranks, invariant.CodeRegistration, "dp_stats_address", "has told the engine", by(registered("dp_stats_address", nil))},
-	{"other-line", busy, invariant.CodeRegistration, "vllm_version", "frontends show it", by(registered("vllm_version", "0.25.0"))},
+	{"other-line", busy, invariant.CodeRegistration, "vllm_version", "frontends show it", by(registered("vllm_version", "another"))},
 	{"no-blocks", busy, invariant.CodeRegistration, "num_gpu_blocks", "are in blocks", by(registered("num_gpu_blocks", 0))},
 	{"concurrency", edge, invariant.CodeRegistration, "kv_cache_max_concurrency", "by those of a context", by(registered("kv_cache_max_concurrency", plus(1e-5)))},
 	{"attention-block", edge, invariant.CodeRegistration, "effective_attention_block_size", "on each of the workers", by(registered("effective_attention_block_size", plus(1)))},

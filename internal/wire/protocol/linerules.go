@@ -148,3 +148,6 @@ func compareLines(a, b string) int {
 	majorB, minorB, _ := lineNumbers(b)
 	return cmp.Or(cmp.Compare(majorA, majorB), cmp.Compare(minorA, minorB))
 }
+
+// LineOfSessions is the line of which there are goldens with every kind of session. Faults of single rules are injected into those.
+const LineOfSessions = "0.33"

@@ -141,6 +141,12 @@ func (cfg *Config) runSuite(ctx context.Context, f *suiteFault, line compat.Line
 		}
 	} else {
 		front, stop, err := cfg.faultyFrontend(ctx, f.edits, tampered, line.Name)
+		for range 2 { // another program may have taken the address of its handshake
+			if !errors.Is(err, errUnready) {
+				break
+			}
+			front, stop, err = cfg.faultyFrontend(ctx, f.edits, tampered, line.Name)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -167,6 +173,11 @@ func (e endless) End() (*process.ExitError, bool) {
 	}
 	return &process.ExitError{Status: "signal: killed"}, true
 }
+
+// readyWithin is how long a frontend may take to answer the handshake.
+const readyWithin = 10 * time.Second
+
+var errUnready = errors.New("the frontend does not answer the handshake")
 
 // faultyFrontend starts a frontend, with the tamperer on the side of its engine and a proxy on its HTTP side.
 func (cfg *Config) faultyFrontend(ctx context.Context, edits []edit, tampered tamper, line string) (*conformance.FrontendUnderTest, func(), error) {
@@ -208,6 +219,9 @@ func (cfg *Config) faultyFrontend(ctx context.Context, edits []edit, tampered ta
 		ended <- err
 		stop()
 		return nil, nil, fmt.Errorf("the tamperer: %w", err)
+	case <-time.After(readyWithin):
+		stop()
+		return nil, nil, errUnready
 	}
 	return &conformance.FrontendUnderTest{Handshake: relay.endpoint, URL: proxy.URL}, stop, nil
 }

@@ -49,7 +49,7 @@ func (d Difference) Added() bool { return d.From.Name == "" }
 // Removed reports whether the line goes.
 func (d Difference) Removed() bool { return d.To.Name == "" }
 
-// Moved reports whether the line stands for another release than before.
+// Moved reports whether the line has another release than before.
 func (d Difference) Moved() bool { return !d.Added() && !d.Removed() && d.From.Tag != d.To.Tag }
 
 // String says it on one line, such as

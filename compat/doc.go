@@ -7,7 +7,7 @@
 //
 //	[[vllm]]
 //	line = "0.33"                # major.minor, or a tracker: nightly, rc
-//	tag = "v0.33.0"              # the release of vLLM that stands for the line
+//	tag = "v0.33.0"              # the release of vLLM that represents the line
 //	protocol_rev = "4ba787ec9"   # commit of vllm.git that the tag was built from
 //	fidelity_validated = true    # a failing golden fails the run (default false)
 //	default = true               # exactly one line has it (default false)

@@ -117,7 +117,7 @@ func (e editor) become(wanted []Line) error {
 			}
 		}
 	}
-	// From the last to the first, so that what a new entry stands above is there.
+	// From the last to the first, so that what a new entry goes above is there.
 	for i, l := range slices.Backward(wanted) {
 		isNew := e.index(l.Name) < 0
 		if isNew {
@@ -132,7 +132,7 @@ func (e editor) become(wanted []Line) error {
 	return nil
 }
 
-// above is the line of the text behind which an entry goes that stands above others.
+// above is the line of the text behind which an entry goes that is above others.
 func (e editor) above(others []Line) int {
 	places := e.Places(array)
 	if len(others) == 0 && len(places) > 0 {

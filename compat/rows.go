@@ -56,7 +56,7 @@ func (m *Matrix) Select(names []string) ([]Line, error) {
 	return slices.DeleteFunc(slices.Clone(m.Lines), func(l Line) bool { return !selected[l.Name] }), nil
 }
 
-// noLine is the error of a name that is no line. To a release that is well-formed nothing is near: 0.34 is not 0.33 with a slip.
+// noLine is the error of a name that is not a line. To a release that is well-formed nothing is near: 0.34 is not 0.33 with a slip.
 func (m *Matrix) noLine(name string) error {
 	has := "it has " + strings.Join(m.names(), ", ")
 	if _, err := ParseVersion(name + ".0"); err == nil {

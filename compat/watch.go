@@ -56,7 +56,7 @@ var errNoReleases = errors.New("the list has no release of vLLM: check that it i
 // has no errors. A line moves to its newest release, and away from one that was
 // yanked; a line newer than all of the matrix is put on top and becomes the default;
 // the oldest lines go while there are more than maxStable (zero: nine). A line that
-// is new or moved is not validated: no goldens were captured from what it stands for.
+// is new or moved is not validated: no goldens were captured from its release.
 func (m *Matrix) WatchStable(releases []Release, maxStable int) (*Decision, error) {
 	w := newWatch(m, releases)
 	newest, err := w.newestStable()

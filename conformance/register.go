@@ -114,7 +114,7 @@ func refuse(code int, problems ...error) error {
 // Register makes a capture a golden. It reads the whole file strictly, checks that
 // it is of the line and says how it was captured, replays it as [Runner.Run] does
 // for all assertions, keeps the bytes, compressed anew so that the same lines give
-// the same file, under a name that tells their digest, and puts the golden into the
+// the same file, under a name with their digest, and puts the golden into the
 // manifest. Bytes that are there already are fine; registering the same capture
 // again changes nothing. A file of the golden that is replaced is removed from
 // Goldens when nothing refers to it any more. An error is a [*RegistrationError].

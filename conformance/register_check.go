@@ -74,7 +74,7 @@ func (r *registrar) describe(c *check.Golden) {
 	}
 }
 
-// path is the key of the golden's bytes, which tells them from all others:
+// path is the key of the golden's bytes, which no others have:
 // conformance/v0.33.0/cpu/tiny/multiturn-s7-4ff18b971fa3.jsonl.gz.
 func (r *registrar) path(g *manifest.Golden) string {
 	const digits = 12 // of the digest
@@ -126,7 +126,7 @@ func (r *registrar) check(c *check.Golden) []error {
 	return problems
 }
 
-// checkPatch compares the captured release with the one that stands for the line.
+// checkPatch compares the captured release with the one of the line.
 func (r *registrar) checkPatch(f *check.Outcome, meta trace.Meta) {
 	release, err := compat.ParseVersion(r.line.Tag)
 	captured := trace.Or(meta.VLLMVersion, "")

@@ -47,7 +47,7 @@ type Runner struct {
 	// MaxFailures ends the run after so many cases that failed or could not be judged: those left are skipped. 0 is no limit.
 	MaxFailures int
 	// EveryCase runs the other cases of a line, too, after its subject hung, could not be started, or ended at its start with
-	// two goldens. By default these are skipped, with the name of the case that tells why.
+	// two goldens. By default these are skipped, with the name of the case that says why.
 	EveryCase bool
 
 	// Engine makes the engine under test of a case, default [Player].
@@ -69,7 +69,7 @@ type Runner struct {
 	// their patterns must be of, see [EveryCase], default the cases of the run.
 	Expectations *Expectations
 	All          []Case
-	// Now tells which expectations have expired, default [time.Now].
+	// Now decides which expectations have expired, default [time.Now].
 	Now func() time.Time
 
 	// Coverage asks for the names of all that is covered, and of all that is not; NoCoverage for no coverage at all.

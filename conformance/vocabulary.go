@@ -105,7 +105,7 @@ type (
 // Player is the embedded engine, [player.Player].
 func Player(opt player.Options) (Subject, error) { return check.Player(opt) }
 
-// CommandEngine starts an engine under test by a command, [FrontendUnderTest] a frontend. [Attached] tells where a subject
+// CommandEngine starts an engine under test by a command, [FrontendUnderTest] a frontend. [Attached] says where a subject
 // that is kept alive can be reached.
 type (
 	CommandEngine     = check.CommandEngine

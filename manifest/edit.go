@@ -61,7 +61,7 @@ func isMarker(comment string) bool {
 	return word != ""
 }
 
-// Put registers a golden: it replaces that of the same line and id where it stands,
+// Put registers a golden: it replaces that of the same line and id where it is,
 // key by key, or adds one at the end of the line's block. A block that is missing is
 // made. Goldens of the line that stand outside its block are moved to its end. All
 // other goldens stay. Putting the same golden again changes nothing.
@@ -308,7 +308,7 @@ func given(value any) any {
 }
 
 // RemoveLine takes all goldens of a line out of the manifest, with the comments
-// that are about them, and the block of the line with all that stands in it. A
+// that are about them, and the block of the line with all that is in it. A
 // line that the manifest does not have changes nothing.
 func (e *Editor) RemoveLine(line string) error {
 	ofLine := func(g Golden) bool { return g.Line == line }

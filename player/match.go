@@ -133,7 +133,7 @@ func (f *auto) find(r *Request, used []bool) (index, depth int, err error) {
 // id shows them; the children of a request for n>1 have a "1_" in front as well.
 // Without a "replay-" the number after the last dash counts, unless it may be
 // those digits, or a frontend made the id: every completion of the Python
-// frontend ends in the number of its prompt, which is no record's.
+// frontend ends in the number of its prompt, which no record has.
 func ReplayIndex(id, external string) (index int, ok bool) {
 	wrapped := true
 	if external != "" && strings.Contains(id+"-", external+"-") {

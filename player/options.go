@@ -74,7 +74,7 @@ type Options struct {
 	// answers it, and calls with arguments of another line, with an error where it cannot make
 	// sense of them either. Otherwise it does
 	// what such an engine does: it reads no message any more, of any client, ends the
-	// requests that it has, and tells only the log.
+	// requests that it has, and says so in the log only.
 	Tolerant bool
 
 	// Linger bounds how long a shutdown waits for the frontend to take what

@@ -417,7 +417,7 @@ func (p *Player) release(c kvtransfer.Cache) {
 }
 
 // startFetching lets KV caches be fetched until ctx ends or stop is called, which waits
-// for who still does.
+// for others that still do.
 func (p *Player) startFetching(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	p.serving = ctx

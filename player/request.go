@@ -46,7 +46,7 @@ type request struct {
 	faults       *requestFaults          // nil without any
 	traceHeaders []byte                  // as its client sent them
 	drafted      *protocol.RequestDrafts // nil unless that is reported
-	// unneeded ends the work at its answer; nil when nobody works at it.
+	// unneeded ends the work at its answer; nil when it is not being worked at.
 	unneeded context.CancelFunc
 }
 
@@ -218,7 +218,7 @@ func (q *request) end() int {
 	return q.limit
 }
 
-// next fills out with the next chunk of tokens, recorded ones without a copy, and tells
+// next fills out with the next chunk of tokens, recorded ones without a copy, and says
 // whether it is the last one: for a stop id that was drawn, at the end of the script,
 // or at the request's limit.
 func (q *request) next(out *protocol.Output, opt *Options) (last bool) {

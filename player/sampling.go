@@ -18,7 +18,7 @@ type picker struct {
 	seed    uint64
 	vocab   uint32
 	allowed []uint32              // in order; nil for the whole vocabulary
-	bad     map[uint32][][]uint32 // what stands before the last token of bad words, by that token
+	bad     map[uint32][][]uint32 // what comes before the last token of bad words, by that token
 	early   []uint32              // tokens that do not come before minimum others have
 	minimum int
 	bias    []protocol.Bias // in the order of tokens

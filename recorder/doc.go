@@ -54,6 +54,6 @@
 //
 // Forwarding never depends on recording. A file that cannot be written on, for a
 // full disk, is cut behind its last whole line and left under its temporary name,
-// which the error tells; the other files go on. A killed process leaves the same:
+// which the error says; the other files go on. A killed process leaves the same:
 // records are on their way to the operating system one by one.
 package recorder

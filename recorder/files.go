@@ -103,7 +103,7 @@ func (c *fileSet) begin() {
 }
 
 // meta is the meta line: everything from which config_hash can be computed again
-// stands in it, and so does the line whose codec read the messages.
+// is in it, and so is the line whose codec read the messages.
 func (c *fileSet) meta() trace.Meta {
 	source, blockSize := "tap", c.opt.BlockSize
 	version, ready := validText(c.version), hex.EncodeToString(c.ready)

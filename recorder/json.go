@@ -14,7 +14,7 @@ import (
 //
 // Only numbers, truth values and stop_token_ids are written, and under
 // "structured_output" which kind of grammar there is: everything else, from stop
-// strings to forced token ids, tells of the content, and is written only with
+// strings to forced token ids, reveals the content, and is written only with
 // content.
 type samplingWriter struct {
 	defaults map[string]string // compact JSON, "null" where the default is None

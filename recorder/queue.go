@@ -64,7 +64,7 @@ type entry struct {
 // more is what only few entries have.
 type more struct {
 	wire     []byte // owned
-	release  func() // gives wire back, nil if nobody wants it
+	release  func() // gives wire back, nil if it is not needed
 	tooLarge bool
 	note     string // instead of a message
 	end      ending // the same
@@ -158,7 +158,7 @@ func (q *queue) waitForSpace() {
 			q.giveUp()
 		}
 	}
-	q.free() // whoever else waits
+	q.free() // others that wait
 }
 
 // enough is the bytes that may wait when waiting goroutines go on.

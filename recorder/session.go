@@ -27,8 +27,8 @@ type session struct {
 
 	gates []*zmq.Gate
 	links chan linkEnd
-	ready chan struct{}      // one for each link that stands
-	left  chan *linkObserver // who saw the first hang-up
+	ready chan struct{}      // one for each link that is open
+	left  chan *linkObserver // of the link that saw the first hang-up
 	count int                // links whose end ends the session
 }
 
@@ -236,7 +236,7 @@ func (s *session) serve(deadline, ctx context.Context, l *link) linkEnd {
 	if err != nil {
 		return linkEnd{l, fmt.Errorf("the engine did not connect its %s: %w", l, err)}
 	}
-	l.gate.Close() // nobody else is to come
+	l.gate.Close() // no other peer is to come
 	frontend, err := zmq.DialAs(deadline, l.upstream, engine.Peer(), zmq.Options{})
 	if err != nil {
 		engine.Close()
@@ -258,7 +258,7 @@ func (s *session) serve(deadline, ctx context.Context, l *link) linkEnd {
 }
 
 // accept waits for the engine's own connection. On an input that is the first that registers with the engine's identity;
-// on an output, where nobody says who he is, the first that comes from where the engine registered.
+// on an output, where peers send no name, the first that comes from where the engine registered.
 func (s *session) accept(ctx context.Context, l *link) (*zmq.Conn, zmq.Message, error) {
 	if l.channel == Input {
 		return s.acceptInput(ctx, l)
@@ -437,7 +437,7 @@ func (s *session) share(l *link, typ zmq.Type) (string, error) {
 }
 
 // maxCoordinated is how many connections to an address of the coordinator are relayed at once: more than engines in any
-// group. Nobody says who he is there.
+// group. Peers send no name there.
 const maxCoordinated = 512
 
 // serveShared relays the connections of all engines until ctx ends.

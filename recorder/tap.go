@@ -406,7 +406,7 @@ func (t *tap) endEarly(b batch) {
 }
 
 // finish ends the recordings. An engine that dies of the tap's own departure, told
-// to the tap, is nobody's loss.
+// to the tap, is not a loss.
 func (t *tap) finish(stopped bool) (Summary, error) {
 	ranks, already := t.closing()
 	if already {

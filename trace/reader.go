@@ -43,7 +43,7 @@ type Reader struct {
 // stream is what the readers of files of lines have in common.
 type stream struct {
 	lines   *lineReader
-	pending []byte // the first line, if it was read and is no meta line
+	pending []byte // the first line, if it was read and is not a meta line
 	err     error  // sticky
 	file    io.Closer
 }

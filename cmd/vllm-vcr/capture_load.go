@@ -223,7 +223,7 @@ func loadAndTap(ctx context.Context, env *environment, opts loadOptions, dir loa
 	return dir.Tell(load.Ready, "")
 }
 
-// capturePodCommand has what is called inside a capture's pod: by its readiness probe, and by who fetches its files.
+// capturePodCommand has what is called inside a capture's pod: by its readiness probe, and by the process that fetches its files.
 func newCapturePodCommand(env *environment) *cobra.Command {
 	var dir load.Dir
 	var offset int64

@@ -384,7 +384,7 @@ func (opts *coreOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&o.VLLMVersion, "vllm-version", "auto", "vLLM `VERSION` or line that the engine imitates, such as 0.33 or v0.33.0, or nightly, or auto (that of the trace, else the newest)")
 	flags.IntVar(&opts.count, "engine-count", 1, "number of engines to run in this process, with consecutive indexes: one for each data-parallel rank")
 	flags.StringVar(&o.InstanceID, "instance-id", "", "instance_id to register with (default one by which recordings of the player are known)")
-	flags.Lookup("instance-id").Hidden = true // for the tests in which a player stands in for a released engine
+	flags.Lookup("instance-id").Hidden = true // for the tests in which a player replaces a released engine
 	flags.IntVar(&o.EngineIndex, "engine-index", 0, "index of the first engine of this process in its data-parallel group (default 0)")
 	flags.IntVar(&o.DataParallelSize, "data-parallel-size", 0, "number of engines of the frontend, with those of other processes (default that of the trace, else --engine-count)")
 	flags.StringVar(&o.ParallelConfigHash, "parallel-config-hash", "", "`HASH` that the engine sends in READY; the Python frontend of a MoE model checks it")

@@ -299,7 +299,7 @@ func inTensor(tensor protocol.Value, at int, to func(old float64, all []float64)
 	cur := pack.NewCursor(tensor.At(2).Bytes())
 	code, data, extErr := cur.Ext()
 	if err != nil || extErr != nil {
-		return tensor.Bytes() // unchanged, which the self-test tells
+		return tensor.Bytes() // unchanged, which the self-test reports
 	}
 	all := read.Floats()
 	if !read.IsFloat() {

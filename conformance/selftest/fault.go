@@ -76,7 +76,7 @@ type want struct {
 // place is how far a request had come.
 type place struct{ request, position, tokens int }
 
-// anywhere stands for a request or position that depends on the order of things.
+// anywhere means a request or position that depends on the order of things.
 const anywhere = -2
 
 // someone is a request that depends on the recorded frames, but must be named.

@@ -229,7 +229,7 @@ func unpinned(s *scene) string {
 	return unless(s.stored.golden.TokensSHA256 != "", "the golden has no tokens_sha256")
 }
 
-// tracks says that the line stands for any version.
+// tracks says that the line has any version.
 func tracks(s *scene) string {
 	return unless(!compat.IsTracker(s.cases[0].Line.Name), "the line stands for any version")
 }

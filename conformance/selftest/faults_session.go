@@ -159,7 +159,7 @@ func reworded(m *trace.Message, frame int, change func(*node)) []trace.Message {
 	own := m.Clone()
 	tree, err := parse(own.Frames[frame])
 	if err != nil {
-		return []trace.Message{own} // unchanged, which the self-test tells
+		return []trace.Message{own} // unchanged, which the self-test reports
 	}
 	change(tree)
 	own.Frames[frame] = tree.bytes()

@@ -63,7 +63,7 @@ func describe(r conformance.Result) string {
 	return fmt.Sprintf("%s: %s %s", r.Verdict, r.Failures[0].Code, r.Failures[0].Message)
 }
 
-// compare tells what the first failure of a case lacks, or the first with the code.
+// compare says what the first failure of a case lacks, or the first with the code.
 func (w *want) compare(name string, r conformance.Result) (failures []conformance.Failure) {
 	verdict := conformance.Fail
 	if strings.HasPrefix(string(w.code), "R") {

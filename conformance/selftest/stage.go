@@ -240,7 +240,7 @@ func asFrames(s session) session {
 	return heard
 }
 
-// fit finds the golden for a fault that needs a special stream, and tells what a
+// fit finds the golden for a fault that needs a special stream, and says what a
 // golden lacks to show it.
 func (st *stage) fit(ctx context.Context, line compat.Line, t *task) error {
 	if t.fault.fits != nil {

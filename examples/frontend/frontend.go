@@ -1,5 +1,5 @@
 // Package frontend is a vLLM frontend in 150 lines: it waits for one engine core, sends requests of token ids, and returns
-// the tokens of the answers. It stands for your gateway or router; it uses nothing of vllm-vcr.
+// the tokens of the answers. It takes the place of your gateway or router; it uses nothing of vllm-vcr.
 package frontend
 
 import (

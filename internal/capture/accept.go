@@ -142,7 +142,7 @@ func (opt AcceptOptions) registrations(rec Recording) []conformance.Registration
 		return []conformance.Registration{frames}
 	}
 	if t.Fit {
-		base.Role = manifest.Schema // pins how an engine registers, and leaves what it says to whoever fits
+		base.Role = manifest.Schema // pins how an engine registers, and leaves what it says to others
 	}
 	if image, digest := splitDigest(rec.EngineImage); digest != "" {
 		base.EngineImage = image + "@" + digest
@@ -361,7 +361,7 @@ func (c *checker) checkSteps() {
 	}
 }
 
-// readSteps counts the statistics of a sidecar, and those with a running request, and tells the time of the last.
+// readSteps counts the statistics of a sidecar, and those with a running request, and returns the time of the last.
 func readSteps(path string) (lines, busy int, last float64, err error) {
 	r, err := trace.OpenSteps(path, trace.Options{Strict: true})
 	if err != nil {

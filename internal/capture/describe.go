@@ -50,7 +50,7 @@ type Description struct {
 const MaxDescription = 60_000
 
 // Describe says what a change of the manifest does to the goldens of a line. It goes by the bytes of the goldens, which it
-// replays and measures, and not by what the manifest or whoever captured them says of them; what it quotes of those is
+// replays and measures, and not by what the manifest or the person who captured them says; what it quotes of those is
 // quoted so that it is neither markup nor a mention. The same goldens give the same text.
 func Describe(ctx context.Context, opt DescribeOptions) (Description, error) {
 	d := describer{DescribeOptions: opt}

@@ -17,7 +17,7 @@ type Outcome struct {
 	Recording Recording // zero if no files were fetched
 	Accepted  Accepted
 	Err       error
-	// Left says what could not be cleaned up, with its cause. It is no failure of the capture.
+	// Left says what could not be cleaned up, with its cause. It is not a failure of the capture.
 	Left error
 }
 

@@ -18,7 +18,7 @@ type Case struct {
 	// test. Of the live suite only schema has one: what its engine registered with.
 	Golden    manifest.Golden
 	Assertion Assertion
-	// Variant tells the fidelity cases of a golden apart.
+	// Variant distinguishes the fidelity cases of a golden.
 	Variant Variant
 	// Gating cases decide the exit code.
 	Gating bool
@@ -58,7 +58,7 @@ type Variant struct {
 	Stream   bool
 }
 
-// ThroughFrontend reports whether a real frontend stands before the player.
+// ThroughFrontend reports whether a real frontend is before the player.
 func (v Variant) ThroughFrontend() bool { return v.Frontend.Binary != "" }
 
 // String distinguishes the variants of a golden: "index-16", "frontend-stream-index-16".

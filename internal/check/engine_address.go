@@ -84,7 +84,7 @@ type sharing struct {
 }
 
 // Share returns the session of a key, and opens it for the first case that asks.
-// Once it is lost, or could not be opened, nobody gets another.
+// Once it is lost, or could not be opened, there is no other.
 func (e *Env) Share(key string, open func() (*Session, error)) (*Session, error) {
 	if e.sharing == nil || e.sharing.key != key {
 		e.release()

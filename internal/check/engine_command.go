@@ -233,7 +233,7 @@ func (s *commandSubject) Output() string {
 	}
 }
 
-// End tells how the process ended, nil while it runs, and whether force was needed.
+// End returns how the process ended, nil while it runs, and whether force was needed.
 func (s *commandSubject) End() (exit *process.ExitError, killed bool) {
 	select {
 	case <-s.started:
@@ -243,7 +243,7 @@ func (s *commandSubject) End() (exit *process.ExitError, killed bool) {
 	}
 }
 
-// OwnTime is true: a process takes its time from nobody.
+// OwnTime is true: a process has its own clock.
 func (*commandSubject) OwnTime() bool { return true }
 
 // placeholderValues are all but the trace.

@@ -49,7 +49,7 @@ func (h *framesMeta) meta(s *engineStart) trace.Meta {
 	return m
 }
 
-// OpenFrames begins to read the frames of a golden, within the limits that goldens have. Its name tells whether it is compressed.
+// OpenFrames begins to read the frames of a golden, within the limits that goldens have. Its name says whether it is compressed.
 func OpenFrames(data []byte, name string) (*trace.FrameReader, error) {
 	opt, err := trace.GoldenOptions(data, name, trace.IsGzip(name))
 	if err != nil {

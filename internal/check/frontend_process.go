@@ -43,7 +43,7 @@ type FrontendUnderTest struct {
 	// Env is added to the runner's environment, as "NAME=value", of which variables
 	// that look like secrets are left out unless PassEnv names them.
 	Env, PassEnv []string
-	// Model stands for {model}: a directory with the model's configuration and
+	// Model replaces {model}: a directory with the model's configuration and
 	// tokenizer.
 	Model string
 	// ReadyTimeout is how long the frontend may take to serve, from its start;
@@ -165,7 +165,7 @@ func (p *FrontendProcess) Patience(ctx context.Context, d time.Duration, cause e
 	return p.Process.Patience(ctx, d, cause)
 }
 
-// Exit tells how the process ended.
+// Exit returns how the process ended.
 func (p *FrontendProcess) Exit() error { return p.Process.Exit() }
 
 // Said is what the frontend last wrote, to be shown.

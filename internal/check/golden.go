@@ -84,7 +84,7 @@ func TraceReader(data []byte, location string) (*trace.Reader, error) {
 }
 
 // codecs are those of the lines, by the name of the profile. One is immutable, and to
-// compile it takes as long as to read a golden: whoever asks shares it.
+// compile it takes as long as to read a golden: all who ask share it.
 var codecs sync.Map
 
 // CodecFor returns the codec of a line.

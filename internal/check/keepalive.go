@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Attached tells where a subject under test that is kept alive can be reached.
+// Attached says where a subject under test that is kept alive can be reached.
 type Attached struct {
 	// Handshake is the address that an engine dials, and that a frontend listens on.
 	Handshake string
@@ -17,10 +17,10 @@ type Attached struct {
 // forEver is longer than anybody debugs.
 const forEver = 10 * 365 * 24 * time.Hour
 
-// WithoutDeadlines are the limits of a run with somebody in it who looks at things.
+// WithoutDeadlines are the limits of a run in which a person looks at things.
 func WithoutDeadlines() Timeouts { return Timeouts{Connect: forEver, Idle: forEver, Golden: forEver} }
 
-// announce tells of a session whose subject has started, and not yet said HELLO.
+// announce reports a session whose subject has started, and not yet said HELLO.
 func (e *Env) announce(s *Session) {
 	if e.KeepAlive == nil {
 		return
@@ -39,7 +39,7 @@ func (e *Env) announce(s *Session) {
 	e.KeepAlive(at)
 }
 
-// AnnounceFrontend tells of a frontend that has started, and does not serve yet.
+// AnnounceFrontend reports a frontend that has started, and does not serve yet.
 func (e *Env) AnnounceFrontend(p *FrontendProcess) {
 	if e.KeepAlive == nil {
 		return

@@ -16,7 +16,7 @@ func splitWords(command string) ([]string, error) { return shellquote.Split(comm
 // enginePlaceholders are what the command of an engine can ask for.
 var enginePlaceholders = []string{"handshake", "handshake_host", "handshake_port", "trace", "match", "line", "tag", "index"}
 
-// placeholder is a name in braces. What else stands in braces, JSON for one, is
+// placeholder is a name in braces. What else is in braces, JSON for one, is
 // left alone.
 var placeholder = lazyregexp.New(`\{[A-Za-z_]+\}`)
 

@@ -19,7 +19,7 @@ import (
 
 // Subject is an engine under test.
 type Subject interface {
-	// Run serves the frontend until ctx ends, which is no error, or it fails.
+	// Run serves the frontend until ctx ends, which is not an error, or it fails.
 	Run(ctx context.Context) error
 }
 
@@ -57,7 +57,7 @@ type Conversation struct {
 	Said         [][][]byte // the frames of each message on the output socket
 	// Finds reports whether the case would have failed with other frames in the place of those of a message.
 	Finds func(at int, frames [][]byte) bool
-	// Registers tells the same of another registration.
+	// Registers does the same for another registration.
 	Registers func(payload []byte) bool
 }
 
@@ -184,7 +184,7 @@ func (e *Env) Listen(codec *protocol.Codec, address string) (*Session, error) {
 	return s, nil
 }
 
-// step tells of the handshake. That of our own player takes a moment: only who debugs wants to see it.
+// step reports the handshake. That of our own player takes a moment: it is shown for debugging only.
 func (e *Env) step(s *Session, step string) {
 	level := slog.LevelDebug
 	if s.Remote || s.HasOwnTime() {
@@ -244,7 +244,7 @@ func (e StartError) Unwrap() error { return e.error }
 // reason is known.
 func (s *Session) Explain(err error) error {
 	gone := errors.Is(err, coreclient.ErrEngineGone) || errors.Is(err, protocol.ErrEngineDead) || errors.Is(err, zmq.ErrNoPeer)
-	// No reason is still to come where nobody is there to tell it, nor when it was we who hung up.
+	// No reason is still to come where no peer is left to send it, nor when it was we who hung up.
 	if gone && !s.Owner().Remote && !errors.Is(err, zmq.ErrTooLarge) {
 		select {
 		case <-s.Context.Done():
@@ -328,7 +328,7 @@ func (s *Session) HasOwnTime() bool {
 // ErrNotStepped is the error of an engine that has a time of its own.
 var ErrNotStepped = errors.New("the engine under test does not take its answers and its time from the runner, without which its messages are not those of the recorded steps")
 
-// MaxSurplus is how many outputs nobody asked for are listened to: an engine that
+// MaxSurplus is how many outputs that were not asked for are read: an engine that
 // never stops would never be judged.
 const MaxSurplus = 20_000
 

@@ -46,7 +46,7 @@ type tally struct {
 // Summary is what the cases of a run, or of several that are merged, come to.
 type Summary struct {
 	Verdict  Verdict
-	Reason   string // what the exit code stands for, in a sentence
+	Reason   string // what the exit code means, in a sentence
 	ExitCode int
 	Counts   Counts
 	Tokens   int // compared

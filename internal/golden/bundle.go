@@ -105,7 +105,7 @@ type BundleFile struct {
 // A member is where the bytes of a file of the bundle are.
 type member struct{ offset, size int64 }
 
-// OpenBundle reads what a bundle holds, but not the goldens. What is no bundle is an error, and so is one with anything
+// OpenBundle reads what a bundle holds, but not the goldens. What is not a bundle is an error, and so is one with anything
 // in it that [WriteBundle] does not write: other names, names that occur twice, links, devices.
 func OpenBundle(path string) (*BundleFile, error) {
 	f, err := openRegular(path)

@@ -50,7 +50,7 @@ func entryName(digest string) string {
 }
 
 // cached returns the entry of the pinned digest, if there is one and it has that digest still. One that has not is left
-// for the download to replace, so that nobody finds a gap meanwhile. The error is about the registered size.
+// for the download to replace, so that no reader finds a gap meanwhile. The error is about the registered size.
 func (s *Store) cached(p pin, form form) (g got, err error, ok bool) {
 	dir, err := s.cacheDir()
 	if err != nil {

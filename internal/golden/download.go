@@ -410,7 +410,7 @@ func newDraft(dir, digest string) (*draft, error) {
 	return d, nil
 }
 
-// keep makes the draft the entry of the digest: readable for all and writable for nobody, as an entry never changes. It
+// keep makes the draft the entry of the digest: readable for all and not writable, as an entry never changes. It
 // does not wait for the disk: what a crash leaves is hashed before it is used, and waiting took a quarter of a download.
 func (d *draft) keep(digest string) error {
 	if err := errors.Join(d.Chmod(0o444), d.File.Close()); err != nil {
@@ -439,7 +439,7 @@ func (d *draft) discard() {
 	d.root.Close()
 }
 
-// abandoned is the age at which nobody writes a draft any more.
+// abandoned is the age at which a draft is no longer written.
 const abandoned = 24 * time.Hour
 
 // removeAbandoned removes what killed processes left.

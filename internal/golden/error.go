@@ -29,7 +29,7 @@ type MismatchError struct {
 	GotSHA256  string // of what is there; empty if that was not read to its end, being too long
 	WantSize   int64  // bytes as registered; 0 if no size was
 	GotSize    int64  // bytes that were read
-	// What the server says of the object that is there, as far as it does: it shows who put it there, and when.
+	// What the server says of the object that is there, as far as it does: it shows by which program it was put there, and when.
 	Modified  time.Time
 	ETag      string
 	VersionID string // of S3
@@ -305,7 +305,7 @@ const (
 )
 
 // secrets are the parts of text that are replaced, in this order: the parts of URLs that may carry a secret, and what is known
-// to be one wherever it stands.
+// to be one wherever it is.
 var secrets = sync.OnceValue(func() []struct {
 	pattern     *regexp.Regexp
 	replacement string

@@ -25,7 +25,7 @@ type Published struct {
 }
 
 // Publish copies a regular file to a location: s3://bucket/key, file:///path or a path, a relative one below
-// [Store.Dir]. It only ever creates. Where the location holds something, that must be the same bytes, which is no error;
+// [Store.Dir]. It only ever creates. Where the location holds something, that must be the same bytes, which is not an error;
 // other bytes are one that is [fs.ErrExist], and stay as they are. What is published appears whole or not at all.
 //
 // An error is a [*PublishError].

@@ -246,7 +246,7 @@ const (
 
 const defaultHub = "https://huggingface.co"
 
-// hub is the address of the hub. A token is sent to it, so nobody must be able to listen.
+// hub is the address of the hub. A token is sent to it, so the connection must be private.
 func hub() (*url.URL, error) {
 	text := os.Getenv(envHub)
 	if text == "" {
@@ -259,7 +259,7 @@ func hub() (*url.URL, error) {
 	return where, nil
 }
 
-// isPlainLoopback reports whether a URL is of http on this machine, where nobody is on the way.
+// isPlainLoopback reports whether a URL is of http on this machine, which no other machine can read.
 func isPlainLoopback(where *url.URL) bool {
 	ip := net.ParseIP(where.Hostname())
 	return where.Scheme == "http" && (where.Hostname() == "localhost" || ip != nil && ip.IsLoopback())

@@ -249,10 +249,10 @@ func (e *elsewhereError) Unwrap() []error {
 // digestLocks lets one goroutine at a time work on a digest. The zero value is ready.
 type digestLocks struct {
 	mu   sync.Mutex
-	done map[string]chan struct{} // by digest; closed by the one who works on it
+	done map[string]chan struct{} // by digest; closed by the goroutine that works on it
 }
 
-// enter waits until nobody works on the digest, and returns what ends the caller's own work on it.
+// enter waits until the digest is free, and returns what ends the caller's own work on it.
 func (l *digestLocks) enter(ctx context.Context, digest string) (leave func(), err error) {
 	for {
 		busy := l.claim(digest)
@@ -308,7 +308,7 @@ func (p pin) valid() error {
 	return validDigest(p.sha256)
 }
 
-// validDigest refuses what is no digest: it becomes a part of paths.
+// validDigest refuses what is not a digest: it becomes a part of paths.
 func validDigest(digest string) error {
 	if len(digest) != sha256.Size*2 || strings.Trim(digest, "0123456789abcdef") != "" {
 		return fmt.Errorf("registered sha256 %q is not 64 lowercase hexadecimal digits", clip(digest))
@@ -427,7 +427,7 @@ func (p pin) cannot(err error, tries int) error {
 var errOffline = errors.New("it is not in the cache, and --offline allows no network")
 
 // readUpTo reads one byte more than limit at most, which shows that there is more. It allocates as
-// bytes come, by nobody's claim but the file system's.
+// bytes come, by what the file system says alone.
 func readUpTo(r io.Reader, limit int64) ([]byte, error) {
 	var data bytes.Buffer
 	if f, ok := r.(fs.File); ok {

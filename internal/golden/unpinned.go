@@ -11,7 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
-// Read returns the bytes at a location that a person named, at most MaxSize of them. Nobody registered them, so they are not
+// Read returns the bytes at a location that a person named, at most MaxSize of them. They are not registered, so they are not
 // verified, and neither taken from the cache nor put into it. Beside the locations of goldens it takes http:// of this
 // machine. An error is a [*FetchError] about a trace.
 func (s *Store) Read(ctx context.Context, location string) ([]byte, error) {

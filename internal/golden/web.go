@@ -97,7 +97,7 @@ func (e *redirectError) Error() string { return e.text }
 // maxRedirects is what http.Client follows by itself.
 const maxRedirects = 10
 
-// keepingToHTTPS is a client that follows redirects to https alone, so that nobody on the way learns or changes where we
+// keepingToHTTPS is a client that follows redirects to https alone, so that no machine on the way learns or changes where we
 // go, and to an address of the machine, its network or its cloud only as [hops] says. The headers do not come along to another
 // host: the hub redirects to signed addresses of other servers, and http.Client would pass a token on to any name below the
 // hub's.

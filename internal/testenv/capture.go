@@ -140,7 +140,7 @@ const (
 	lastPort  = 31999
 )
 
-// FreePort returns a TCP port on 127.0.0.1 that nobody listens on, for a peer that must be told its port. Ask for it
+// FreePort returns a TCP port on 127.0.0.1 that is free, for a peer that must be told its port. Ask for it
 // just before the peer is started: nothing reserves it.
 func FreePort(t testing.TB) int {
 	t.Helper()

@@ -16,10 +16,10 @@
 // A peer is either whole or absent, as the script places it by one rename. One policy holds for an absent one, whatever
 // the peer: the test is skipped, and says what is missing and which command installs it. Where peers are required, that
 // is when CI or VLLM_VCR_REQUIRE_PEERS is set to anything but a false value, the test fails instead, so that no job is
-// green because it had nobody to talk to. Kubernetes takes long to build and is required only by VLLM_VCR_REQUIRE_KUBE:
+// green because it had no peer to talk to. Kubernetes takes long to build and is required only by VLLM_VCR_REQUIRE_KUBE:
 // `make kube-test` sets it, and .ci/run where the programs are there.
 //
-// What takes long, and so is no part of `go test ./...`, is marked by [Slow], as are all tests of workflows and images.
+// What takes long, and so is not part of `go test ./...`, is marked by [Slow], as are all tests of workflows and images.
 //
 // A test requests what it needs and starts it:
 //

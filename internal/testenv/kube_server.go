@@ -149,7 +149,7 @@ func (k *Kube) start(t testing.TB, cmd *exec.Cmd) *process.Process {
 	return p
 }
 
-// await returns once ready does not fail any more. The programs tell nobody when that is, so this asks.
+// await returns once ready does not fail any more. The programs do not report when that is, so this asks.
 func (k *Kube) await(t testing.TB, p *process.Process, what string, ready func() error) {
 	t.Helper()
 	if err := awaitReady(p, kubeStartLimit, ready); err != nil {
@@ -254,7 +254,7 @@ type janitor struct {
 	pipe io.Closer
 }
 
-// processDir returns a new folder that is removed when this process has ended, however that happens, and who does it.
+// processDir returns a new folder that is removed when this process has ended, however that happens.
 // The path is short, as sockets lie in it.
 func processDir(t testing.TB) (dir string, cleaner *janitor) {
 	t.Helper()
@@ -263,7 +263,7 @@ func processDir(t testing.TB) (dir string, cleaner *janitor) {
 	// Those who write into the folder are killed at the moment in which the pipe closes.
 	const script = `cat; for i in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$0" && break; sleep 0.5; done`
 	arguments := []string{"sh", "-c", script, dir}
-	// In a session of its own, as who ends this process may well end its whole group.
+	// In a session of its own, as this process may be ended with its whole group.
 	if setsid, err := exec.LookPath("setsid"); err == nil {
 		arguments = append([]string{setsid}, arguments...)
 	}

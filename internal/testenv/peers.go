@@ -131,7 +131,7 @@ func Slow(t testing.TB, why string) {
 	}
 }
 
-// anySet reports whether one of the variables is set. A value that is no boolean counts as true: some CI services set CI
+// anySet reports whether one of the variables is set. A value that is not a boolean counts as true: some CI services set CI
 // to their name.
 func anySet(names ...string) bool {
 	for _, name := range names {

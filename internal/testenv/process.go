@@ -23,7 +23,7 @@ type Peer struct {
 // last of what it wrote to stdout and stderr; a stream that cmd directs elsewhere stays with the caller.
 //
 // Whatever it started stops with it, and on Linux it dies too if the test binary is killed: see package process. Its
-// name stands in messages only.
+// name is for messages only.
 func Process(t testing.TB, name string, cmd *exec.Cmd) *Peer {
 	t.Helper()
 	started, err := process.Start(cmd, process.Options{Name: name})
@@ -52,7 +52,7 @@ func (p *Peer) Err() error { return p.process.Wait(context.Background()) }
 func (p *Peer) Tail() string { return p.process.Tail() }
 
 // Stop ends the process and its group, by SIGTERM, and by SIGKILL if it is still there after five seconds. It returns
-// when the process is gone. Stopping a process that has ended is no error.
+// when the process is gone. Stopping a process that has ended is not an error.
 func (p *Peer) Stop() {
 	// The only error is a process that hangs inside the kernel; its test has failed by then, for want of an answer.
 	_ = p.process.Stop(context.Background())

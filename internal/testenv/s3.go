@@ -21,7 +21,7 @@ type S3Server struct {
 	*Peer
 	// Endpoint is its base URL, such as "http://127.0.0.1:15321"; buckets go into the path.
 	Endpoint string
-	// Dir holds what is stored: a folder in it is a bucket, and a file below that an object, whoever wrote it.
+	// Dir holds what is stored: a folder in it is a bucket, and a file below that an object, also one that others wrote.
 	Dir string
 }
 

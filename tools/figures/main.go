@@ -220,7 +220,7 @@ func asked(object *types.Func, interfaces []*types.Interface) bool {
 	return false
 }
 
-// placed reports whether a function is where a reader looks for it, whoever calls it:
+// placed reports whether a function is where a reader looks for it, wherever its callers are:
 //   - a method beside the type that it belongs to: moved to its only caller, it would take a part of the type with it;
 //   - a constructor beside the type that it makes, for the same reason;
 //   - the constructor of a command, as CONTRIBUTING.md gives each command a file, and one file lists them;

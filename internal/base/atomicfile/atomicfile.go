@@ -49,7 +49,7 @@ func ofSystem(path string) bool {
 }
 
 // WriteIn gives the file of a name in root the content that content writes, and the mode perm. It writes to no other place,
-// whatever others have put into root: a link, or whatever else is no folder, is replaced. The folders of the name are made. Errors
+// whatever others have put into root: a link, or whatever else is not a folder, is replaced. The folders of the name are made. Errors
 // are those of [WriteFunc].
 func WriteIn(root *os.Root, name string, perm fs.FileMode, content func(io.Writer) error) error {
 	path := filepath.Join(root.Name(), name)

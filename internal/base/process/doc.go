@@ -1,7 +1,7 @@
 // Package process runs a program as a child that cannot outlive, hang or flood its owner.
 //
 // [Start] takes an [exec.Cmd] that was not started and returns a [Process]. Its end is an event, [Process.Done], so that
-// whoever waits for an answer of the program can wait for its death beside it; [Process.Exit] then says how it ended,
+// a caller that waits for an answer of the program can wait for its end too; [Process.Exit] then says how it ended,
 // with the last of what it wrote. [Process.Stop] ends it: by SIGTERM, by SIGKILL when it does not go.
 //
 //	p, err := process.Start(exec.Command("vllm-rs", "serve", dir), process.Options{Name: "frontend"})

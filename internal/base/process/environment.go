@@ -60,7 +60,7 @@ func Secret(name, value string) bool {
 
 var (
 	wholeName = lazyregexp.New(`^(` +
-		// Of CI systems. RUNNER_TRACKING_ID is no secret: by it the runner ends what a job has left behind.
+		// Of CI systems. RUNNER_TRACKING_ID is not a secret: by it the runner ends what a job has left behind.
 		`ACTIONS_.*|INPUT_.*|STATE_.*|GITHUB_(ENV|OUTPUT|PATH|STATE|STEP_SUMMARY)|` +
 		// Of clouds, and of tools that keep credentials.
 		`AWS_.*|AZURE_.*|ARM_(CLIENT|OIDC|ACCESS)_.*|(MSI|IDENTITY)_(ENDPOINT|HEADER)|GOOGLE_.*|GCLOUD_.*|CLOUDSDK_(AUTH_.*|CONFIG)|` +

@@ -20,7 +20,7 @@ import (
 
 // Options configures [Start]. The zero value is good.
 type Options struct {
-	// Name stands for the process in messages, default the last element of its path.
+	// Name is that of the process in messages, default the last element of its path.
 	Name string
 	// Tail is how much of the output is kept, in bytes, default 16 KiB.
 	Tail int
@@ -177,7 +177,7 @@ func (p *Process) Wait(ctx context.Context) error {
 func (p *Process) Killed() bool { return p.killed.Load() }
 
 // Stop ends the process and its group: by SIGTERM, and by SIGKILL once the grace is over or ctx ends, whichever is
-// first. It returns when the process is gone. Stopping a process that has ended is no error; the only one is a process
+// first. It returns when the process is gone. Stopping a process that has ended is not an error; the only one is a process
 // that SIGKILL does not end.
 func (p *Process) Stop(ctx context.Context) error {
 	if p.Exit() != nil {
@@ -226,7 +226,7 @@ func (p *Process) Patience(ctx context.Context, d time.Duration, cause error) (c
 	return ctx, func() { cancel(context.Canceled) }
 }
 
-// WatchSilence calls silent, once, when heard has not changed for d: for who counts what a process sends, and takes it for hung
+// WatchSilence calls silent, once, when heard has not changed for d: for a caller that counts what a process sends, and takes it for hung
 // when nothing comes. The time in which its group had no processor does not count, as in Patience. The silence is
 // noticed up to a tenth of d late. Nothing is called after ctx has ended.
 func (p *Process) WatchSilence(ctx context.Context, d time.Duration, heard func() uint64, silent func()) {
@@ -234,7 +234,7 @@ func (p *Process) WatchSilence(ctx context.Context, d time.Duration, heard func(
 }
 
 // WatchIdle calls idle, once, when the group of the process has not used a second of a processor and has written nothing for d:
-// for who waits for a process that takes an unknown time, and wants to know that it does something. Nothing is called where
+// for a caller that waits for a process that takes an unknown time, and wants to know that it does something. Nothing is called where
 // that cannot be known: on other systems than Linux, and of programs whose work is done elsewhere, such as docker and ssh.
 func (p *Process) WatchIdle(ctx context.Context, d time.Duration, idle func()) {
 	looks := uint64(0)
@@ -278,7 +278,7 @@ func watchSilence(
 	}
 }
 
-// ExitError is the end of a process, as an error: for whoever needed it alive.
+// ExitError is the end of a process, as an error for those who needed it alive.
 type ExitError struct {
 	// Name and Command say which process it was; Command is its argument list, the program first.
 	Name    string
@@ -319,7 +319,7 @@ func (e *ExitError) Unwrap() error { return e.Err }
 // stdout and stderr through one pipe when both have the same writer. Any may read.
 type Tail struct {
 	size   int       // bytes
-	copyTo io.Writer // nil: nobody
+	copyTo io.Writer // nil: none
 
 	mu      sync.Mutex // not held while copying: a reader of the tail must not wait for a slow writer
 	buf     []byte

@@ -10,7 +10,7 @@ import (
 )
 
 // oneEvent is how far apart the signals of one event come at most. `timeout` sends its signal to the process and again to
-// the process group, and a terminal and a parent may each pass on the same ^C: that is no second wish.
+// the process group, and a terminal and a parent may each pass on the same ^C: that is not a second one.
 const oneEvent = time.Second
 
 // NotifyContext returns a context that the first SIGINT or SIGTERM ends, with its name as the cause. A second one ends the

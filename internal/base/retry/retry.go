@@ -66,7 +66,7 @@ func Watch(ctx context.Context, stall time.Duration) (watched context.Context, a
 	return watched, alive, stop
 }
 
-// What a server has to keep to: less is no link that anybody works with, but a server that holds its clients.
+// What a server has to keep to: less is not a usable link, but a server that holds its clients.
 const (
 	slowWindow  = time.Minute
 	slowestRate = 1000 // bytes a second, over each window

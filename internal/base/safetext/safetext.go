@@ -1,6 +1,6 @@
 // Package safetext makes text of others fit for what we print: text from files, peers, processes and the sources of a
 // release. Such text must not become a command for the CI that reads our output, must not control a terminal, and must not
-// hide or reorder what stands beside it.
+// hide or reorder the text around it.
 //
 // [Line] is for a value inside a sentence of ours, [Block] for the output of a process, [Markdown] and [Code] for documents
 // that a renderer reads, [Quotation] for whole texts in them, [JSON] for encoded JSON. [Clip] limits how much is shown.
@@ -128,7 +128,7 @@ var markup = strings.NewReplacer(
 func Code(text string) string { return "<code>" + Markdown(text) + "</code>" }
 
 // Quotation returns a text of others as a block of code in a Markdown document, behind a blank line. Each line of it is indented and
-// stands behind "| ", so that it cannot end the block, and none is a command to a bot that reads the beginnings of lines; and each
+// follows "| ", so that it cannot end the block, and none is a command to a bot that reads the beginnings of lines; and each
 // is [Inert], as a text may be used without its markup: the description of a pull request becomes the message of a squashed commit.
 func Quotation(text string) string {
 	var b strings.Builder
@@ -150,7 +150,7 @@ func Inert(text string) string {
 		b.WriteByte(text[i])
 		before, after := text[:i], text[i+1:]
 		switch text[i] {
-		case '@': // that of an address or a digest is no mention
+		case '@': // that of an address or a digest is not a mention
 			if startsWith(after, wordy) && !endsWith(before, wordy) {
 				b.WriteByte(' ')
 			}

@@ -16,7 +16,7 @@
 //
 // [Load] or [Parse] returns a [Document]. Its [Document.Root] and the tables
 // below it are read by key: [Table.String], [Table.Bool], [Table.Tables] and so
-// on. Reading a key declares it: [Document.Diagnostics] reports every key nobody
+// on. Reading a key declares it: [Document.Diagnostics] reports every key that was not
 // asked for, with the nearest declared name as a suggestion. Keys that start
 // with x_ belong to the user and are never reported. Rules of the caller add
 // their own diagnostics with [Document.Report].

@@ -196,7 +196,7 @@ func (d *Document) Report(code string, severity Severity, line int, message, hin
 }
 
 // Diagnostics returns everything reported so far, sorted, together with every key
-// of the visited tables that nobody read. Call it last.
+// of the visited tables that was not read. Call it last.
 func (d *Document) Diagnostics() []Diagnostic {
 	all := slices.Clone(d.diagnostics)
 	for _, t := range d.tables {
@@ -242,7 +242,7 @@ func conflict(src string, wrong int) (line int, mark string) {
 	return 0, ""
 }
 
-// unknown reports the keys of the table that nobody read, with all below
+// unknown reports the keys of the table that was not read, with all below
 // them counted as one.
 func (t *Table) unknown() []Diagnostic {
 	var keys []string

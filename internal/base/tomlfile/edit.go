@@ -83,7 +83,7 @@ func (e *Editor) Lines(array string) []int {
 	return lines
 }
 
-// Place is where an entry stands with the comments that belong to it: its first and
+// Place is where an entry is, with the comments that belong to it: its first and
 // its last line, 1-based.
 type Place struct{ First, Last int }
 
@@ -96,7 +96,7 @@ func (e *Editor) Places(array string) []Place {
 	return places
 }
 
-// HasRemark reports whether a comment stands behind the value of an entry's key.
+// HasRemark reports whether a comment follows the value of an entry's key.
 func (e *Editor) HasRemark(array string, index int, key string) bool {
 	_, place, err := e.entry(array, index)
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 
 // extent is the items of one entry of an array of tables.
 type extent struct {
-	// lead is the first comment that stands directly above the header, or the
+	// lead is the first comment directly above the header, or the
 	// header, and end the item behind the last of the entry.
 	lead, header, end int
 }
 
-// extents finds the entries of an array of tables. What stands directly above a
-// header, and what stands directly below the last pair, belongs to the entry.
+// extents finds the entries of an array of tables. What is directly above a
+// header, and what is directly below the last pair, belongs to the entry.
 func extents(items []item, array string, isFence func(comment string) bool) []extent {
 	var all []extent
 	for i, it := range items {

@@ -28,7 +28,7 @@ const (
 	// Program is where the image of this project has its binary.
 	Program = "/vllm-vcr"
 
-	callTimeout = 30 * time.Second // of one request that is no watch
+	callTimeout = 30 * time.Second // of one request that is not a watch
 	usualStall  = time.Minute      // without a byte of a file
 	usualOutage = 5 * time.Minute
 )
@@ -47,7 +47,7 @@ var (
 	clusterQueues = schema.GroupVersionResource{Group: kueueGroup, Version: kueueVersion, Resource: "clusterqueues"}
 )
 
-// Options say which cluster it is, and as whom to speak to it.
+// Options say which cluster it is, and as which user to talk to it.
 type Options struct {
 	// Kubeconfig is a file; $KUBECONFIG, then ~/.kube/config, then the service account of the pod that this runs in,
 	// unless it is given. Context is one of the file's, its current one unless given.
@@ -85,7 +85,7 @@ type Client struct {
 	backoff   func(try int) time.Duration
 }
 
-// Connect reads the configuration. Nothing is sent: whether the server is there, [Client.Preflight] tells.
+// Connect reads the configuration. Nothing is sent: [Client.Preflight] checks whether the server is there.
 func Connect(opt Options) (*Client, error) {
 	opt.Log = cmp.Or(opt.Log, slog.New(slog.DiscardHandler))
 	quiet(opt.Log)
@@ -188,7 +188,7 @@ func (c *Client) in(kind schema.GroupVersionResource) dynamic.ResourceInterface 
 	return c.objects.Resource(kind).Namespace(c.namespace)
 }
 
-// call makes a request that is no watch, and again if the server was not there or had no time.
+// call makes a request that is not a watch, and again if the server was not there or had no time.
 func call[T any](ctx context.Context, c *Client, do func(context.Context) (T, error)) (T, error) {
 	for try := 1; ; try++ {
 		limited, cancel := context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("no answer in %v", callTimeout))
@@ -212,7 +212,7 @@ func call[T any](ctx context.Context, c *Client, do func(context.Context) (T, er
 var quietOnce sync.Once
 
 // quiet keeps the library from writing to stderr by itself. Its log is one for the whole process, so the first client's
-// gets it. What it calls an error is for us to judge: it is shown only to whom asks for everything.
+// gets it. What it calls an error is for us to judge: it is shown only where everything is asked for.
 func quiet(log *slog.Logger) {
 	quietOnce.Do(func() { klog.SetSlogLogger(slog.New(debugOnly{log.Handler()})) })
 }

@@ -23,7 +23,7 @@ const DeleteTime = 5 * time.Minute
 var errGone = errors.New("gone")
 
 // Delete deletes a Job and returns once it, its pods and Kueue's view of it are gone, so that its GPU and its quota are
-// free. That there is no such Job is no error. It waits for [DeleteTime] at most.
+// free. That there is no such Job is not an error. It waits for [DeleteTime] at most.
 func (c *Client) Delete(ctx context.Context, name string) error {
 	job, err := c.job(ctx, name)
 	if errors.Is(err, ErrNotFound) {

@@ -8,7 +8,7 @@
 // # What counts as failed
 //
 // A container that was started again recorded nothing of worth, and a pod that was moved lost its files, so none of it
-// is waited out: [Client.Watch] ends with a [FailedError] as soon as the cluster tells. Only three things have a budget
+// is waited out: [Client.Watch] ends with a [FailedError] as soon as the cluster says so. Only three things have a budget
 // of time: to be admitted, to start, and to be ready. These budgets run on this machine's monotonic clock, from when
 // Watch first saw the Job in that stage; the clocks of the cluster are shown and never compared.
 //

@@ -86,7 +86,7 @@ const logTail = 8 << 10
 // A FailedError is a Job that will not come to a good end. It still holds what it holds: delete it.
 type FailedError struct {
 	State State // Phase is Failed; Reason and Message say why
-	// Container is whose fault it is; empty if it is no container's.
+	// Container is whose fault it is; empty if it is not a container's.
 	Container string
 	// Hint is what to do.
 	Hint string

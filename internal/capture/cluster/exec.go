@@ -62,7 +62,7 @@ func (c *Client) exec(ctx context.Context, pod, container string, command []stri
 		return context.Cause(ctx)
 	case errors.As(err, &code):
 		return &remoteError{command, fmt.Sprintf("exit code %d", code.Code), said}
-	case err != nil && said != "": // not every runtime tells the exit code
+	case err != nil && said != "": // not every runtime returns the exit code
 		return &remoteError{command, clean(err.Error()), said}
 	}
 	return err
@@ -87,7 +87,7 @@ func tellingOf(refused, after error) error {
 	return after
 }
 
-// Release tells the container that its files were fetched, so that it ends. It may be told twice.
+// Release lets the container end, as its files were fetched. It may be called twice.
 func (c *Client) Release(ctx context.Context, pod, container, dir string) error {
 	command := []string{c.opt.Program, "capture", "pod", "release", "--dir", dir}
 	for try := 1; ; try++ {

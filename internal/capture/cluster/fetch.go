@@ -36,7 +36,7 @@ type Fetched struct {
 //	/vllm-vcr capture pod send --dir DIR FILE --offset N
 //
 // which writes a line of JSON with the file's name, its size, the offset and the sha256 of the whole file, and then the
-// bytes from the offset on. A stream that ends early, or stands still for as long as [Options.Stall], is taken up where
+// bytes from the offset on. A stream that ends early, or brings nothing for as long as [Options.Stall], is taken up where
 // it ended, five times in all. dst appears when length and digest are right, and not before.
 func (c *Client) Fetch(ctx context.Context, pod, container, dir, file, dst string) (Fetched, error) {
 	done, err := c.fetch(ctx, pod, container, dir, file, dst)

@@ -67,7 +67,7 @@ type objects struct {
 	workloads  []workload
 	queues     []queue // the LocalQueue of the Job, if it is there
 	queueKnown bool    // whether anybody looked
-	// warning is the message of the newest event about the Job that is no good news.
+	// warning is the message of the newest event about the Job that reports a problem.
 	warning string
 }
 

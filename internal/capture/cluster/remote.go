@@ -174,7 +174,7 @@ func (r *remote) recording(ctx context.Context, o *capture.Outcome, job *deploy.
 	}
 	if rec != nil {
 		r.tell(o.Target, "captured already: %s", dir)
-		o.Left = r.remove(ctx, o.Target, job.Name) // whoever fetched it may not have come to that
+		o.Left = r.remove(ctx, o.Target, job.Name) // the process that fetched it may not have come to that
 		return *rec, nil
 	}
 	return r.capture(ctx, o, job, dir)
@@ -212,7 +212,7 @@ func (r *remote) capture(ctx context.Context, o *capture.Outcome, job *deploy.Jo
 	return rec, err
 }
 
-// watcher tells of each phase once, and of each reason that it lasts.
+// watcher reports each phase once, and of each reason that it lasts.
 func (r *remote) watcher(t target.Target) func(State) {
 	var last string
 	return func(s State) {
@@ -257,7 +257,7 @@ func (r *remote) fetch(ctx context.Context, t target.Target, state State, dir st
 	return rec, nil
 }
 
-// sameStill demands that nothing was started again, or went wrong, while files were fetched: nobody watches then, and a
+// sameStill demands that nothing was started again, or went wrong, while files were fetched: there is no watch then, and a
 // tap that is started again begins its files anew.
 func (r *remote) sameStill(ctx context.Context, before State) error {
 	now, err := r.cluster.Get(ctx, before.Name)

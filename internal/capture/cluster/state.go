@@ -34,7 +34,7 @@ type State struct {
 	Created             time.Time
 
 	Phase Phase
-	// Reason and Message are the cluster's own words for why it is no further, such as Kueue's on quota or the scheduler's
+	// Reason and Message are the cluster's own words for why it has not advanced, such as Kueue's on quota or the scheduler's
 	// on nodes. Either may be empty.
 	Reason, Message string
 	// Since is when the phase began, by the clock of the cluster; zero if it does not say.
@@ -169,7 +169,7 @@ func (o objects) whyQueued() (reason, message string) {
 	return reason, message
 }
 
-// whyUnscheduled is what the scheduler says, or who refuses to make the pod.
+// whyUnscheduled is what the scheduler says, or the controller that refuses to make the pod.
 func (o objects) whyUnscheduled() (reason, message string) {
 	pod := o.pod()
 	if pod == nil {

@@ -115,7 +115,7 @@ func (w *watcher) run(ctx context.Context) (State, error) {
 			next.apply(&w.now)
 			told[next.kind] = true
 			if len(told) < len(followers) {
-				continue // nothing is missing before everybody was heard
+				continue // nothing is missing before each of them was read
 			}
 			if state, over, err := w.judge(ctx); over {
 				return state, err

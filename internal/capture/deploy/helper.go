@@ -54,7 +54,7 @@ type HelperRequest struct {
 	Accept *Accept
 }
 
-// Cluster says which cluster it is, and as whom to talk to it.
+// Cluster says which cluster it is, and as which user to talk to it.
 type Cluster struct {
 	Kubeconfig, Context, Namespace string
 	Server, CAFile, TokenAudience  string

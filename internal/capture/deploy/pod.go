@@ -22,7 +22,7 @@ const (
 	archLabel        = "kubernetes.io/arch"
 )
 
-// binary is where our image has its only program, and nobody the user that it runs as: see Dockerfile.
+// binary is where our image has its only program, and "nobody" the user that it runs as: see Dockerfile.
 const (
 	binary = "/vllm-vcr"
 	nobody = 65532

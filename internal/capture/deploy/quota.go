@@ -16,7 +16,7 @@ import (
 type Quota struct {
 	Queue string // name of the cluster queue
 	Has   ResourceList
-	// Unbounded are those of which there is more in the cohort of the queue, nobody here knows how much.
+	// Unbounded are those of which there is more in the cohort of the queue, how much is not known here.
 	Unbounded map[string]bool
 }
 

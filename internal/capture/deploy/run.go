@@ -50,7 +50,7 @@ const (
 
 // A Run is what the Jobs of one run have in common, whatever their targets are.
 type Run struct {
-	// ID tells the run from others, in names and labels: "17", "20261121-a1b2". At most 20 lower-case letters, digits
+	// ID distinguishes the run from others, in names and labels: "17", "20261121-a1b2". At most 20 lower-case letters, digits
 	// and hyphens.
 	ID        string
 	Namespace string // that of the client unless given

@@ -109,7 +109,7 @@ func arrivalOf(rec *trace.Record, blockSize int) (arrival, error) {
 	}, nil
 }
 
-// draw is a prompt of the arrival's length. Blocks of one hash are equal in all prompts, as hash stands for its block and
+// draw is a prompt of the arrival's length. Blocks of one hash are equal in all prompts, as a hash represents its block and
 // all before it; what no hash covers is the prompt's own.
 func (a *arrival) draw(seed uint64, number, blockSize int, asText bool) any {
 	var prompt pieces

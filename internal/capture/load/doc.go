@@ -10,7 +10,7 @@
 //	})
 //
 // [Config].Each is given a [Record] of each request. [Compare] holds these against what a tap has recorded of the same
-// load: who finds nothing has two witnesses that saw the same.
+// load: if nothing is found, two witnesses saw the same.
 //
 // A [Session] makes a real engine send more of its wire than conversations do. It is a file with the options of engine and frontend
 // and the requests in order. [Parse] reads one, [Session.Prepare] makes the models, adapters and folders that it names without any

@@ -95,7 +95,7 @@ func logprobs(rng *rand.Rand) []request {
 func stops(rng *rand.Rand) []request {
 	ids := []int{300, 301, 302, 303, 304, 305}
 	return []request{
-		// The frontend matches strings itself, and then tells the engine to abort.
+		// The frontend matches strings itself, and then aborts the request at the engine.
 		completion("stop strings", object{"prompt": text(rng, 30), "max_tokens": 200, "stop": []string{"re", "de", "s"}, "seed": 4}),
 		completion("stop_token_ids", object{"prompt": text(rng, 30), "max_tokens": 200, "stop_token_ids": ids, "temperature": 1.5, "seed": 5}),
 		completion("include_stop_str_in_output", object{

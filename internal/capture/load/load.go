@@ -38,7 +38,7 @@ type Config struct {
 	Each func(Record) error
 	// OpenTrace, if not nil, opens the trace of Shape.Arrivals, which is otherwise a file. It may be called twice.
 	OpenTrace func(name string) (*trace.Reader, error)
-	// Log tells of each request at debug level and of refusals; nil logs nothing.
+	// Log gets each request at debug level, and refusals; nil logs nothing.
 	Log *slog.Logger
 }
 

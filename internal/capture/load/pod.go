@@ -31,7 +31,7 @@ const (
 	Requests   = "requests.jsonl.gz"
 )
 
-// look is how often a folder is looked at: who waits for a file waits for minutes.
+// look is how often a folder is looked at: one waits for a file for minutes.
 const look = 200 * time.Millisecond
 
 // A Dir is the folder that is shared.

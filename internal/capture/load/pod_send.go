@@ -23,7 +23,7 @@ type Header struct {
 	SHA256 string `json:"sha256"`
 }
 
-// ErrUsage is in errors of who asks for what cannot be.
+// ErrUsage is in errors of requests for what cannot be.
 var ErrUsage = errors.New("")
 
 func podUsage(format string, args ...any) error {
@@ -31,7 +31,7 @@ func podUsage(format string, args ...any) error {
 }
 
 // Send writes the header of a file, and its bytes from offset on. It reads the file twice, as the header has the digest of
-// all of it; what changes meanwhile is an error. The file lies in the folder itself and is no link.
+// all of it; what changes meanwhile is an error. The file lies in the folder itself and is not a link.
 func (d Dir) Send(w io.Writer, name string, offset int64) error {
 	file, err := d.open(name)
 	if err != nil {

@@ -23,7 +23,7 @@ type request struct {
 	method string
 	path   string
 	body   object // nil for none
-	// answers is how many choices the answer has; 0 for an answer that is no completion, of which only the status counts.
+	// answers is how many choices the answer has; 0 for an answer that is not a completion, of which only the status counts.
 	answers int
 	// hangUp is the number of events with text after which the client goes away; 0 stays to the end.
 	hangUp int
@@ -68,7 +68,7 @@ func ask(name string, prompt any, images []string, body object) request {
 func streamed(name, path string, body object) request {
 	body = maps.Clone(body)
 	body["stream"] = true
-	body["stream_options"] = object{"include_usage": true} // counted by the frontend, which tells the engine nothing of it
+	body["stream_options"] = object{"include_usage": true} // counted by the frontend, which does not pass it to the engine
 	return request{name: name, method: http.MethodPost, path: path, body: body, answers: 1}
 }
 
@@ -93,7 +93,7 @@ func (r request) ifKnown() request {
 	return r
 }
 
-// check tells of an answer that is whole whether it is as long as it was to be.
+// check reports whether a whole answer is as long as it was to be.
 func (r *request) check(got *answer) error {
 	switch {
 	case r.wantPrompt > 0 && got.prompt != r.wantPrompt:

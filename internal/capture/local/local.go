@@ -111,7 +111,7 @@ func CaptureAll(ctx context.Context, opt Options, targets []target.Target) ([]ca
 	return outcomes, nil
 }
 
-// lock makes sure that nobody else captures the lines of the targets into the same folders.
+// lock makes sure that no other process captures the lines of the targets into the same folders.
 func (o Options) lock(targets []target.Target) (unlock func(), err error) {
 	var unlocks []func()
 	unlock = func() {
@@ -176,7 +176,7 @@ func Capture(ctx context.Context, opt Options, t target.Target) (capture.Recordi
 	}
 	whole := []string{rec.Trace, rec.Steps, rec.Frames}
 	if t.Session != nil {
-		whole = whole[2:] // some sessions finish no request, or let nobody count steps
+		whole = whole[2:] // some sessions finish no request, or do not let steps be counted
 	}
 	for _, path := range whole {
 		if err := wholeGzip(path); err != nil {

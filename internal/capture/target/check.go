@@ -284,7 +284,7 @@ func (r *reader) checkExceptions(b *block) bool {
 const (
 	// longestName is what a cluster allows for the name of a Job, and for a label.
 	longestName = 63
-	// around is what stands around line and id in such a name, "capture-" and "-" and longestRun characters.
+	// around is what is around line and id in such a name, "capture-" and "-" and longestRun characters.
 	around = len("capture-") + len("-") + longestRun
 	// longestRun is the length of the longest id of a run that fits behind every target's name.
 	longestRun = 13

@@ -39,13 +39,13 @@ type Addresses struct {
 	// Material is the folder of what a session needs, and KVEvents the port on which its first engine publishes them.
 	Material string
 	KVEvents int
-	// SideChannel is where an engine tells others about KV caches that it sends them; 0 without a connector.
+	// SideChannel is where an engine announces KV caches that it sends to others; 0 without a connector.
 	SideChannel int
 	// ReadyTimeout is how long the frontend waits for the engine; its own default unless given.
 	ReadyTimeout time.Duration
 }
 
-// EngineArgs are what stands behind vllm.
+// EngineArgs are the arguments of vllm.
 func (t Target) EngineArgs(a Addresses) []string {
 	args := slices.Concat(t.serve(a),
 		[]string{"--headless", "--data-parallel-size", strconv.Itoa(t.ranks()), "--data-parallel-address", handshakeHost},
@@ -78,7 +78,7 @@ func (t Target) PythonFrontend() bool {
 	return t.Session != nil && t.Session.Frontend == load.Python
 }
 
-// FrontendArgs are what stands behind vllm-rs, or behind vllm where the frontend is [Target.PythonFrontend].
+// FrontendArgs are the arguments of vllm-rs, or of vllm where the frontend is [Target.PythonFrontend].
 func (t Target) FrontendArgs(a Addresses) []string {
 	args := append(t.serve(a),
 		"--data-parallel-size", strconv.Itoa(t.ranks()), "--data-parallel-size-local", "0", "--data-parallel-address", handshakeHost,
@@ -110,7 +110,7 @@ func (t Target) serve(a Addresses) []string {
 	return []string{"serve", cmp.Or(a.Model, t.Model.Source), "--served-model-name", t.Model.Served}
 }
 
-// TapArgs are what stands behind vllm-vcr for the tap, which writes into a folder; its path has slashes.
+// TapArgs are the arguments of vllm-vcr for the tap, which writes into a folder; its path has slashes.
 func (t Target) TapArgs(a Addresses, dir string) []string {
 	options := t.options()
 	args := []string{
@@ -133,7 +133,7 @@ func (t Target) TapArgs(a Addresses, dir string) []string {
 	return args
 }
 
-// LoadArgs are what stands behind vllm-vcr for the load generator, which writes into a folder; its path has slashes.
+// LoadArgs are the arguments of vllm-vcr for the load generator, which writes into a folder; its path has slashes.
 func (t Target) LoadArgs(a Addresses, dir string) []string {
 	host := cmp.Or(a.Host, handshakeHost)
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {

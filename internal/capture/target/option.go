@@ -10,8 +10,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 )
 
-// transport are options that say where an engine is and who may ask it: the capture decides, and what the engine says does
-// not depend on them. A name that ends in an underscore stands for all that begin with it.
+// transport are options that say where an engine is and which clients may ask it: the capture decides, and what the engine says does
+// not depend on them. A name that ends in an underscore means all that begin with it.
 var transport = []string{
 	"host", "port", "uds", "headless", "api_key", "api_server_count", "config", "grpc", "root_path", "ssl_", "uvicorn_",
 	"allowed_", "data_parallel_", "master_", "nnodes", "node_rank", "hf_token", "download_dir",

@@ -242,7 +242,7 @@ func readShape(t *tomlfile.Table) (shape load.Shape, ok bool) {
 }
 
 const (
-	// allLines stands for all lines of the matrix but the trackers.
+	// allLines means all lines of the matrix but the trackers.
 	allLines = "*"
 	// maxTargets is how many a file may ask for: each of them is minutes of an engine.
 	maxTargets = 5000
@@ -261,7 +261,7 @@ type block struct {
 	oneSeed   string // why there is one
 }
 
-// exception is what a block does not ask for after all. An empty list stands for everything.
+// exception is what a block does not ask for after all. An empty list means everything.
 type exception struct {
 	table                               *tomlfile.Table
 	lines, models, scenarios, workloads []string
@@ -314,7 +314,7 @@ func (r *reader) readBlock(t *tomlfile.Table) {
 	}
 }
 
-// size is how many targets a block asks for, not counting exceptions and that "*" stands for several lines. What is more
+// size is how many targets a block asks for, not counting exceptions and that "*" means several lines. What is more
 // than maxTargets may be any number above that.
 func (b *block) size() int {
 	size := 1

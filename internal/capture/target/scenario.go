@@ -110,7 +110,7 @@ func flagOf(name, value string) []string {
 }
 
 // EngineConfig is all of the configuration that decides what the engine says, in the form that config hashes take:
-// "block_size=128;enable_prefix_caching=true;…", sorted by key. Where the engine listens is no part of it.
+// "block_size=128;enable_prefix_caching=true;…", sorted by key. Where the engine listens is not part of it.
 func (t Target) EngineConfig() string {
 	config := t.options()
 	config["tensor_parallel"] = config[optTensor]
@@ -134,7 +134,7 @@ func (t Target) EngineConfig() string {
 	return strings.Join(pairs, ";")
 }
 
-// modelName is the name that tells the model's weights: where a folder lies does not.
+// modelName is the name that identifies the model's weights: where a folder lies does not.
 func (t Target) modelName() string {
 	name := t.Model.Source
 	if _, isFolder := t.Model.Folder(); isFolder {

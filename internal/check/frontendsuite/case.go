@@ -118,7 +118,7 @@ func (k *frontendCase) stillServes(what, answer string) bool {
 	return false
 }
 
-// loss tells apart the ways in which a frontend is lost, by the error of its health route: it ended, it hangs, or it
+// loss distinguishes the ways in which a frontend is lost, by the error of its health route: it ended, it hangs, or it
 // answers that it does not serve. The end of a process is known a little later than that its connections broke.
 func (k *frontendCase) loss(err error) (code check.Code, did string) {
 	var status *openai.StatusError
@@ -191,7 +191,7 @@ func (k *frontendCase) attemptWith(header map[string]string, what, path string, 
 
 // sent returns the request for a prompt that came after a mark; nil, with the
 // failure recorded, if there is not just one. Who has an answer need not wait for it:
-// a message is heard before it is passed on.
+// a message is read before it is passed on.
 func (k *frontendCase) sent(what string, mark int, prompt []uint32) *heard {
 	return k.single(what, "EngineCoreRequest.prompt_token_ids", mark, asks(prompt))
 }

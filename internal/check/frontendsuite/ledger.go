@@ -26,7 +26,7 @@ type ledger struct {
 	said    [][][]byte    // what the engine said, if anybody asks for it
 	size    int           // of that, in bytes
 	keeps   bool          // somebody does
-	more    chan struct{} // closed, and replaced, when something is heard
+	more    chan struct{} // closed, and replaced, when something arrives
 }
 
 // heard is one message on an input socket.

@@ -176,7 +176,7 @@ func asJSON(v any) string {
 
 const year2020 = 1577836800 // in Unix seconds
 
-// identity checks what tells requests apart.
+// identity checks what distinguishes requests.
 func (k *frontendCase) identity(what string, h *heard, ids map[string]int) {
 	k.Asserted++
 	id := h.request.ID

@@ -113,7 +113,7 @@ func (s *frontendSession) play(e *check.Env, patience time.Duration) error {
 		Trace: registration, Source: s.speaker, Timing: player.Timing{Pace: player.PaceRecorded}, Log: slog.New(Demoted{e.Log.Handler()}),
 		LoRA:     player.LoRAOptions{MaxLoRAs: 4},
 		Transfer: &connector,
-		Tolerant: true, // messages are judged by what the tap heard of them
+		Tolerant: true, // messages are judged by what the tap saw of them
 	})
 	if err != nil {
 		tap.gate.Close()
@@ -256,7 +256,7 @@ func (s *frontendSession) Done() <-chan struct{} {
 	return s.frontend.Done()
 }
 
-// takeEngine ends the player, which tells the frontend that the engine is dead.
+// takeEngine ends the player, which shows the frontend that the engine is dead.
 func (s *frontendSession) takeEngine() {
 	s.over = true
 	if s.player != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
-// tap stands between a frontend under test and the player and keeps a copy of what
+// tap is between a frontend under test and the player and keeps a copy of what
 // the frontend says. It passes bytes, so that neither side can tell.
 type tap struct {
 	upstream string // the frontend's handshake address

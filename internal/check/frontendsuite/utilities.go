@@ -10,14 +10,14 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 )
 
-const CodeNoCall check.Code = "H014" // an HTTP route does not make the utility call that it stands for
+const CodeNoCall check.Code = "H014" // an HTTP route does not make its utility call
 
 //go:embed utilities.md
 var utilitiesCodes string
 
 var utilities = check.Check{Name: Utilities, Codes: utilitiesCodes, Run: judged((*frontendCase).utilities)}
 
-// adminRoute is an HTTP route that stands for a call on the engine. Not every
+// adminRoute is an HTTP route that makes a call on the engine. Not every
 // frontend has it.
 type adminRoute struct {
 	method, path string
@@ -91,7 +91,7 @@ func methodsOf(calls []*heard) string {
 // was started.
 var noRoute = []int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented}
 
-// admin makes one HTTP request and checks the call that it stands for. It returns
+// admin makes one HTTP request and checks the call that it makes. It returns
 // false for a frontend without the route.
 func (k *frontendCase) admin(route adminRoute) bool {
 	mark := k.ledger.mark()
@@ -120,7 +120,7 @@ func (k *frontendCase) admin(route adminRoute) bool {
 	return true
 }
 
-// made returns the call that an answer stands for. Some frontends answer before they
+// made returns the call that belongs to an answer. Some frontends answer before they
 // call; one that answers with an error does not call any more.
 func (k *frontendCase) made(mark, status int, match func(*heard) bool) *heard {
 	if status == http.StatusOK {

@@ -70,7 +70,7 @@ func gapsOfPlayer(ctx context.Context, e *check.Env, g *check.Golden, c check.Ca
 	case e.Address != "":
 		err = check.ErrNotStepped
 	case err == nil:
-		// What the player complains of in a session that was not made for it concerns nobody.
+		// What the player complains of in a session that was not made for it is not reported.
 		quiet := &check.Env{Engine: e.Engine, Timeouts: e.Timeouts, Log: slog.New(slog.DiscardHandler), Context: e.Context, Versions: e.Versions}
 		f, err = replayWire(ctx, quiet, g, c, w)
 	}

@@ -30,7 +30,7 @@ type layoutKind struct {
 // MaxLayoutKinds bounds what is kept of an engine of another protocol.
 const MaxLayoutKinds = maxStrays
 
-// Outputs checks the frames of the message with this number. request tells what the
+// Outputs checks the frames of the message with this number. request says what the
 // failures are about, by the id that an output names.
 func (l *LayoutCheck) Outputs(number int, frames [][]byte, request func(id string) int) {
 	for _, m := range check.OutputsLayout(l.Codec, frames) {
@@ -78,7 +78,7 @@ func (s *Replaying) requestOf(id string) int {
 	return -1
 }
 
-// reportLayout tells what the messages showed.
+// reportLayout reports what the messages showed.
 func (s *Replaying) reportLayout(f *check.Outcome) {
 	if s.Layout != nil {
 		s.Layout.Report(f)

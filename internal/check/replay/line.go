@@ -25,7 +25,7 @@ func sameLine(_ context.Context, _ *check.Env, g *check.Golden, c check.Case) (c
 }
 
 // CheckLine compares the version that the captured engine reported with the
-// line. A tracker stands for any version.
+// line. A tracker has any version.
 func CheckLine(line compat.Line, location string, meta trace.Meta) (f check.Outcome) {
 	f.Asserted = 1
 	captured := trace.Or(meta.VLLMVersion, "")

@@ -30,7 +30,7 @@ func checkSchema(ctx context.Context, e *check.Env, g *check.Golden, c check.Cas
 	s, err := Boot(ctx, e, g.Codec, player.Options{VLLMVersion: check.PlayedVersion(c.Line), Trace: g.Trace, Source: player.Random{}})
 	var refused *coreclient.RegistrationError
 	if errors.As(err, &refused) && len(refused.Frames) == 1 {
-		// Nobody could take it: it is for this check to say what is wrong with it.
+		// It cannot be used: it is for this check to say what is wrong with it.
 		compareReady(&f, g, want, refused.Frames[0])
 	}
 	if len(f.Failures) > 0 {

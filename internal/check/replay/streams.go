@@ -143,7 +143,7 @@ const plainToken = 42
 // prefixPrompts prepares a trace for matching by prompt. Where every record
 // carries its prompt, these are sent. Otherwise the prompts are made up so that
 // they share prefixes exactly where the recorded hash chains do: each recorded
-// hash stands for one block of tokens, and the chains of the copy are those of
+// hash represents one block of tokens, and the chains of the copy are those of
 // the made-up prompts. The token streams stay the recorded ones.
 func prefixPrompts(t *trace.Trace, blockSize int) *trace.Trace {
 	isComplete := true

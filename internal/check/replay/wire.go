@@ -26,7 +26,7 @@ var wireCheck = check.Check{Name: check.Wire, Codes: wireCheckCodes, Run: checkW
 // with the real engine's.
 //
 // For that it must take its answers from [player.Options] Source and its time from
-// Clock, as the player does, whoever stands between: only then are its steps those
+// Clock, as the player does, with or without a proxy between them: only then are its steps those
 // of the real engine. Of one that has a time of its own less is compared, see
 // [wireInOwnTime], and nothing of one that somebody else started: it has no trace of ours.
 func checkWire(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
@@ -106,7 +106,7 @@ type WireReplay struct {
 	ctx     context.Context // ends also when the engine is silent
 	next    int             // the first message of the frontend that has not been sent
 	pokes   uint64
-	pending []wireHeard // heard, and not yet compared
+	pending []wireHeard // received, and not yet compared
 	drained bool        // what a real engine says when nothing is left to do was not recorded, and may come
 }
 
@@ -155,7 +155,7 @@ func (w *WireReplay) step(at int) error {
 	return nil
 }
 
-// expectDrain tolerates the message by which an engine tells that nothing is left
+// expectDrain tolerates the message by which an engine says that nothing is left
 // to do, where the real engine was asked for more before it came to that.
 func (w *WireReplay) expectDrain(at int) {
 	if at > 0 {
@@ -185,10 +185,10 @@ func (w *WireReplay) send(at int) error {
 	return nil
 }
 
-// await makes sure that what the engine says in a step has been heard. It answers
+// await makes sure that what the engine says in a step has arrived. It answers
 // calls between two steps: when it has answered the second, it has made the step
 // before, and when the third, also the one in which it finds nothing left to do.
-// What came by the second shows outputs that nobody expects, too.
+// What came by the second shows unexpected outputs, too.
 func (w *WireReplay) await(class wireClass) error {
 	for pokes := 0; ; pokes++ {
 		enough := w.heard(class) >= 0 && (class != WireStep || pokes >= 2)

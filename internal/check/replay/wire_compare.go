@@ -267,7 +267,7 @@ func isName(_ *wireComparison, _, got []byte) bool {
 	return err == nil && text != ""
 }
 
-// isTime accepts a time that has been, by the clock that the engine is given: 0 stands
+// isTime accepts a time that has been, by the clock that the engine is given: 0 is
 // for none.
 func isTime(c *wireComparison, _, got []byte) bool {
 	t := timeOf(got)
@@ -284,7 +284,7 @@ func isTimeOfMessage(c *wireComparison, want, got []byte) bool {
 	return true
 }
 
-// timeOf reads seconds, 0 from what is no number.
+// timeOf reads seconds, 0 from what is not a number.
 func timeOf(raw []byte) float64 {
 	cur := pack.NewCursor(raw)
 	t, _ := cur.Float()
@@ -308,7 +308,7 @@ func tensorData(raw []byte) []byte {
 }
 
 // tables compares what is known of the tables of log-probabilities, wherever their
-// data lie: each row begins with the token that was sampled, or stands in the prompt.
+// data lie: each row begins with the token that was sampled, or is in the prompt.
 // What does not decode, or has another shape, has been found.
 func (c *wireComparison) tables(want *WireMessage, requests []*wireRequest, got [][]byte) {
 	if len(want.Frames) != len(got) || len(requests) == 0 || !slices.ContainsFunc(requests, func(r *wireRequest) bool { return r.tables }) {

@@ -54,7 +54,7 @@ type WireSaid struct {
 	Requests []*wireRequest
 	// Left says why the message is not compared; empty for most.
 	Left string
-	// drains: nothing is left to do after it, of which an engine tells in one more
+	// drains: nothing is left to do after it, which an engine reports in one more
 	// message. drained: that message was recorded.
 	drains, drained bool
 }
@@ -245,7 +245,7 @@ type wireHeard struct {
 	Call   uint64 // of an answer to a utility call
 }
 
-// Look tells a message's class by as little of it as possible: what else is wrong
+// Look finds a message's class from as little of it as possible: what else is wrong
 // with it is for the comparison to say.
 func (w *WireSession) Look(frames [][]byte) wireHeard {
 	m := wireHeard{frames: frames, Class: wireOther}
@@ -263,12 +263,12 @@ func (w *WireSession) Look(frames [][]byte) wireHeard {
 	}
 	if answer := root.At(w.utilityField); answer.Kind() == pack.Array {
 		m.Class = WireUtility
-		m.Call = uint64(answer.At(0).Count()) // another kind is no call of ours
+		m.Call = uint64(answer.At(0).Count()) // another kind is not a call of ours
 	}
 	return m
 }
 
-// StepClock is the time of a replay that is driven step by step: it stands still
+// StepClock is the time of a replay that is driven step by step: it does not move
 // until it is set. Whoever waits for it must be woken by a message.
 type StepClock struct {
 	now   atomic.Int64

@@ -183,7 +183,7 @@ func firstText(fields map[string]any, keys []string) string {
 // list returns the elements of a list, be it one of JSON or the text of one in a column.
 func list(value any) (elements []any) {
 	if text, ok := value.(string); ok {
-		_ = json.Unmarshal([]byte(text), &elements) // a text that is no list has no elements
+		_ = json.Unmarshal([]byte(text), &elements) // a text that is not a list has no elements
 		return elements
 	}
 	elements, _ = value.([]any)

@@ -22,7 +22,7 @@
 //
 //   - whose prompt has the hash of its ids (SQLite),
 //   - whose prompt is its text, the special tokens around it left out,
-//   - whose prompt is its last message of a chat. Messages are what stands between added tokens, with or without a first
+//   - whose prompt is its last message of a chat. Messages are the text between added tokens, with or without a first
 //     line that names the role: so ChatML, Llama 3, DeepSeek and Mistral write a conversation. Where several rows end in
 //     the same message, that whose earlier messages are all in the request goes first,
 //   - whose prompt begins with the same tokens, if the options have it.

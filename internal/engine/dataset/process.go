@@ -49,7 +49,7 @@ func ErrTooLarge(size int64) error {
 // ReadBy has the program at a path read tables, each in a process of its own, which ends with ctx.
 func ReadBy(ctx context.Context, program string) TableReader {
 	return func(path string) (t Table, err error) {
-		size := int64(0) // of a file that is not there, of which the program tells
+		size := int64(0) // of a file that does not exist, which the program reports
 		if info, err := os.Stat(path); err == nil {
 			size = info.Size()
 		}

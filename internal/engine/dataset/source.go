@@ -312,7 +312,7 @@ func (s *Source) script(i int, r *player.Request) (player.Script, error) {
 	}
 	eos, least := r.Sampling.EOSTokenID, r.Sampling.MinTokens
 	script := player.Script{Finish: player.FinishStop, Stops: true, CachedTokens: player.LookUp}
-	if eos < 0 && !r.Sampling.IgnoreEOS { // nothing tells the end but the end
+	if eos < 0 && !r.Sampling.IgnoreEOS { // only the end shows that it has ended
 		script.Tokens = padded(tokens, least)
 		return script, nil
 	}

@@ -1,7 +1,7 @@
 // Package grammar writes texts that conform to what a request constrains its
 // output to: a JSON schema, a regular expression, a list of choices, an EBNF or
 // Lark grammar, or structural tags (vllm/sampling_params.py
-// StructuredOutputsParams). It has no model: it stands in for one whose every
+// StructuredOutputsParams). It has no model: it takes the place of one whose every
 // token was masked by such a grammar.
 //
 // [Compile] turns a [Constraint] into a [Language]. Its error is why that cannot be

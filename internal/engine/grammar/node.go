@@ -358,7 +358,7 @@ func (d *draw) quote(kid *node) {
 const tries = 48
 
 // insist writes a text that the check accepts. One that is cut off is not looked
-// at: nobody gets to its end.
+// at: its end is not reached.
 func (d *draw) insist(n *node) {
 	start, budget := len(d.out), d.budget
 	var err error

@@ -38,7 +38,7 @@ type pattern struct {
 }
 
 // pattern compiles an expression once for each language. Its steps are counted before
-// they are taken, as package regexp stops for nobody: those of characters, of tables of
+// they are taken, as package regexp cannot be stopped: those of characters, of tables of
 // Unicode, of ranges in which any case counts, and of repetitions written out.
 func (w *Work) pattern(text string) (*pattern, error) {
 	if p := w.known[text]; p != nil {

@@ -134,7 +134,7 @@ func identity(all []any) string {
 		if o, ok := schema.(*object); ok {
 			fmt.Fprintf(&b, "%p|", o)
 		} else {
-			fmt.Fprintf(&b, "%v|", schema == true) // what is no schema is refused
+			fmt.Fprintf(&b, "%v|", schema == true) // what is not a schema is refused
 		}
 	}
 	return b.String()

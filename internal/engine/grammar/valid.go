@@ -18,7 +18,7 @@ func (s *schemas) conforms(w *Work, schema, v any) bool {
 	return c.valid(schema, v, 0)
 }
 
-// valid reports whether a value conforms to a schema. Formats are not looked at: who
+// valid reports whether a value conforms to a schema. Formats are not looked at: a client that
 // writes them knows them.
 func (s *checker) valid(schema, v any, depth int) bool {
 	o, ok := schema.(*object)

@@ -1,7 +1,7 @@
 // Package kvcache keeps the blocks of an engine's KV cache as vLLM does for a model
 // with one group of full attention: which sequence holds which block, which blocks a new
 // prompt finds, which are forgotten for new ones, and what a publisher of KV events
-// tells of it.
+// says so.
 //
 // The tokens of a [Sequence] are cut into blocks. A full block has a hash that
 // covers its tokens, the block before it, and what else decides about its content

@@ -16,7 +16,7 @@ type encoder interface {
 	tokens([]uint32)
 	number(int)
 	text(string)
-	name(string) // a text that is one and the same object wherever it stands
+	name(string) // a text that is one and the same object wherever it is
 	none()
 }
 

@@ -26,7 +26,7 @@ type Options struct {
 	Seed string
 	// Events makes the pool write down what [Pool.TakeEvents] returns.
 	Events bool
-	// MaxModelLen caps the tokens of a sequence that get slots; 0 is no cap. Only
+	// MaxModelLen caps the tokens of a sequence that get slots; 0 means no cap. Only
 	// lookahead can exceed it.
 	MaxModelLen int
 	// Rules are those in which released engines differ.

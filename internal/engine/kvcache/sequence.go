@@ -42,7 +42,7 @@ type LoRA struct {
 // Feature is a multimodal input.
 type Feature struct {
 	ID             string // a hash of its content (the identifier of vLLM's MultiModalFeatureSpec)
-	Offset, Length int    // the placeholder tokens it stands for
+	Offset, Length int    // the placeholder tokens it replaces
 }
 
 // NewSequence returns the sequence of a request without output.
@@ -197,7 +197,7 @@ func (p *Pool) Free(s *Sequence) {
 			p.enqueueAfter(p.blocks[0].prev, id)
 			continue
 		}
-		// Nobody can find it: it is the first to be used anew.
+		// It cannot be found: it is the first to be used anew.
 		p.enqueueAfter(front, id)
 		front = id
 	}

@@ -263,7 +263,7 @@ const (
 	partTopic
 	partSeq
 	partPayload
-	partEnd // stands where the number of a batch would, behind the last one
+	partEnd // is where the number of a batch would, behind the last one
 )
 
 // partNames are the names that the profiles have for the frames. The identity of the

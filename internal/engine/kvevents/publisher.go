@@ -230,7 +230,7 @@ func (p *Publisher) Close() error {
 }
 
 // binds reports whether an engine listens at the endpoint, by the rule that vLLM has;
-// it dials others. Nobody can dial port 0.
+// it dials others. Port 0 cannot be dialed.
 func binds(endpoint string) bool {
 	return strings.Contains(endpoint, "*") || strings.Contains(endpoint, "::") || strings.HasPrefix(endpoint, "ipc://") ||
 		anyPort(endpoint)

@@ -19,7 +19,7 @@ import (
 )
 
 // SideChannel is a [DataPlane] between players in one process or several: it moves
-// nothing, but a KV cache that nobody has computed, or that is kept no longer, does not
+// nothing, but a KV cache that was not computed, or that is kept no longer, does not
 // come, and one that was pulled is let go at once. It speaks HTTP, and not what the
 // agents of NIXL send messages to each other.
 //

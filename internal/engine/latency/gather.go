@@ -292,7 +292,7 @@ func churned(gaps []gap) bool {
 }
 
 // newDonor takes the steps of a record in which no prompt ended, without outliers if
-// the record tells them. It reports whether any are left.
+// the record has them. It reports whether any are left.
 func newDonor(gaps []gap, marked bool) (donor, bool) {
 	var d donor
 	for _, g := range gaps {

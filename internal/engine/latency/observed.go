@@ -48,7 +48,7 @@ func stepsOf(records []trace.Record, budget int) []step {
 	var firsts [][]int // records whose first token came, per step
 	last := math.Inf(-1)
 	for from := 0; from < len(outputs); {
-		to := from + 1 // even where the difference to itself is no number
+		to := from + 1 // even where the difference to itself is not a number
 		for to < len(outputs) && outputs[to].at-outputs[from].at <= together {
 			to++
 		}

@@ -1,6 +1,6 @@
 // Package scheduler decides what an engine computes in each step, as vLLM's does
 // (vllm/v1/core/sched/scheduler.py): which requests are in the batch, and how many tokens of
-// whom fit into the step.
+// which fit into the step.
 //
 // What runs is served first, in the order in which it was admitted, so decodes
 // claim the step's tokens before a new prompt does; a prompt that does not fit is

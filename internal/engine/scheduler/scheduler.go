@@ -412,7 +412,7 @@ func (s *Scheduler[T]) hasSlot(r *Request[T]) bool {
 }
 
 // enter admits the next request, or starts to pull its KV cache. It reports false
-// when there is no room, so that nobody behind it is asked.
+// when there is no room, so that none behind it is asked.
 func (s *Scheduler[T]) enter(r *Request[T], threshold int) bool {
 	cached := r.Computed
 	if cached == 0 {

@@ -25,7 +25,7 @@ type Tokenizer struct {
 	split     []splitter
 	model     bpe
 	added     addedTokens
-	texts     []string        // what an id stands for, as bytes
+	texts     []string        // the bytes of an id
 	isAdded   map[uint32]bool // ids of added tokens
 	special   []bool          // by id, whether a frontend does not show it
 	before    []uint32        // what a frontend puts around a prompt
@@ -312,7 +312,7 @@ func (n normalizer) apply(text string) string {
 	return text
 }
 
-// forms are those of Unicode. A run of more than 30 combining marks, which is no text, is broken up by U+034F.
+// forms are those of Unicode. A run of more than 30 combining marks, which is not text, is broken up by U+034F.
 var forms = map[string]func(string) string{
 	"NFC": norm.NFC.String, "NFD": norm.NFD.String, "NFKC": norm.NFKC.String, "NFKD": norm.NFKD.String,
 }

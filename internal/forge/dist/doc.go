@@ -15,7 +15,7 @@
 // binary, its helpers vllm-vcr-cluster and vllm-vcr-dataset, LICENSE and README.md, without a folder, and a manual page for each command
 // in man/man1, which is made of docs/cli.md.
 //
-// The same source gives the same bytes wherever it lies and whoever builds it: one exact compiler, the toolchain line
+// The same source gives the same bytes wherever it lies and on every machine: one exact compiler, the toolchain line
 // of go.mod; no path, time, user or build id in the binary or the archive; and nothing of the environment that changes
 // what the compiler does. So the digests can be committed before the release is built: files writes release/VERSION,
 // release/checksums.txt and release/TREE, the digest of all other files of the commit. The action that is pinned by its commit pins

@@ -249,7 +249,7 @@ func (p *product) requireCommitted(ctx context.Context) error {
 	return nil
 }
 
-// replaceFile writes a file that nobody sees half written. Package atomicfile would do it too, but this program has the
+// replaceFile writes a file that is never seen half written. Package atomicfile would do it too, but this program has the
 // standard library alone, so that it also builds other modules.
 func replaceFile(path, text string) error {
 	fresh := path + ".new"

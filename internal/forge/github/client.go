@@ -19,7 +19,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
-// Options say which repository a [Client] works on, as whom, and by what effects.
+// Options say which repository a [Client] works on, as which user, and by what effects.
 type Options struct {
 	Repository string // "owner/name"
 	Token      string
@@ -306,7 +306,7 @@ func verdict(req *http.Request, resp *http.Response, err error, try int) (wait t
 	return 0, false, nil
 }
 
-// limit returns how long an answer says to wait, 0 if it is not about limits. The second API tells in an answer that is
+// limit returns how long an answer says to wait, 0 if it is not about limits. The second API says it in an answer that is
 // otherwise good.
 func limit(resp *http.Response) (time.Duration, error) {
 	refused := resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusTooManyRequests
@@ -337,7 +337,7 @@ func limit(resp *http.Response) (time.Duration, error) {
 	return 0, nil
 }
 
-// untilReset goes by the clock of GitHub, which the answer tells too.
+// untilReset goes by the clock of GitHub, which the answer has too.
 func untilReset(header http.Header) time.Duration {
 	reset, err := strconv.ParseInt(header.Get("X-Ratelimit-Reset"), 10, 64)
 	now, dateErr := http.ParseTime(header.Get("Date"))

@@ -29,7 +29,7 @@ type Files struct {
 }
 
 // ReadFiles reads from a folder, the work tree, what patterns match. Each must match a file there: one that matches
-// none is a mistake, or the wrong folder. Links, and what is no file, are errors: nothing from elsewhere gets in.
+// none is a mistake, or the wrong folder. Links, and what is not a file, are errors: nothing from elsewhere gets in.
 func ReadFiles(dir string, patterns []string) (Files, error) {
 	if len(patterns) == 0 {
 		return Files{}, errors.New("no files are named")
@@ -193,7 +193,7 @@ var (
 	refsRequest string
 )
 
-// A session is who the token is, and what GitHub calls the repository.
+// A session has the user of the token, and what GitHub calls the repository.
 type session struct {
 	login         string // "github-actions[bot]"
 	repositoryID  string

@@ -2,7 +2,7 @@
 //
 // [New] makes a [Client] of one repository. [Client.EnsureIssue] and [Client.EnsurePullRequest] are told what there
 // should be, look at what there is, and change what differs: a second call changes nothing. Both find their own by a
-// hidden marker, the last line of the body, and nobody else's issue, pull request or branch is ever touched.
+// hidden marker, the last line of the body, and no issue, pull request or branch of others is ever touched.
 //
 //	client, err := github.New(github.Options{Repository: "owner/name", Token: token})
 //	…
@@ -10,7 +10,7 @@
 //
 // A pull request is one commit on a fixed branch. GitHub makes and signs the commit (createCommitOnBranch), on a
 // branch of its own that was just put onto the base; then the fixed branch is moved there, and the other is deleted,
-// in one step that fails if anybody has pushed meanwhile (updateRefs). The fixed branch never stands where the base
+// in one step that fails if somebody has pushed meanwhile (updateRefs). The fixed branch is never where the base
 // does: GitHub would close the pull request. The requests of the second API are the files of folder graphql.
 //
 // [ReadFiles] takes the files of a pull request from a folder, by patterns.

@@ -311,7 +311,7 @@ func splitLast(text string) (before, last string) {
 	return text[:at], text[at:]
 }
 
-// within is what stands between two ends of a line, or "".
+// within is what is between two ends of a line, or "".
 func within(line, begin, end string) string {
 	line, begins := strings.CutPrefix(line, begin)
 	line, ends := strings.CutSuffix(line, end)

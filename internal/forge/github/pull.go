@@ -18,7 +18,7 @@ import (
 
 // A PullRequest is what there should be on a branch: one commit on the base that brings it the files.
 type PullRequest struct {
-	Branch string // fixed, and nobody else's
+	Branch string // fixed, and used by this program alone
 	Base   string
 	Title  string // of the commit too
 	Body   string // Markdown
@@ -72,7 +72,7 @@ type pullState struct {
 }
 
 // EnsurePullRequest makes the branch and its pull request what they should be. Without a difference to the base there
-// is no pull request: an open one is closed, and the branch deleted. When the base has moved, the branch is made
+// has no pull request: an open one is closed, and the branch deleted. When the base has moved, the branch is made
 // again from it. The title, the body and missing labels of an open one are set; whether it is a draft is left to
 // people.
 //

@@ -49,7 +49,7 @@ type Frontend struct {
 	last    []zmq.Message        // that Next took, one a client
 	noFiles chan error           // holds why a socket could not accept a connection
 	early   [][]zmq.Delivery     // messages of each output that came during the handshake
-	peers   []map[*zmq.Conn]bool // of each output: who is connected, and whether he has sent anything
+	peers   []map[*zmq.Conn]bool // of each output: the connected peers, and whether each has sent anything
 }
 
 // Engine is what the connected engine said of itself.
@@ -385,7 +385,7 @@ func (f *Frontend) Close() error {
 func (f *Frontend) Last(client int) [][]byte { return f.last[client] }
 
 // NextRaw waits for the engine's next message to a client and returns its frames
-// as they came: for who looks at more than a frontend understands.
+// as they came, for checks that look at more than a frontend understands.
 func (f *Frontend) NextRaw(ctx context.Context, client int) ([][]byte, error) {
 	if err := f.check(client); err != nil {
 		return nil, err

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// A Port is a TCP port of 127.0.0.1 that is kept for a server that is yet to start. On Linux nobody else is given it, and
+// A Port is a TCP port of 127.0.0.1 that is kept for a server that is yet to start. On Linux no other program is given it, and
 // the server may listen on it all the same if it allows the reuse of addresses, as servers do; elsewhere it was free a
 // moment ago.
 type Port struct{ number, fd int }
@@ -22,7 +22,7 @@ func (p Port) Release() {
 }
 
 // Reserve takes a port. The caller releases it when the server is gone. The socket is bound and does not listen, and it allows
-// reuse of its address: so the kernel gives the port to nobody who asks for a free one, neither to listen nor to connect
+// reuse of its address: so the kernel does not give the port to a program that asks for a free one, neither to listen nor to connect
 // from, while a program that asks for this very number, allowing reuse as every server does, may listen on it. The
 // frontend opens its HTTP port only when the engine has registered, far too late for a port that was merely free before.
 func Reserve() (Port, error) { return ReserveNumber(0) }

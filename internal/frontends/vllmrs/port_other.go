@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// A Port is a TCP port on 127.0.0.1 that nobody listened on a moment ago.
+// A Port is a TCP port on 127.0.0.1 that was free a moment ago.
 type Port struct{ number int }
 
 // Number returns the number of the port.

@@ -35,7 +35,7 @@ type Options struct {
 	// Env is added to the environment, as "NAME=value". The frontend inherits no secrets, and none of the
 	// owner's VLLM_ variables: a data-parallel rank that happens to be set would change what it does.
 	Env []string
-	// Args are added to the command line, and Before stands before "serve" in it. With both, Binary may be the interpreter of
+	// Args are added to the command line, and Before comes before "serve" in it. With both, Binary may be the interpreter of
 	// a release that has the frontend in Python; it is told ReadyTimeout in its environment.
 	Before, Args []string
 	// Engines is how many engines the frontend waits for, default 1.
@@ -82,7 +82,7 @@ type Server struct {
 // Start starts the frontend on two free ports of 127.0.0.1 and returns at once: wait with [Server.Healthy]. It stops
 // with [Server.Close], or when ctx ends.
 //
-// On Linux nobody else is given the ports. Elsewhere another program may take one before the frontend does; the
+// On Linux no other program is given the ports. Elsewhere another program may take one before the frontend does; the
 // frontend then ends, and the error that Healthy returns says that the address is in use.
 func Start(ctx context.Context, opt Options) (*Server, error) {
 	opt, err := opt.withDefaults()

@@ -16,7 +16,7 @@ import (
 // which line the engine speaks.
 //
 // Binaries tell by --version since 0.29. An older one is as old as the Python package that it lies in; one that was
-// taken out of its package tells nothing, and is an error. GET /version is no help: its "version" is what the engine
+// taken out of its package does not say it, and is an error. GET /version does not help: its "version" is what the engine
 // registered as, and its "rust_frontend_version" is 0.1.0 up to 0.28.
 func Version(ctx context.Context, binary string) (string, error) {
 	p, err := process.Start(exec.Command(binary, "--version"), process.Options{})

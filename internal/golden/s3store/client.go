@@ -26,7 +26,7 @@ import (
 const defaultRegion = "us-east-1"
 
 // roleTimeout is how long to look for the role of an EC2 machine, which is the last place where
-// credentials are looked for. Elsewhere nobody answers there.
+// credentials are looked for. Elsewhere nothing answers there.
 const roleTimeout = 2 * time.Second
 
 // A store is the S3 of one [golden.Store].
@@ -109,7 +109,7 @@ func notRedirected(client *http.Client) *http.Client {
 const maxAnswer = 1 << 20 // bytes of an answer that is not an object
 
 // A webClient sends the requests about objects. It follows no redirect, as a signed request is for one server. It limits the answers
-// that the SDK reads whole, and ends an upload whose bytes nobody takes.
+// that the SDK reads whole, and ends an upload whose bytes are not taken.
 type webClient struct {
 	*http.Client
 	stall time.Duration // 0: the default of package retry
@@ -393,7 +393,7 @@ func regionIn(header, message string) string {
 }
 
 // follow remembers where a bucket is that is not where it was looked for, and reports whether that is known now. A region
-// that was given and is wrong is worth a warning: failing for it would help nobody, as the golden has its digest.
+// that was given and is wrong is worth a warning: failing for it would not help, as the golden has its digest.
 func (c *client) follow(ctx context.Context, bucket string, r *refusal) bool {
 	if r.region == "" {
 		r.region = c.regionOf(ctx, bucket)

@@ -63,7 +63,7 @@ func Serve(address string, stats func() recorder.Stats, log *slog.Logger) (*Serv
 // Address is where it listens, with the port that was chosen for port 0.
 func (s *Server) Address() string { return s.address }
 
-// Close lets scrapes that are under way end, for a second, and stops listening. Closing twice is no error.
+// Close lets scrapes that are under way end, for a second, and stops listening. Closing twice is not an error.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()

@@ -155,7 +155,7 @@ func (e *Engine) Engines() []player.EngineInfo {
 	return []player.EngineInfo{info}
 }
 
-// Run is RunLocal for one who wants no statistics.
+// Run is RunLocal without statistics.
 func (e *Engine) Run(ctx context.Context) error {
 	return e.RunLocal(ctx, func(int, *player.EngineStats) {})
 }

@@ -19,7 +19,7 @@ type node struct {
 	parent *node
 	form   form
 	kind   pack.Kind // of the sample
-	// plain is what stands there as long as nobody looks at the place or at one within it: nil if that is the sample, and
+	// plain is the value there as long as neither the place nor one within it is looked at: nil if that is the sample, and
 	// empty for a key that is absent then.
 	plain []byte
 	leaf  func(facts) []byte // of a scalar
@@ -174,7 +174,7 @@ func (b *builder) fields(n *node, name string, s protocol.Struct) {
 	}
 }
 
-// plainOf is a default as the wire has it; nil if that is a struct, whose sample stands for it.
+// plainOf is a default as the wire has it; nil if that is a struct, whose sample is used.
 func plainOf(text json.RawMessage, n *node) []byte {
 	var value any
 	decoder := json.NewDecoder(bytes.NewReader(text))
@@ -437,7 +437,7 @@ type tamper struct {
 	at      *node
 	variant string
 	open    []string // places beside it that have their samples
-	// instead is what stands there instead of the sample; nil leaves it.
+	// instead is what is there instead of the sample; nil leaves it.
 	instead func(sample []byte) []byte
 	missing bool // the place and, in an array, what is behind it
 }

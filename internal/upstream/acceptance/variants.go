@@ -24,9 +24,9 @@ var variantNames = []string{
 	"flipped",           // the other bool
 	"empty",             // "", [] or {}
 	"longer", "shorter", // the last element twice, or left out; of a struct, one field more
-	"other",          // another word, or a number that stands for nothing
-	"notutf8",        // a str that is no text
-	"extra", "twice", // a key that nobody knows; the first key once more
+	"other",          // another word, or a number without a meaning
+	"notutf8",        // a str that is not text
+	"extra", "twice", // an unknown key; the first key once more
 	"intkey",          // an integer as a key
 	"rows", "columns", // a tensor of one row or one column more
 	"type:",   // a tensor of another element type, with as many bytes as that takes
@@ -67,7 +67,7 @@ func (n *node) variants() []tamper {
 	}
 	switch n.kind {
 	case pack.Int:
-		if n.parent != nil && n.parent.isShape() { // of which nobody asks much
+		if n.parent != nil && n.parent.isShape() { // of which little is asked
 			value("negative", pack.AppendInt(nil, -1))
 			value("2^32", pack.AppendInt(nil, 1<<32))
 			return all

@@ -267,7 +267,7 @@ func (e Engine) recordAndReplay(ctx context.Context, engine local.Engine, line c
 }
 
 // profiles writes the line's profile into a folder, as this process knows it: what records is a process of its own, and
-// may never have heard of the line.
+// may not know the line.
 func (e Engine) profiles(line compat.Line) (dir string, err error) {
 	p, err := protocol.LoadProfile(line.Name)
 	if err != nil {

@@ -57,7 +57,7 @@ const (
 	MetricBuckets      Kind = "metric-buckets"
 )
 
-// Party is who fails: what was written for the older side of a comparison, where it meets the newer one.
+// Party is the side that fails: what was written for the older side of a comparison, where it meets the newer one.
 type Party string
 
 // Parties.
@@ -275,14 +275,14 @@ func (c *comparison) add(ch Change) {
 	c.changes = append(c.changes, ch)
 }
 
-// sides are the nouns of a sentence about who sends and who reads what goes a way.
+// sides are the nouns for the sender and the reader of a message.
 type sides struct {
 	route
 	readers, writers string // of A: "frontends of 0.32"
 	newReader        string // of B: "an engine of 0.33"
 }
 
-// sides returns who is concerned by what has a name.
+// sides returns the parties that a name concerns.
 func (c *comparison) sides(name string) sides {
 	way := c.routes.of(name)
 	reader := "a reader"

@@ -1,5 +1,5 @@
 // Package wirediff lists what changed on the engine-core wire between two releases
-// of vLLM, and who fails because of it.
+// of vLLM, and which side fails because of it.
 //
 // [Compare] takes the profiles of a release A and a release B. Each [Change] has a
 // [Level], the parties that it breaks, the reason in a sentence, the place

@@ -119,7 +119,7 @@ func (c *comparison) constants() {
 	})
 }
 
-// constantBreaks returns who fails when a constant gets another value, and why.
+// constantBreaks returns the parties that fail when a constant gets another value, and why.
 func constantBreaks(name, before, after string) ([]Party, string) {
 	before, after = strings.Trim(before, `"`), strings.Trim(after, `"`)
 	way := toEngine | toFrontend

@@ -95,7 +95,7 @@ func (r routes) of(name string) route {
 	return toEngine | toFrontend
 }
 
-// parties returns who fails if those of A that read do, or those that write. Recorders read all that anybody reads.
+// parties returns which sides fail if those of A that read do, or those that write. Recorders read all that any side reads.
 func (way route) parties(readers, writers bool) []Party {
 	var parties []Party
 	if readers && way != amongFrontends {

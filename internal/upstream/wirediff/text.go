@@ -20,7 +20,7 @@ const (
 // titles are the headings of the levels.
 var titles = map[Level]string{Breaking: "Breaking", Compatible: "Compatible", Informational: "Informational"}
 
-// Text writes a comparison for a terminal: what breaks first, then the rest, each with who fails, why, where to read
+// Text writes a comparison for a terminal: what breaks first, then the rest, each with the side that fails, why, where to read
 // it, and what this project needs. The last line is the headline.
 func Text(w io.Writer, d *Diff) error {
 	var b bytes.Buffer

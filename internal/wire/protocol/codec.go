@@ -261,7 +261,7 @@ func mark[T any](read map[string]bool, structName string, fields map[string]T) {
 	}
 }
 
-// lazyRules defers the reading of annotations to the first check: who only encodes
+// lazyRules defers the reading of annotations to the first check: a caller that only encodes
 // and decodes does without.
 func lazyRules(p *Profile) (own func() *rules, others func() []*rules) {
 	own = sync.OnceValue(func() *rules { return newRules(p) })

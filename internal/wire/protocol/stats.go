@@ -12,7 +12,7 @@ import (
 // KVCacheUsage are gauges; PrefixCache and Spec are what happened since the
 // last message, frontends add them up.
 //
-// A field with a tag is sent by lines that have it, checked against what they declare, read back by servers, and by who reads the
+// A field with a tag is sent by lines that have it, checked against what they declare, read back by servers, and by readers of the
 // file of statistics that a recorder writes: see CONTRIBUTING.md, "A field that the player sends".
 type SchedulerStats struct {
 	Running      int     `wire:"num_running_reqs"`

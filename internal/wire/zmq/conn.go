@@ -60,7 +60,7 @@ func newConn(nc net.Conn, typ Type, opt Options, addr string) *Conn {
 	}
 }
 
-// Peer is who the connection leads to. Its identity must not be changed.
+// Peer is the other end of the connection. Its identity must not be changed.
 func (c *Conn) Peer() Peer { return c.peer }
 
 // LocalHost is the address by which the peer reached this end, without the port;
@@ -245,7 +245,7 @@ func (c *Conn) answer(command []byte) error {
 	return nil
 }
 
-// Watch calls gone, once and from a goroutine of its own, when the peer leaves before stop is called: for who waits for
+// Watch calls gone, once and from a goroutine of its own, when the peer leaves before stop is called: for a caller that waits for
 // something else and does not receive. Nothing that the peer sends is lost, and nothing is watched behind it.
 func (c *Conn) Watch(gone func()) (stop func()) {
 	ended := make(chan struct{})

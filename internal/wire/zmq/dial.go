@@ -32,7 +32,7 @@ func Dial(ctx context.Context, endpoint string, typ Type, opt Options) (*Conn, e
 }
 
 // DialAs connects to endpoint as another peer would: with its socket type and its
-// identity, so that the one who listens there cannot tell the difference. Like
+// identity, so that the listener there sees no difference. Like
 // [Dial] it tries again until ctx ends. It is the other half of a [Relay] whose
 // first half a [Gate] accepted.
 func DialAs(ctx context.Context, endpoint string, peer Peer, opt Options) (*Conn, error) {

@@ -21,7 +21,7 @@ const signature = 0xff
 // libzmq tries again later.
 type claim func(*Peer) error
 
-// handshake greets the peer and learns who it is. Only a listener has a claim.
+// handshake greets the peer and learns its name. Only a listener has a claim.
 func (c *Conn) handshake(admit claim) error {
 	// A connection that makes way may be closed before and after what zmq4 does, too.
 	setDeadline := func(t time.Time) error {
@@ -188,7 +188,7 @@ func splitCommand(body []byte) (name string, data []byte, err error) {
 	return string(body[1:end]), body[end:], nil
 }
 
-// parseReady reads who the peer is from the first command of the handshake.
+// parseReady reads the peer's name from the first command of the handshake.
 func parseReady(body []byte) (Peer, error) {
 	name, data, err := splitCommand(body)
 	switch {

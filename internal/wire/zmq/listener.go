@@ -37,7 +37,7 @@ func (k Kind) String() string {
 // Delivery is one event of one peer.
 type Delivery struct {
 	Kind Kind
-	// Peer is who it is about. When Refused, only what was learnt before the
+	// Peer is the one it is about. When Refused, only what was learnt before the
 	// refusal: always the address, if there is one.
 	Peer Peer
 	// Conn leads to the peer, for sending to it without looking it up. It is nil
@@ -279,8 +279,8 @@ func (l *Listener) admit(c *Conn) error {
 	return nil
 }
 
-// LiftLimit takes messages up to [Options.MaxFrame] from all peers, those who are connected and those to come. They are
-// strangers all the same, of whom there are [Options.MaxStrangers] at most.
+// LiftLimit takes messages up to [Options.MaxFrame] from all peers, connected ones and those to come. They are
+// strangers all the same, of which there are [Options.MaxStrangers] at most.
 func (l *Listener) LiftLimit() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -471,7 +471,7 @@ func (b *inbox) put(d Delivery) bool {
 	return true
 }
 
-// wake lets everybody who waits for room look again whether to.
+// wake lets all that wait for room look again whether to.
 func (b *inbox) wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -17,7 +17,7 @@ type PubOptions struct {
 	Options
 	// HighWater is how many messages may wait for one subscriber, those in the kernel's
 	// buffers not counted. As in libzmq, what comes when so many wait is dropped for
-	// that subscriber, until it has taken half of them. 0 is no limit.
+	// that subscriber, until it has taken half of them. 0 means no limit.
 	HighWater int
 	// Subscribed gets each prefix that a subscriber newly asks for, and may not
 	// change it; from then on it is said what it asked for. Like Refused it is called by
@@ -237,7 +237,7 @@ func (p *Publisher) leave(s *subscriber) {
 }
 
 // Close stops accepting. With [Options.Linger] it lets the subscribers take what waits
-// for them, each for so long at most, and reports who did not; without, that is dropped.
+// for them, each for so long at most, and reports those that did not; without, that is dropped.
 func (p *Publisher) Close() error {
 	p.closing.Do(func() { p.closeErr = p.close() })
 	return p.closeErr

@@ -24,7 +24,7 @@ var finishTime = 5 * time.Second
 // An Observer sees the messages that pass one way through a relay. Its methods are
 // called by one goroutine, and hold up what they observe.
 type Observer interface {
-	// Message gets each message before its last byte is passed on, so that who
+	// Message gets each message before its last byte is passed on, so that one that
 	// observes both ways sees a question before its answer.
 	Message(Relayed)
 	// Passed: everything that Message was given is on its way. The moment to wake

@@ -12,7 +12,7 @@ import (
 
 // A stranger is a connection that has not shaken hands yet, or, where [Options.MaxStranger] is set, for which [Conn.Trust] was
 // not called yet. Anyone who reaches a port can be one, so a socket holds [Options.MaxStrangers] of them at most:
-// the oldest makes way for a newcomer. A real peer says who it is within milliseconds and is a stranger no longer.
+// the oldest makes way for a newcomer. A real peer says its name within milliseconds and is a stranger no longer.
 // 1024 of them take up to 128 MB, and more do not begin to connect at the same moment.
 const maxStrangers = 1024
 

@@ -5,7 +5,7 @@
 // go-github.
 //
 // What it keeps are commits, branches, issues, pull requests and labels, and the rules that matter: a branch that
-// comes to stand where the base does closes its pull request, a moved branch is not moved again by who has not seen
+// comes to stand where the base does closes its pull request, a moved branch is not moved again by a client that has not seen
 // it, one pull request a branch, and no pull request without commits. Tests play other people with [Server.Push] and
 // [Server.Issues].
 package githubtest

@@ -43,7 +43,7 @@ type Server struct {
 	URL    string
 	Issues []*Issue // pull requests too, as on GitHub
 	Refs   map[string]string
-	// AnyCreator has a list of issues hold those of everybody, whoever is asked for.
+	// AnyCreator has a list of issues hold those of everybody, also where one creator is asked for.
 	AnyCreator bool
 	// Protected are branches that rules keep everybody from moving, with what GitHub says of it.
 	Protected map[string]string

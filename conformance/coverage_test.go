@@ -36,9 +36,9 @@ func TestJudgedFields(t *testing.T) {
 		"EngineCoreOutput.new_token_ids":      {true, true},
 		"EngineCoreOutput.finish_reason":      {true, true},
 		"EngineCoreOutput.request_id":         {true, true},
-		"EngineCoreOutputs.timestamp":         {true, true},  // an invariant: it does not go back
-		"EngineCoreReadyResponse.instance_id": {true, false}, // only read
-		"EngineCoreReadyResponse.block_size":  {true, false},
+		"EngineCoreOutputs.timestamp":         {true, true},   // an invariant: it does not go back
+		"EngineCoreReadyResponse.instance_id": {true, false},  // only read
+		"EngineCoreReadyResponse.block_size":  {true, true},   // an invariant: blocks of the KV cache are of it
 		"EngineCoreOutput.kv_transfer_params": {false, false}, // not said
 		"EngineCoreRequest.request_id":        {false, false}, // said by us
 	} {

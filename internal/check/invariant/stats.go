@@ -156,12 +156,15 @@ func (e *Engine) judgeRanks(ready protocol.Value, fail func(at protocol.Value, e
 	}
 }
 
-// judgeVersion: the engine is of the line by which it is judged. A development build may be of any, and a line that this build does
-// not know too.
+// judgeVersion: the engine is of the line by which it is judged. A development build may be of any. A line that this build does not
+// know is judged as another one until it is supported.
 func (e *Engine) judgeVersion(at protocol.Value, fail func(at protocol.Value, expected, actual any, why string)) {
 	version := at.Text()
 	line := protocol.LineOf(version)
-	if line == e.codec.Line() || at.Kind() != pack.String || strings.Contains(version, "dev") || line != version && !protocol.HasProfile(line) {
+	if line == e.codec.Line() || at.Kind() != pack.String || strings.Contains(version, "dev") {
+		return
+	}
+	if line != version && (!protocol.HasProfile(line) || protocol.IsLearned(line)) {
 		return
 	}
 	fail(at, "a release of "+e.codec.Line(), fmt.Sprintf("%.100q", version), "frontends show it, and take it for that of the engine")

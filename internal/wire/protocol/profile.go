@@ -240,6 +240,12 @@ func HasProfile(line string) bool {
 	return err == nil
 }
 
+// IsLearned reports whether the profile of the line came at run time, by [Learn].
+func IsLearned(line string) bool {
+	_, known := learned.text(profileOf(line))
+	return known
+}
+
 // profileOf is the line whose profile a line, tag or tracker has.
 func profileOf(line string) string {
 	name := LineOf(line)

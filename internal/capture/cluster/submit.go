@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,7 +34,7 @@ func (c *Client) Submit(ctx context.Context, job *deploy.Job) (state State, crea
 	if err != nil {
 		return State{}, false, c.explain("create job "+job.Name, err)
 	}
-	// Another may have been submitted since we looked. Both see both now, and the younger goes.
+	// Another may have been submitted since we looked. The younger sees the older one now, and goes.
 	if err := c.alone(ctx, job, ours); err != nil {
 		return State{}, false, cmp.Or(c.Delete(context.WithoutCancel(ctx), job.Name), err)
 	}
@@ -97,8 +98,7 @@ func (c *Client) alone(ctx context.Context, job *deploy.Job, ours *batchv1.Job) 
 	}
 	other := slices.IndexFunc(all, func(other batchv1.Job) bool {
 		finished := jobCondition(&other, batchv1.JobComplete, batchv1.JobFailed) != nil
-		return other.Name != job.Name && !finished && (ours == nil ||
-			cmp.Or(other.CreationTimestamp.Compare(ours.CreationTimestamp.Time), cmp.Compare(other.UID, ours.UID)) < 0)
+		return other.Name != job.Name && !finished && (ours == nil || mayBeOlder(&other, ours))
 	})
 	if other < 0 {
 		return nil
@@ -106,6 +106,18 @@ func (c *Client) alone(ctx context.Context, job *deploy.Job, ours *batchv1.Job) 
 	return fmt.Errorf("%w: job %s captures the same for run %q since %s: wait for it, or clean it up (capture clean)",
 		ErrTwoCaptures, all[other].Name, all[other].Labels[c.opt.RunLabel],
 		all[other].CreationTimestamp.UTC().Format("2006-01-02 15:04:05 MST"))
+}
+
+// mayBeOlder reports whether another Job may have been created before ours. Its run may then have looked before ours was
+// there, and go on. Times have whole seconds. Within one, versions tell: those of an object that was not changed since are
+// of its creation. One that was changed counts as older: two runs then may both give way, but never both go on.
+func mayBeOlder(other, ours *batchv1.Job) bool {
+	if c := other.CreationTimestamp.Compare(ours.CreationTimestamp.Time); c != 0 {
+		return c < 0
+	}
+	theirs, err := strconv.ParseUint(other.ResourceVersion, 10, 64)
+	own, err2 := strconv.ParseUint(ours.ResourceVersion, 10, 64)
+	return err != nil || err2 != nil || theirs < own || len(other.ManagedFields) > 1
 }
 
 // Get reads the state of one Job. The error wraps [ErrNotFound] if there is none.

@@ -3,10 +3,10 @@ package invariant
 import (
 	"fmt"
 	"net"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -41,7 +41,7 @@ func (e *Engine) judgeSent(frames [][]byte) []check.Failure {
 }
 
 // traceparent is the header of W3C Trace Context.
-var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+var traceparent = lazyregexp.New(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // judgeNames looks at who a request is from, and of when.
 func (e *Engine) judgeNames(r protocol.Value) {
@@ -64,7 +64,7 @@ func (e *Engine) judgeNames(r protocol.Value) {
 		}
 		e.arrived = t
 	}
-	if v := r.Field("trace_headers").Field("traceparent"); v.Given() && !traceparent.MatchString(v.Text()) {
+	if v := r.Field("trace_headers").Field("traceparent"); v.Given() && !traceparent().MatchString(v.Text()) {
 		e.fail(CodeRequest, v, "version-trace-parent-flags", check.Describe(v.Bytes()), "this is the header of W3C Trace Context")
 	}
 }

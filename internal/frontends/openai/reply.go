@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -69,7 +70,7 @@ func (r *Reply) readEvents(a Answer) {
 	if !strings.HasPrefix(a.Type, "text/event-stream") {
 		r.Framing = append(r.Framing, fmt.Sprintf("Content-Type is %q, want text/event-stream", a.Type))
 	}
-	events, n, done := NewEvents(strings.NewReader(string(a.Body))), 0, false
+	events, n, done := NewEvents(bytes.NewReader(a.Body)), 0, false
 	for ; ; n++ {
 		data, err := events.Next()
 		if err != nil {

@@ -91,6 +91,7 @@ type answer struct {
 	Profile struct {
 		protocol.Profile
 		Metrics map[string]protocol.Metric `json:"metrics"`
+		Nixl    *protocol.Boundary         `json:"nixl"`
 	} `json:"profile"`
 	Gaps            []Gap  `json:"gaps"`
 	Version, Commit string // of vllm/_version.py
@@ -132,6 +133,7 @@ func finish(s source, text []byte) (*protocol.Profile, []Gap, error) {
 		p.Utilities[name] = u
 	}
 	p.SetMetrics(found.Profile.Metrics)
+	p.SetNixl(found.Profile.Nixl)
 	slices.SortFunc(found.Gaps, func(a, b Gap) int {
 		return cmp.Or(
 			cmp.Compare(a.Module, b.Module), cmp.Compare(a.At, b.At),

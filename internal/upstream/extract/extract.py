@@ -34,6 +34,8 @@ COORDINATOR = "vllm.v1.engine.coordinator"
 EVENTS = "vllm.distributed.kv_events"
 SERIAL = "vllm.v1.serial_utils"
 STATS = "vllm.v1.metrics.loggers"
+NIXL = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
+SCHEDULER = "vllm.v1.core.sched.scheduler"
 
 # The modules that send and receive messages.
 SPEAKERS = [CORE, CLIENT, UTILS, COORDINATOR]
@@ -71,8 +73,12 @@ vllm/v1/core/sched/interface.py vllm/v1/metrics/loggers.py vllm/v1/metrics/bucke
 vllm/entrypoints/serve/dev/sleep/metrics.py vllm/entrypoints/rl/online/metrics.py
 vllm/entrypoints/speech_to_text/realtime/metrics.py vllm/v1/kv_hints/__init__.py vllm/v1/kv_hints/protocol.py
 vllm/v1/fault_tolerance/utils.py vllm/v1/fault_tolerance/engine_core_sentinel.py
-vllm/distributed/elastic_ep/external_elastic_ep.py
-""".split()
+vllm/distributed/elastic_ep/external_elastic_ep.py vllm/v1/core/sched/scheduler.py
+vllm/distributed/kv_transfer/kv_connector/v1/base.py
+""".split() + [
+    f"{NIXL.replace('.', '/')}/{name}.py"
+    for name in ("metadata", "base_scheduler", "pull_scheduler", "base_worker", "pull_worker", "scheduler", "worker")
+]
 
 # Limits on what a release can make the script do.
 MAX_MODULES = 400
@@ -840,7 +846,7 @@ class Extractor:
         version, commit = self.version_text("__version__"), self.version_text("__commit_id__")
         for step in (
             self.root_structs, self.declared_by_engine, self.decoded_types, self.encoder_codes, self.event_media,
-            self.utilities, self.messages, self.drain, self.changes, self.metrics,
+            self.utilities, self.messages, self.drain, self.changes, self.metrics, self.nixl,
         ):  # fmt: skip
             step()
         return {"profile": self.profile, "gaps": self.gaps, "version": version, "commit": commit}
@@ -1689,6 +1695,13 @@ class Extractor:
             why = f"no metric is declared in {STATS}: it was renamed, moved, or declares them in another way"
             self.gap(None, 0, what, why)
 
+    def nixl(self):
+        """Read the boundary of NIXL as a profile of its own. A release without the connector has none."""
+        if self.library.load(NIXL + ".metadata"):
+            whole, self.profile = self.profile, {"messages": {}, "constants": {}, "structs": {}}
+            Nixl(self).read()
+            whole["nixl"], self.profile = self.profile, whole
+
 
 def decoded_type(call):
     """The argument of a call that names the type to decode to, or None."""
@@ -1814,6 +1827,120 @@ def changed_by_call(call):
         attribute = plain_text(call.args[1]) if len(call.args) > 1 else None
         return [name] + ([f"{name}.{attribute}"] if attribute else [])
     return [name] if isinstance(call.parent, ast.Expr) and scope(call) is None else []
+
+
+class Nixl:
+    """A reader of the boundary between a prefill engine and a decode engine, which NixlConnector has: the handshake over
+    its side channel, the hash that both sides must agree on, notifications, and the kv_transfer_params that a router
+    carries from one to the other. It has the form of a profile of its own."""
+
+    # The modules of releases before the connector had two modes are the second names.
+    MODULES = {
+        "base_scheduler": "scheduler", "base_worker": "worker", "pull_scheduler": "scheduler", "pull_worker": "worker",
+    }  # fmt: skip
+
+    def __init__(self, extractor):
+        self.x, self.library = extractor, extractor.library
+
+    def module(self, name):
+        m = self.library.load_whole(f"{NIXL}.{name}") or self.library.load_whole(f"{NIXL}.{self.MODULES.get(name)}")
+        if not m:
+            self.x.gap(None, 0, "boundary of NIXL", f"there is no module {NIXL}.{name} that can be parsed")
+        return m
+
+    def read(self):
+        metadata = self.module("metadata")
+        modules = [self.module(name) for name in self.MODULES]
+        if not metadata or None in modules:
+            return
+        scheduler, worker, pull_scheduler, pull_worker = modules
+        self.declared(metadata)
+        self.hash(metadata)
+        self.handshake(scheduler, worker)
+        self.notifications(worker, pull_worker)
+        self.produced(pull_scheduler)
+        self.consumed(metadata)
+        self.x.drain()
+        found, what = self.x.profile, "boundary of NIXL"
+        for name in ("handshake request", "handshake reply", "kv_transfer_params", "kv_transfer_params read"):
+            if name not in found["messages"]:
+                self.x.gap(metadata, 0, what, f"message {name} cannot be found in the form that is known")
+        for name in ("hash formula", "notification of a read", "notification of a heartbeat"):
+            if name not in found["constants"]:
+                self.x.gap(metadata, 0, what, f"the {name} cannot be found in the form that is known")
+
+    def declared(self, m):
+        """Take the structs of the handshake, and the constants that both sides must agree on."""
+        for name in ("NixlAgentMetadata", "NixlHandshakePayload", "GET_META_MSG", "NIXL_CONNECTOR_VERSION"):
+            ref = self.library.resolve(m, name)
+            if ref.kind == "class":
+                self.x.reach(ref, m, ref.definition.line, "class " + name)
+            elif ref.kind == "value":
+                self.x.constant(ref)
+            else:
+                self.x.gap(m, 0, name, ref.why())
+
+    def text(self, m, node, name, value):
+        self.x.profile["constants"][name] = {"module": m.path, "at": node.lineno, "value": value}
+
+    def hash(self, m):
+        """Take what the hash is computed from, each with its expression, and what it is of them."""
+        for n in m.of(ast.Dict):
+            function = enclosing_function(n)
+            if function is not None and function.name == "compute_nixl_compatibility_hash":
+                for key, value in zip(n.keys, n.values):
+                    self.text(m, key, "hash of " + (plain_text(key) or text_of(key)), text_of(value))
+        ref = self.library.resolve(self.library.load(OURS + ".config.utils"), "hash_factors")
+        for n in each(*ref.definition.node.body) if ref.kind == "function" else []:
+            if isinstance(n, ast.Return) and n.value is not None:
+                self.text(ref.module, n, "hash formula", text_of(n.value))
+
+    def handshake(self, scheduler, worker):
+        for n in worker.of(ast.Call):
+            names = encoded_tuple(n)
+            if "GET_META_MSG" in names:
+                self.x.sequence(worker, n, "handshake request", "array", names)
+        for n in scheduler.of(ast.Call):
+            if last_name(n.func) == "send_multipart" and isinstance(sole_argument(n), ast.Tuple):
+                parts = [e.value if isinstance(e, ast.Subscript) else e for e in sole_argument(n).elts]
+                self.x.sequence(scheduler, n, "handshake reply", "frames", [frame_name(e) for e in parts])
+
+    def notifications(self, worker, pull):
+        for m, variable, name in ((pull, "notif_id", "notification of a read"), (worker, "hb_msg", "notification of a heartbeat")):
+            for n in m.of(ast.Assign):
+                if variable in [dotted(t) for t, _ in bindings(n)]:  # the last is that of the read itself
+                    self.text(m, n, name, text_of(n.value))
+
+    def produced(self, m):
+        """Take the keys that a prefill engine returns, and those that its scheduler adds."""
+        for n in m.of(ast.Call):
+            function = enclosing_function(n)
+            if dotted(n.func) == "dict" and n.keywords and function is not None and function.name == "request_finished":
+                keys = [{"name": k.arg, "at": k.lineno if hasattr(k, "lineno") else n.lineno} for k in n.keywords if k.arg]
+                scheduler = self.library.load_whole(SCHEDULER)
+                for s in scheduler.of(ast.Subscript) if scheduler else []:
+                    if dotted(s.value) == "kv_transfer_params" and isinstance(s.ctx, ast.Store) and plain_text(s.slice):
+                        keys.append({"name": s.slice.value, "at": 0, "optional": True})
+                self.x.message(m, n, "kv_transfer_params", "map", keys)
+
+    def consumed(self, m):
+        """Take the keys that a decode engine reads; those that it reads with get have a default."""
+        keys = {}
+        for n in m.of(ast.Subscript, ast.Call):
+            match n:
+                case ast.Subscript(value=value, slice=index) if dotted(value) == "kv_transfer_params":
+                    name, more = plain_text(index), {}
+                case ast.Call(args=[index, *_]) if dotted(n.func) == "kv_transfer_params.get":
+                    name, more = plain_text(index), {"optional": True}
+                case _:
+                    continue
+            if name:
+                keys.setdefault(name, {"name": name, **more, "at": n.lineno})
+        if keys:
+            first = min(keys.values(), key=lambda k: k["at"])
+            self.x.profile["messages"]["kv_transfer_params read"] = {
+                "encoding": "map", "module": m.path, "at": first["at"], "keys": list(keys.values()),
+            }  # fmt: skip
 
 
 # What makes a metric: the classes of prometheus_client, and the attributes by which the loggers of vLLM name them.

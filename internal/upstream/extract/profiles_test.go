@@ -108,8 +108,8 @@ func TestProfilesOfTheIndex(t *testing.T) {
 			defer release.close()
 			seen := &spied{release, map[string][]byte{}}
 			compareProfile(t, path, seen)
-			if n := release.downloaded(); n == 0 || n > 5e6 {
-				t.Errorf("%d bytes downloaded, want at most 5 MB", n)
+			if n := release.downloaded(); n == 0 || n > 8e6 {
+				t.Errorf("%d bytes downloaded, want at most 8 MB", n)
 			}
 			if *update && slices.Contains(inWheels, version) {
 				maps.Copy(seen.files, metadata(t, release, version))

@@ -29,7 +29,26 @@ type Profile struct {
 	Structs   map[string]Struct   `json:"structs"`
 	// MetricText is the JSON of [Profile.Metrics]. It is read when it is asked for: no program that speaks on the wire needs it.
 	MetricText json.RawMessage `json:"metrics,omitempty"`
+	// NixlText is the JSON of [Profile.Nixl], read when it is asked for.
+	NixlText json.RawMessage `json:"nixl,omitempty"`
 }
+
+// Boundary is what two programs must agree on that are not an engine core and its frontend.
+type Boundary struct {
+	Messages  map[string]Message  `json:"messages"`
+	Constants map[string]Constant `json:"constants"`
+	Structs   map[string]Struct   `json:"structs"`
+}
+
+// Nixl returns the boundary between a prefill engine and a decode engine with NixlConnector: its handshake, what its compatibility
+// hash is computed from, its notifications, and the keys of kv_transfer_params. It returns nil for a profile without it.
+func (p *Profile) Nixl() *Boundary {
+	b, _ := parseRaw[*Boundary](p.NixlText) // [ReadProfile] has refused it otherwise
+	return b
+}
+
+// SetNixl replaces the boundary.
+func (p *Profile) SetNixl(n *Boundary) { p.NixlText = n.text() }
 
 // Metric is a metric of the Python server, such as those of vllm/v1/metrics/loggers.py.
 type Metric struct {
@@ -44,7 +63,7 @@ type Metric struct {
 // Metrics returns the metrics of the Python server, by the names that it exports: that of a counter ends in "_total". They do not
 // cross the boundary, so they belong to no fingerprint. It returns nil for a profile that was written before metrics were read.
 func (p *Profile) Metrics() map[string]Metric {
-	metrics, _ := parseMetrics(p.MetricText) // [ReadProfile] has refused it otherwise
+	metrics, _ := parseRaw[map[string]Metric](p.MetricText) // [ReadProfile] has refused it otherwise
 	return metrics
 }
 
@@ -55,16 +74,14 @@ func (p *Profile) SetMetrics(metrics map[string]Metric) {
 	p.MetricText = bytes.TrimSuffix(bytes.TrimPrefix(b.Bytes(), []byte(`"metrics": `)), []byte(",\n"))
 }
 
-func parseMetrics(text []byte) (metrics map[string]Metric, err error) {
+// parseRaw reads a part of a profile that was kept as text; without text it is the zero value.
+func parseRaw[T any](text []byte) (part T, err error) {
 	if text == nil {
-		return nil, nil
+		return part, nil
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&metrics); err != nil {
-		return nil, fmt.Errorf("metrics: %w", err)
-	}
-	return metrics, nil
+	return part, decoder.Decode(&part)
 }
 
 // Place is where something is declared: a file in the wheel, and a line of it.

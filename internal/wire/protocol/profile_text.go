@@ -22,16 +22,35 @@ func WriteProfile(w io.Writer, p *Profile) error {
 	writeGroup(&b, "utilities", p.Utilities, func(u Utility) { b.WriteString(compact(u)) })
 	writeGroup(&b, "structs", p.Structs, func(s Struct) { writeList(&b, s, "fields", s.Fields) })
 	if p.MetricText != nil {
-		metrics, err := parseMetrics(p.MetricText)
+		metrics, err := parseRaw[map[string]Metric](p.MetricText)
 		if err != nil {
 			return err
 		}
 		writeGroup(&b, "metrics", metrics, func(m Metric) { b.WriteString(compact(m)) })
 	}
+	if p.NixlText != nil {
+		nixl, err := parseRaw[*Boundary](p.NixlText)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "\"nixl\": %s,\n", nixl.text())
+	}
 	b.Truncate(b.Len() - len(",\n"))
 	b.WriteString("\n}\n")
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// text is the JSON of a boundary, in the form of a profile; nil without one.
+func (n *Boundary) text() []byte {
+	if n == nil {
+		return nil
+	}
+	b := bytes.NewBufferString("{\n")
+	writeGroup(b, "messages", n.Messages, func(m Message) { writeList(b, m, "keys", m.Keys) })
+	writeGroup(b, "constants", n.Constants, func(c Constant) { b.WriteString(compact(c)) })
+	writeGroup(b, "structs", n.Structs, func(s Struct) { writeList(b, s, "fields", s.Fields) })
+	return append(bytes.TrimSuffix(b.Bytes(), []byte(",\n")), "\n}"...)
 }
 
 // writeGroup writes the things of one kind, by name.
@@ -93,8 +112,11 @@ func ReadProfile(r io.Reader) (*Profile, error) {
 	if _, err := decoder.Token(); err != io.EOF {
 		return nil, errors.New("it cannot be read as a wire profile: something follows it")
 	}
-	if _, err := parseMetrics(p.MetricText); err != nil {
-		return nil, fmt.Errorf("it cannot be read as a wire profile: %w", err)
+	if _, err := parseRaw[map[string]Metric](p.MetricText); err != nil {
+		return nil, fmt.Errorf("it cannot be read as a wire profile: metrics: %w", err)
+	}
+	if _, err := parseRaw[*Boundary](p.NixlText); err != nil {
+		return nil, fmt.Errorf("it cannot be read as a wire profile: nixl: %w", err)
 	}
 	if p.Line == "" || len(p.Structs) == 0 {
 		return nil, errors.New("it is not a wire profile: it has no line or no structs")

@@ -49,6 +49,7 @@ var importRules = map[string][]string{
 	"internal/engine/kvcache":    {"internal/wire/protocol", "github.com/zeebo"},
 	"internal/engine/kvevents":   {"internal/engine/kvcache", "internal/wire"},
 	"internal/engine/kvtransfer": {"internal/wire"},
+	"internal/engine/nixl":       {"internal/wire", "github.com/vmihailenco/msgpack/v5"},
 	"internal/engine/nixl/agent": {},
 	"internal/engine/latency":    {"trace"},
 	"internal/engine/grammar":    {},

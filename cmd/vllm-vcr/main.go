@@ -78,7 +78,7 @@ func newRootCommand(env *environment, args ...string) *cobra.Command {
 		"golden": groupOf("golden", "Manage goldens, the recorded sessions of released engines",
 			newGoldenAddCommand, newGoldenListCommand, newGoldenShowCommand, newGoldenPullCommand, newGoldenVerifyCommand, newGoldenBundleCommand, newGoldenExportCommand),
 		"capture": groupOf("capture", "Capture goldens from released engines",
-			newCaptureLoadCommand, newCapturePodCommand, newCaptureListCommand, newCaptureRenderCommand, newCaptureEngineCommand, newCaptureRunCommand,
+			newCaptureLoadCommand, newCapturePodCommand, newCaptureListCommand, newCaptureRenderCommand, newCaptureEngineCommand, newCaptureNIXLCommand, newCaptureRunCommand,
 			newCaptureSubmitCommand, newCaptureStatusCommand, newCaptureFetchCommand, newCaptureCleanCommand, newCaptureDescribeCommand, newCaptureCredentialCommand),
 		"drift": groupOf("drift", "Find what a vLLM release changed in the protocol between frontend and engine core",
 			newDriftCheckCommand, newDriftExtractCommand, newDriftDiffCommand, newDriftAdoptCommand, newDriftAcceptCommand, newDriftHistoryCommand,

@@ -61,6 +61,15 @@ func Python(t testing.TB) string {
 	return path
 }
 
+// NIXL returns the path of an interpreter that has nixl.
+func NIXL(t testing.TB) string {
+	t.Helper()
+	dir := PeersDir(t)
+	path, err := found(filepath.Join(dir, "nixl", "bin", "python"), "Python with nixl", "nixl")
+	settle(t, err)
+	return path
+}
+
 // Frontend returns the path of the vllm-rs binary of the given vLLM release, for example "0.33.0".
 func Frontend(t testing.TB, version string) string {
 	t.Helper()

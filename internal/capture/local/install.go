@@ -255,11 +255,13 @@ func (b *build) in(name string) string { return filepath.Join(b.home, filepath.F
 
 // packages installs what the wheels require: those versions, by their sha256, and nothing else.
 func (b *build) packages(ctx context.Context) error {
-	b.Progress("install what they require, as of " + b.day)
+	if b.day != "" {
+		b.Progress("install what they require, as of " + b.day)
+	}
 	_, err := b.run(ctx, nil, b.uv(), "--quiet", "pip", "install", "--python", b.python(), "--only-binary", ":all:", "--no-deps",
 		"--require-hashes", "--requirement", b.in("requirements"))
 	if err != nil {
-		return fmt.Errorf("the packages that it requires, as of %s, cannot be installed: %w", b.day, err)
+		return fmt.Errorf("the packages that it requires cannot be installed: %w", err)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// A probe is an HTTP request of which it is known what reaches the engine: what the vllm-rs of the line sends.
+// A probe is an HTTP request of which it is known what reaches the engine: what the released frontends of the line send.
 type probe struct {
 	Name string `json:"name"`
 	// Chat is set for a request for a chat completion, else it is one for a completion of token ids.
@@ -30,11 +30,20 @@ type probe struct {
 //go:embed expected/probes.json
 var probesText []byte
 
-// expectedFiles have, for each line, what the vllm-rs of that line sends: all fields of the first probe, and of each other one the
-// fields that differ from the first one; of a chat, those that differ from the first chat.
+// expectedFiles have, for each line and released frontend, what that frontend sends: all fields of the first probe, and of each other
+// one the fields that differ from the first one; of a chat, those that differ from the first chat.
 //
 //go:embed expected
 var expectedFiles embed.FS
+
+// references are the released frontends of a line, and the ends of the names of their files. A frontend is held to the one that it
+// resembles most in the first probe; if it resembles both as much, to the first of them.
+var references = []struct{ name, file string }{
+	{"vllm-rs", ".json"},
+	{pythonServer, "-python.json"},
+}
+
+const pythonServer = "Python server"
 
 // probes are the requests, in their order.
 func probes() ([]probe, error) {
@@ -42,8 +51,9 @@ func probes() ([]probe, error) {
 	return all, json.Unmarshal(probesText, &all)
 }
 
-// expectation is what reaches an engine of a line.
+// expectation is what reaches an engine of a line from one of its released frontends.
 type expectation struct {
+	frontend string // its name
 	// Sampler is the tokens of the text [sampler], by which the model that the values were captured with is recognised.
 	Sampler []uint32 `json:"sampler"`
 	// EOS is the end of sequence of that model.
@@ -52,14 +62,23 @@ type expectation struct {
 	Fields map[string]map[string]any `json:"fields"`
 }
 
-// expectationOf returns that of a line, nil if none was captured.
-func expectationOf(line string) (*expectation, error) {
-	text, err := expectedFiles.ReadFile("expected/" + line + ".json")
-	if err != nil {
-		return nil, nil //nolint:nilerr // a line without a released frontend
+// is reports whether it is of this frontend.
+func (x *expectation) is(frontend string) bool { return x != nil && x.frontend == frontend }
+
+// expectationsOf returns those of a line that were captured.
+func expectationsOf(line string) (all []*expectation, err error) {
+	for _, r := range references {
+		text, err := expectedFiles.ReadFile("expected/" + line + r.file)
+		if err != nil {
+			continue // the line has no such frontend
+		}
+		x := &expectation{frontend: r.name}
+		if err := json.Unmarshal(text, x); err != nil {
+			return nil, fmt.Errorf("%s: %w", line+r.file, err)
+		}
+		all = append(all, x)
 	}
-	x := new(expectation)
-	return x, json.Unmarshal(text, x)
+	return all, nil
 }
 
 // of is what is expected of a probe; nil if the frontend of the line refused it.
@@ -296,7 +315,7 @@ func sameExpected(want, got any) bool {
 	return true
 }
 
-// compareProbe reports where a request differs from what the vllm-rs of the line sends for the same HTTP request. A difference that
+// compareProbe reports where a request differs from what the reference sends for the same HTTP request. A difference that
 // an earlier request had too is one failure.
 func (k *frontendCase) compareProbe(p probe, h *heard, paths []string, want, got map[string]any) {
 	for _, path := range paths {
@@ -306,7 +325,7 @@ func (k *frontendCase) compareProbe(p probe, h *heard, paths []string, want, got
 			continue
 		}
 		k.told[key] = true
-		k.fail(check.Failed(CodeCarried, "request with %s: the engine got %s = %s, but the vllm-rs of line %s sends %s for the same HTTP request", p.Name, path,
-			asJSON(got[path]), k.line.Name, asJSON(want[path])).Within(h.number, "EngineCoreRequest."+path).Compared(asJSON(want[path]), asJSON(got[path])))
+		k.fail(check.Failed(CodeCarried, "request with %s: the engine got %s = %s, but the %s of line %s sends %s for the same HTTP request", p.Name, path,
+			asJSON(got[path]), k.reference.frontend, k.line.Name, asJSON(want[path])).Within(h.number, "EngineCoreRequest."+path).Compared(asJSON(want[path]), asJSON(got[path])))
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,7 +22,10 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-var update = flag.Bool("update", false, "write what the installed vllm-rs send to the folder expected")
+var update = flag.Bool("update", false, "write what the installed frontends send to the folder expected")
+
+// adapters are the variables of a frontend that takes adapters at run time.
+var adapters = []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES=" + adapterPath}
 
 // TestExpected: the vllm-rs of each line sends what the folder expected has.
 func TestExpected(t *testing.T) {
@@ -31,38 +35,63 @@ func TestExpected(t *testing.T) {
 	}
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
-			line := compat.Line{Name: protocol.LineOf(version), Tag: "v" + version}
 			server, err := vllmrs.Start(t.Context(), vllmrs.Options{
-				Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), Args: []string{"--tool-call-parser", "hermes"},
-				Env: []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES=" + adapterPath},
+				Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), Args: []string{"--tool-call-parser", "hermes"}, Env: adapters,
 			})
 			require.NoError(t, err)
 			defer server.Close()
-			env := &check.Env{
-				Context: t.Context(), Log: slog.New(slog.DiscardHandler), Frontend: &check.FrontendUnderTest{Handshake: server.Handshake(), URL: server.URL()},
-				Timeouts: check.Timeouts{Connect: 20 * time.Second, Idle: 20 * time.Second},
-			}
-			s, err := openFrontend(t.Context(), env, &check.Golden{}, line)
-			require.NoError(t, err)
-			defer s.Close()
-			require.NoError(t, s.refused)
-			k := &frontendCase{frontendSession: s, Outcome: &check.Outcome{}, limit: env.Timeouts.Idle, whole: t.Context(), ctx: s.ctx}
-			if *update {
-				k.capture(t)
-				return
-			}
-			k.requests()
-			k.lora()
-			for _, f := range k.Failures {
-				t.Errorf("%s %s: %s", f.Code, f.Path, f.Message)
-			}
-			t.Log(k.Asserted, k.Note)
+			expectedOf(t, version, 0, check.FrontendUnderTest{Handshake: server.Handshake(), URL: server.URL()})
 		})
 	}
 }
 
+// TestExpectedOfPython: so does the Python server of each installed engine.
+func TestExpectedOfPython(t *testing.T) {
+	versions := strings.Fields(os.Getenv("VLLM_VCR_ENGINES"))
+	if len(versions) == 0 {
+		t.Skip("set VLLM_VCR_ENGINES to the releases to start, such as \"0.33.0 0.27.1\": .ci/peers engine installs them")
+	}
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			expectedOf(t, version, 1, check.FrontendUnderTest{
+				Command: filepath.Join(testenv.PeersDir(t), "engines", version, "bin", "python") + " -m vllm.entrypoints.cli.main serve {model} " +
+					"--data-parallel-size 1 --data-parallel-size-local 0 --data-parallel-address 127.0.0.1 --data-parallel-rpc-port {handshake_port} " +
+					"--host 127.0.0.1 --port {http_port} --dtype float32 --max-model-len 4096 --enable-lora --enable-auto-tool-choice --tool-call-parser hermes",
+				Model: testenv.ModelDir(t), Env: append([]string{"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "VLLM_CPU_KVCACHE_SPACE=1"}, adapters...),
+			})
+		})
+	}
+}
+
+// expectedOf compares what a frontend sends with what is expected of one of the references, or writes it.
+func expectedOf(t *testing.T, version string, reference int, frontend check.FrontendUnderTest) {
+	line := compat.Line{Name: protocol.LineOf(version), Tag: "v" + version}
+	env := &check.Env{
+		Context: t.Context(), Log: slog.New(slog.DiscardHandler), Frontend: &frontend,
+		Timeouts: check.Timeouts{Connect: 5 * time.Minute, Idle: 20 * time.Second},
+	}
+	s, err := openFrontend(t.Context(), env, &check.Golden{}, line)
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.refused)
+	k := &frontendCase{frontendSession: s, Outcome: &check.Outcome{}, limit: env.Timeouts.Idle, whole: t.Context(), ctx: s.ctx}
+	if *update {
+		k.capture(t, "expected/"+line.Name+references[reference].file)
+		return
+	}
+	k.requests()
+	k.lora()
+	for _, f := range k.Failures {
+		t.Errorf("%s %s: %s", f.Code, f.Path, f.Message)
+	}
+	if got, want := k.reference.frontend, references[reference].name; got != want {
+		t.Errorf("it is held to the %s, not to the %s", got, want)
+	}
+	t.Log(k.Asserted, k.Note)
+}
+
 // capture writes what reaches the engine.
-func (k *frontendCase) capture(t *testing.T) {
+func (k *frontendCase) capture(t *testing.T, file string) {
 	all, err := probes()
 	require.NoError(t, err)
 	k.learn()
@@ -104,7 +133,7 @@ func (k *frontendCase) capture(t *testing.T) {
 		separator = ",\n"
 	}
 	text.WriteString("\n}}\n")
-	require.NoError(t, os.WriteFile("expected/"+k.line.Name+".json", []byte(text.String()), 0o644))
+	require.NoError(t, os.WriteFile(file, []byte(text.String()), 0o644))
 	t.Log(k.notTaken, k.Failures)
 }
 

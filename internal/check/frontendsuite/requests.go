@@ -38,23 +38,23 @@ func (k *frontendCase) requests() {
 // compareProbes makes some of the requests of which it is known what reaches the engine.
 func (k *frontendCase) compareProbes(chosen func(probe) bool) {
 	all, err := probes()
-	var x *expectation
+	var known []*expectation
 	if err == nil {
-		x, err = expectationOf(k.line.Name)
+		known, err = expectationsOf(k.line.Name)
 	}
 	if err != nil {
 		k.fail(check.Failed(CodeCarried, "the expected requests of line %s: %v", k.line.Name, err))
 		return
 	}
-	if x == nil {
-		k.AddNote("what the vllm-rs of the line sends is not known: only what HTTP asked for was compared")
+	if len(known) == 0 {
+		k.AddNote("what the released frontends of the line send is not known: only what HTTP asked for was compared")
 	}
 	ids := map[string]int{}
 	k.learn()
 	k.notTaken = map[int][]string{}
 	for i, p := range all {
-		if !p.Chat && k.form == promptChat || !chosen(p) && (i > 0 || k.eos != nil) {
-			continue // the first one shows the end of sequence
+		if !p.Chat && k.form == promptChat || !chosen(p) && (i > 0 || k.reference != nil) {
+			continue // the first one shows the end of sequence, and which frontend this one resembles
 		}
 		if k.hangs > maxHangs {
 			k.AddNote(fmt.Sprintf("%d requests were not made, as too many were not answered", len(all)-i))
@@ -65,14 +65,14 @@ func (k *frontendCase) compareProbes(chosen func(probe) bool) {
 			continue
 		}
 		k.identity(p.Name, h, ids)
-		if x == nil {
+		if len(known) == 0 {
 			continue
 		}
-		if k.eos == nil {
-			k.meetEOS(h, x)
+		if k.reference == nil {
+			k.meet(p, h, prompt, all, known)
 		}
-		if want := x.of(all, p.Name); want != nil {
-			k.judgeProbe(p, h, x, prompt, want)
+		if want := k.reference.of(all, p.Name); want != nil {
+			k.judgeProbe(p, h, prompt, want)
 		}
 	}
 	for _, status := range slices.Sorted(maps.Keys(k.notTaken)) {
@@ -80,43 +80,53 @@ func (k *frontendCase) compareProbes(chosen func(probe) bool) {
 	}
 }
 
-// meetEOS learns the end of sequence from the first request, unless it is that of the model that the values were captured with.
-func (k *frontendCase) meetEOS(h *heard, x *expectation) {
+// meet learns from the first request the end of sequence, unless it is that of the model that the values were captured with, and which
+// released frontend this one is held to.
+func (k *frontendCase) meet(p probe, h *heard, prompt []uint32, all []probe, known []*expectation) {
 	if id := h.request.Sampling.EOSTokenID; id >= 0 {
 		eos := uint32(id)
 		k.eos = &eos
 	}
-	if slices.Equal(k.sampled, x.Sampler) {
-		k.eos = &x.EOS
+	if slices.Equal(k.sampled, known[0].Sampler) {
+		k.eos = &known[0].EOS
+	}
+	k.reference = known[0]
+	fewest := math.MaxInt
+	for _, x := range known {
+		if _, paths, err := k.differences(h.frames[1], h, x, prompt, x.of(all, p.Name)); err == nil && len(paths) < fewest {
+			k.reference, fewest = x, len(paths)
+		}
 	}
 }
 
-// judgeProbe compares all fields of a request with what is expected. Ids of a text say nothing for another tokenizer than that of the
-// captured values.
-func (k *frontendCase) judgeProbe(p probe, h *heard, x *expectation, prompt []uint32, want map[string]any) {
+// differences flattens a request, and returns it with the paths at which it is not what is expected. Ids of a text say nothing for
+// another tokenizer than that of the captured values.
+func (k *frontendCase) differences(payload []byte, h *heard, x *expectation, prompt []uint32, want map[string]any) (got map[string]any, paths []string, err error) {
+	if got, err = flatten(k.codec.Profile(), payload); err != nil {
+		return nil, nil, err
+	}
+	k.symbolic(got, h, prompt)
+	expected := maps.Clone(want)
+	if !slices.Equal(k.sampled, x.Sampler) {
+		for _, path := range ofTokenizer {
+			if got[path] != nil && want[path] != nil && want[path] != aPrompt {
+				expected[path] = anyValue
+			}
+		}
+	}
+	return got, differing(expected, got), nil
+}
+
+// judgeProbe compares all fields of a request with what is expected.
+func (k *frontendCase) judgeProbe(p probe, h *heard, prompt []uint32, want map[string]any) {
 	if p.Body["bad_words"] != nil && want[badWords] == nil {
 		want[badWords] = anyValue // vllm-rs loses them in completions
 	}
-	differences := func(payload []byte) (got map[string]any, paths []string, err error) {
-		if got, err = flatten(k.codec.Profile(), payload); err != nil {
-			return nil, nil, err
-		}
-		k.symbolic(got, h, prompt)
-		expected := maps.Clone(want)
-		if !slices.Equal(k.sampled, x.Sampler) {
-			for _, path := range ofTokenizer {
-				if got[path] != nil && want[path] != nil && want[path] != aPrompt {
-					expected[path] = anyValue
-				}
-			}
-		}
-		return got, differing(expected, got), nil
-	}
 	h.finds = func(payload []byte) bool {
-		_, paths, err := differences(payload)
+		_, paths, err := k.differences(payload, h, k.reference, prompt, want)
 		return err != nil || len(paths) > 0 || len(k.codec.CheckMessage([][]byte{h.frames[0], payload})) > len(h.mismatches)
 	}
-	got, paths, err := differences(h.frames[1])
+	got, paths, err := k.differences(h.frames[1], h, k.reference, prompt, want)
 	if err != nil {
 		return // judgeMessages reports what is wrong with it
 	}

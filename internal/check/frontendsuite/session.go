@@ -52,10 +52,12 @@ type frontendSession struct {
 	form     promptForm        // of prompts
 	texts    map[string]string // of prompts, unless they are ids, by the key of their ids
 	eos      *uint32           // the end of sequence, as far as it is known
-	hangs    int               // answers that did not come
-	prompts  int               // made so far
-	judged   int               // messages of the ledger that were looked at
-	told     map[string]bool   // what was found wrong with messages
+	// reference is what the released frontend sends that this one is held to, nil before it is known.
+	reference *expectation
+	hangs     int             // answers that did not come
+	prompts   int             // made so far
+	judged    int             // messages of the ledger that were looked at
+	told      map[string]bool // what was found wrong with messages
 }
 
 // openFrontend starts the frontend and a player, and waits until the one serves or

@@ -20,9 +20,11 @@ const (
 	ModelPath = "testdata/model/tiny"
 	// DeployPath is what a cluster needs before the first capture.
 	DeployPath = "deploy"
+	// ChartPath is the Helm chart of what `vllm-vcr deploy` renders.
+	ChartPath = "deploy/chart"
 )
 
 // Files holds the files of these paths, and what is below [GoldensPath] and [ModelPath].
 //
-//go:embed compat.toml capture/targets.toml capture/sessions conformance/manifest.toml conformance/expectations.toml testdata/goldens compat/rules.md manifest/rules.md internal/capture/target/rules.md docs/engine-author.md docs/frontend-author.md docs/router-author.md docs/troubleshooting.md docs/conforming.md docs/playing.md docs/recording.md docs/goldens.md docs/glossary.md testdata/model/tiny deploy/*.yaml
+//go:embed compat.toml capture/targets.toml capture/sessions conformance/manifest.toml conformance/expectations.toml testdata/goldens compat/rules.md manifest/rules.md internal/capture/target/rules.md docs/engine-author.md docs/frontend-author.md docs/router-author.md docs/troubleshooting.md docs/conforming.md docs/playing.md docs/recording.md docs/goldens.md docs/glossary.md testdata/model/tiny deploy/*.yaml all:deploy/chart
 var Files embed.FS

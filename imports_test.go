@@ -101,7 +101,7 @@ var importRules = map[string][]string{
 		"conformance", "compat", "internal/capture", "internal/capture/deploy", "internal/capture/target", "internal/wire/protocol", k8s,
 	},
 	"internal/capture/deploy": {
-		"internal/capture/load", "internal/capture/target", "internal/forge/action", "internal/golden/s3store", "sigs.k8s.io/yaml",
+		"internal/capture/load", "internal/capture/target", "internal/chart", "internal/forge/action", "internal/golden/s3store", "sigs.k8s.io/yaml",
 		"k8s.io/apimachinery/pkg/api/resource", "k8s.io/apimachinery/pkg/util/validation",
 	},
 	"internal/capture/capturetest": {
@@ -110,6 +110,10 @@ var importRules = map[string][]string{
 	},
 	"internal/capture/target": {"compat", "trace", "internal/capture/load", "internal/wire/protocol", toml},
 	"internal/capture/load":   {"compat", "trace", "internal/frontends/openai", toml},
+
+	"internal/chart": {
+		"github.com/santhosh-tekuri/jsonschema/v6", "golang.org/x/text", "sigs.k8s.io/yaml", "k8s.io/apimachinery/pkg/util/validation",
+	},
 
 	"internal/forge/action":            {"github.com/sethvargo/go-githubactions"},
 	"internal/forge/dist":              {},

@@ -16,11 +16,11 @@ import (
 
 // completed are the values of flags by their names, or by "command/flag" where a command has others.
 var completed = map[string]func(env *environment, cmd *cobra.Command) []string{
-	"line":                  completeLines,
-	"vllm-version":          func(env *environment, cmd *cobra.Command) []string { return append(completeLines(env, cmd), "auto") },
-	"golden":                completeRegistered(func(g manifest.Golden) string { return g.ID }),
-	"capture render/golden": completeRegistered(func(g manifest.Golden) string { return g.Line + "/" + g.ID }),
-	"assertion":             completeAssertions,
+	"line":                 completeLines,
+	"vllm-version":         func(env *environment, cmd *cobra.Command) []string { return append(completeLines(env, cmd), "auto") },
+	"golden":               completeRegistered(func(g manifest.Golden) string { return g.ID }),
+	"deploy render/golden": completeRegistered(func(g manifest.Golden) string { return g.Line + "/" + g.ID }),
+	"assertion":            completeAssertions,
 	"explain": func(*environment, *cobra.Command) (codes []string) {
 		for _, e := range explanations() {
 			codes = append(codes, cobra.CompletionWithDesc(string(e.Code), e.Title))
@@ -38,6 +38,7 @@ var completedArguments = map[string]func(env *environment, cmd *cobra.Command) [
 	"capture run":    completeTargets,
 	"capture submit": completeTargets,
 	"compat watch":   values(watchStable, watchRC),
+	"deploy render":  values(deployTopologies()...),
 	"drift adopt":    completeReleases,
 	"drift check":    completeReleases,
 	"drift diff":     completeLines,

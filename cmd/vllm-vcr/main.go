@@ -80,6 +80,7 @@ func newRootCommand(env *environment, args ...string) *cobra.Command {
 		"capture": groupOf("capture", "Capture goldens from released engines",
 			newCaptureLoadCommand, newCapturePodCommand, newCaptureListCommand, newCaptureRenderCommand, newCaptureEngineCommand, newCaptureNIXLCommand, newCaptureRunCommand,
 			newCaptureSubmitCommand, newCaptureStatusCommand, newCaptureFetchCommand, newCaptureCleanCommand, newCaptureDescribeCommand, newCaptureCredentialCommand),
+		"deploy": groupOf("deploy", "Deploy servers without GPUs, and what routes requests to them", newDeployRenderCommand),
 		"drift": groupOf("drift", "Find what a vLLM release changed in the protocol between frontend and engine core",
 			newDriftCheckCommand, newDriftExtractCommand, newDriftDiffCommand, newDriftAdoptCommand, newDriftAcceptCommand, newDriftHistoryCommand,
 			newDriftReleasesCommand, newDriftIssuesCommand),

@@ -40,6 +40,8 @@ type sourceOptions struct {
 	reasoning string // parser of reasoning: then sentences follow some reasoning
 	// configHash is what all recordings must have been made with; empty is any.
 	configHash string
+	// sha256 is that of the bytes of recording; empty is any.
+	sha256 string
 	// plans are answers that the builtin frontend chooses; nil for none.
 	plans *builtin.Plans
 	// loaded is the tokenizer, once it is read.
@@ -61,6 +63,7 @@ func (opts *sourceOptions) add(flags *pflag.FlagSet) {
 		" or its row of --dataset (default the whole prompt)")
 	flags.BoolVar(&opts.once, "replay-once", false, "use each record of --trace or --replay-steps for one request only")
 	flags.StringVar(&opts.configHash, "expect-config-hash", "", "refuse a --trace, --replay-steps or --latency-trace whose config_hash is not this `HASH` (default any)")
+	flags.StringVar(&opts.sha256, "trace-sha256", "", "refuse a --trace whose bytes do not have this sha256 `DIGEST`, 64 hexadecimal digits (default any)")
 	flags.BoolVar(&opts.strict, "strict", false, "reply with an error when no record or row matches, instead of by --mode")
 	flags.StringVar(&opts.dataset, "dataset", "", "answer requests with the completions of this `FILE`: JSON Lines, JSON, CSV, Parquet or SQLite")
 	exclusive(flags, "trace", "replay-steps", "dataset")
@@ -72,6 +75,7 @@ func (opts *sourceOptions) add(flags *pflag.FlagSet) {
 	above0(flags, "vocab-size")
 	least0(flags, "replay-min-depth")
 	needs(flags, "strict", "trace", "replay-steps", "dataset")
+	needs(flags, "trace-sha256", "trace")
 	needs(flags, "replay-once", "trace", "replay-steps")
 	needs(flags, "expect-config-hash", "trace", "replay-steps", "latency-trace")
 	grouped(flags, "Answers")
@@ -205,8 +209,13 @@ func (s *guessedVocabulary) Script(r *player.Request) (player.Script, error) {
 }
 
 // readTrace reads a trace without some of its keys. Unless configHash is empty, it must have been made with that configuration.
-func readTrace(env *environment, path, configHash string, opt trace.Options) (*trace.Trace, error) {
-	t, err := readTraceAt(env, path, opt)
+func (in input) readTrace(configHash string, opt trace.Options) (*trace.Trace, error) {
+	r, err := in.trace(opt)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	t, err := r.ReadAll()
 	if err != nil || configHash == "" {
 		return t, err
 	}
@@ -214,9 +223,9 @@ func readTrace(env *environment, path, configHash string, opt trace.Options) (*t
 	case configHash:
 		return t, nil
 	case "":
-		return nil, fmt.Errorf("%s: meta has no config_hash, and --expect-config-hash wants %s", path, configHash)
+		return nil, fmt.Errorf("%s: meta has no config_hash, and --expect-config-hash wants %s", in.name, configHash)
 	default:
-		return nil, fmt.Errorf("%s: config_hash mismatch: recorded with %s, --expect-config-hash wants %s", path, recorded, configHash)
+		return nil, fmt.Errorf("%s: config_hash mismatch: recorded with %s, --expect-config-hash wants %s", in.name, recorded, configHash)
 	}
 }
 
@@ -227,7 +236,14 @@ func (opts *sourceOptions) replay(env *environment, opt *player.Options, tok *to
 	if opts.match == player.MatchIndex || opts.match == player.MatchRequestID {
 		read.Without = append(read.Without, "block_hashes")
 	}
-	t, err := readTrace(env, recording, opts.configHash, read)
+	in, err := inputAt(env, recording)
+	if err != nil {
+		return nil, err
+	}
+	if err := in.hasSHA256(opts.sha256); err != nil {
+		return nil, err
+	}
+	t, err := in.readTrace(opts.configHash, read)
 	if err != nil {
 		return nil, err
 	}
@@ -427,7 +443,11 @@ func (opts *timingOptions) model(env *environment, opt *player.Options, configHa
 	traces := make([]*trace.Trace, len(opts.traces))
 	for i, path := range opts.traces {
 		var err error
-		if traces[i], err = readTrace(env, path, configHash, trace.Options{Without: []string{"block_hashes"}}); err != nil {
+		in, err := inputAt(env, path)
+		if err != nil {
+			return nil, err
+		}
+		if traces[i], err = in.readTrace(configHash, trace.Options{Without: []string{"block_hashes"}}); err != nil {
 			return nil, err
 		}
 		for _, warning := range traces[i].Warnings {

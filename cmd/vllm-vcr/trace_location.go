@@ -2,9 +2,12 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/trace"
@@ -13,16 +16,6 @@ import (
 // isLocation reports whether the name of a trace is not that of a file: s3://bucket/key, https://host/path or
 // hf://organization/repository/path.
 func isLocation(name string) bool { return strings.Contains(name, "://") }
-
-// readTraceAt reads a whole trace: a file, or what a location names.
-func readTraceAt(env *environment, name string, opt trace.Options) (*trace.Trace, error) {
-	r, err := openTraceAt(env, name, opt)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	return r.ReadAll()
-}
 
 // openTraceAt opens a trace: a file, or what a location names. The caller closes it.
 func openTraceAt(env *environment, name string, opt trace.Options) (*trace.Reader, error) {
@@ -90,6 +83,21 @@ func (in input) trace(opt trace.Options) (*trace.Reader, error) {
 		return trace.Open(in.name, opt)
 	}
 	return trace.NewReader(bytes.NewReader(in.data), in.name, isGzipped(in.data), in.limited(opt))
+}
+
+// hasSHA256 holds the bytes of the input against a digest, unless that is empty.
+func (in input) hasSHA256(want string) (err error) {
+	if want == "" {
+		return nil
+	}
+	got := fmt.Sprintf("%x", sha256.Sum256(in.data))
+	if in.file {
+		got, err = atomicfile.SHA256(in.name)
+	}
+	if err == nil && got != want {
+		err = fmt.Errorf("%s: the sha256 is %s, and --trace-sha256 wants %s", in.name, got, want)
+	}
+	return err
 }
 
 // limited bounds what fetched bytes inflate to.

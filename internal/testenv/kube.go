@@ -38,8 +38,8 @@ type Kube struct {
 var kubeAPI shared[*Kube]
 
 // KubeAPI returns a real API server, without any controllers: what a test creates stays as it is until the test changes
-// it, a Job gets no pods, and nothing is collected. RBAC is on, and the resource types of Kueue are known, of which
-// v1beta2 is the version to use. The server starts in 4 s for the first test that needs it, and ends with the test binary.
+// it, a Job gets no pods, and nothing is collected. RBAC is on, and the resource types of Kueue, whose version to use is
+// v1beta2, and of the Gateway API are known. The server starts in 4 s for the first test that needs it, and ends with the test binary.
 //
 // Where it is not installed, the test is skipped, in CI too, as it takes minutes to build: `make kube-test` installs it
 // and sets VLLM_VCR_REQUIRE_KUBE, which makes its absence a failure.

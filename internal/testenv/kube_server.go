@@ -175,13 +175,17 @@ func awaitReady(p *process.Process, limit time.Duration, ready func() error) err
 	}
 }
 
-// installTypes makes the resource types of Kueue known, and returns when they can be used.
+// installTypes makes the resource types of Kueue and of the Gateway API known, and returns when they can be used.
 func (k *Kube) installTypes(t testing.TB) {
 	t.Helper()
-	folder := filepath.Join(filepath.Dir(k.bin), "kube", "kueue")
-	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no resource types in %s: %v: remove the folder and run .ci/peers kube", folder, err)
+	folder := filepath.Join(filepath.Dir(k.bin), "kube")
+	var files []string
+	for _, of := range []string{"kueue", "gateway", "inference"} {
+		found, err := filepath.Glob(filepath.Join(folder, of, "*.yaml"))
+		if err != nil || len(found) == 0 {
+			t.Fatalf("no resource types in %s/%s: %v: remove the folder and run .ci/peers kube", folder, of, err)
+		}
+		files = append(files, found...)
 	}
 	failures := make([]error, len(files))
 	var group sync.WaitGroup
@@ -192,7 +196,7 @@ func (k *Kube) installTypes(t testing.TB) {
 	for _, err := range failures {
 		require.NoError(t, err)
 	}
-	k.await(t, k.apiserver, "the resource types of Kueue to be served", k.typesServed)
+	k.await(t, k.apiserver, "the resource types to be served", k.typesServed)
 }
 
 const typesPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -214,22 +218,28 @@ func (k *Kube) installType(file string) error {
 
 // typesServed fails until the types that matter are listed and answer.
 func (k *Kube) typesServed() error {
-	var group struct{ Resources []struct{ Name string } }
-	status, reply, err := k.request(http.MethodGet, "/apis/kueue.x-k8s.io/v1beta2", "", "")
-	if err != nil || status != http.StatusOK {
-		return fmt.Errorf("status %d, %v", status, err)
-	}
-	if err := json.Unmarshal(reply, &group); err != nil {
-		return err
-	}
-	served := map[string]bool{}
-	for _, resource := range group.Resources {
-		served[resource.Name] = true
-	}
-	for _, name := range []string{"clusterqueues", "localqueues", "resourceflavors", "workloads"} {
-		status, _, err := k.request(http.MethodGet, "/apis/kueue.x-k8s.io/v1beta2/"+name, "", "")
-		if err != nil || status != http.StatusOK || !served[name] {
-			return fmt.Errorf("%s: listed %t, status %d, %v", name, served[name], status, err)
+	for group, names := range map[string][]string{
+		"kueue.x-k8s.io/v1beta2":         {"clusterqueues", "localqueues", "resourceflavors", "workloads"},
+		"gateway.networking.k8s.io/v1":   {"httproutes"},
+		"inference.networking.k8s.io/v1": {"inferencepools"},
+	} {
+		var list struct{ Resources []struct{ Name string } }
+		status, reply, err := k.request(http.MethodGet, "/apis/"+group, "", "")
+		if err != nil || status != http.StatusOK {
+			return fmt.Errorf("%s: status %d, %v", group, status, err)
+		}
+		if err := json.Unmarshal(reply, &list); err != nil {
+			return err
+		}
+		served := map[string]bool{}
+		for _, resource := range list.Resources {
+			served[resource.Name] = true
+		}
+		for _, name := range names {
+			status, _, err := k.request(http.MethodGet, "/apis/"+group+"/"+name, "", "")
+			if err != nil || status != http.StatusOK || !served[name] {
+				return fmt.Errorf("%s: listed %t, status %d, %v", name, served[name], status, err)
+			}
 		}
 	}
 	return nil

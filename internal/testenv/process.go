@@ -67,6 +67,14 @@ func Act(t testing.TB) string {
 	return path
 }
 
+// Helm returns the path of helm.
+func Helm(t testing.TB) string {
+	t.Helper()
+	path, err := findInstalled(PeersDir(t), "helm", "helm")
+	settle(t, err)
+	return path
+}
+
 // ImageTool returns the path of a program that the tests of images need: buildah, skopeo, jq or docker-registry. These
 // tests are slow ones.
 func ImageTool(t testing.TB, name string) string {

@@ -1,5 +1,5 @@
-// Package deploy renders what a capture is in a Kubernetes cluster: the Job of a target, the queue that admits one after
-// the other, and the Deployment that serves a golden without an engine.
+// Package deploy renders what a capture is in a Kubernetes cluster: the Job of a target, and the queue that admits one after
+// the other.
 //
 // [NewJob] renders a target. Its pod has four containers that share an address and the volume /trace:
 //

@@ -21,6 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/chart"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
@@ -55,8 +56,8 @@ func TestJobFiles(t *testing.T) {
 // compare holds objects to a file of testdata, and to being the same a second time.
 func compare(t *testing.T, name string, objects ...any) {
 	t.Helper()
-	got := render(t, deploy.YAML, objects...)
-	if again := render(t, deploy.YAML, objects...); got != again {
+	got := render(t, chart.YAML, objects...)
+	if again := render(t, chart.YAML, objects...); got != again {
 		t.Error("written twice, it differs:\n" + cmp.Diff(got, again))
 	}
 	for document := range strings.SplitSeq(got, "---\n") {
@@ -90,10 +91,10 @@ func checkFields(t *testing.T, document string) {
 	}
 }
 
-func render(t *testing.T, format deploy.Format, objects ...any) string {
+func render(t *testing.T, format chart.Format, objects ...any) string {
 	t.Helper()
 	var text bytes.Buffer
-	if err := deploy.Write(&text, format, objects...); err != nil {
+	if err := chart.Write(&text, format, objects...); err != nil {
 		t.Fatal(err)
 	}
 	return text.String()
@@ -191,7 +192,7 @@ func TestNoSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found := secretIn(render(t, deploy.JSON, job)); found != "" {
+	if found := secretIn(render(t, chart.JSON, job)); found != "" {
 		t.Errorf("the Job has %q", found)
 	}
 	refs := 0

@@ -13,16 +13,15 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/chart"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
 // collections are where the API server has the objects of a kind; N stands for the namespace.
 var collections = map[string]string{
 	"Namespace":          "/api/v1/namespaces",
-	"Service":            "/api/v1/namespaces/N/services",
 	"Pod":                "/api/v1/namespaces/N/pods",
 	"Job":                "/apis/batch/v1/namespaces/N/jobs",
-	"Deployment":         "/apis/apps/v1/namespaces/N/deployments",
 	"Role":               "/apis/rbac.authorization.k8s.io/v1/namespaces/N/roles",
 	"RoleBinding":        "/apis/rbac.authorization.k8s.io/v1/namespaces/N/rolebindings",
 	"ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles",
@@ -49,20 +48,6 @@ func TestRealServer(t *testing.T) {
 			create(t, k, job)
 			// No controller makes a pod of it here; what one would make must be admitted, too.
 			create(t, k, podOf(job))
-		}
-	})
-	t.Run("replay", func(t *testing.T) {
-		for _, kind := range deploy.FrontendKinds() {
-			for _, tgt := range []target.Target{onCPU(), onGPU()} {
-				tgt.ID = string(kind) + "-" + tgt.ID
-				objects, err := deploy.Replay{Target: tgt, Frontend: kind, Namespace: "vllm-vcr", TokenSecret: "hub"}.Objects()
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, o := range objects {
-					create(t, k, o)
-				}
-			}
 		}
 	})
 	t.Run("refusals", func(t *testing.T) { checkRefusals(t, k) })
@@ -105,7 +90,7 @@ func podOf(job *deploy.Job) pod {
 // controllers none ever ends.
 func create(t *testing.T, k *testenv.Kube, object any) {
 	t.Helper()
-	plain, err := deploy.Plain(object)
+	plain, err := chart.Plain(object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +184,7 @@ func checkRefusals(t *testing.T, k *testenv.Kube) {
 			if test.kind != nil {
 				object = test.kind(broken)
 			}
-			plain, err := deploy.Plain(object)
+			plain, err := chart.Plain(object)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -231,7 +216,7 @@ func checkKubectl(t *testing.T, k *testenv.Kube, setup []any) {
 		t.Errorf("%d objects, want %d:\n%s", got, len(setup), applied)
 	}
 	theirs := strings.Split(output("kustomize", folder), "\n---\n")
-	ours := strings.Split(render(t, deploy.YAML, setup...), "---\n")
+	ours := strings.Split(render(t, chart.YAML, setup...), "---\n")
 	if diff := cmp.Diff(sorted(theirs), sorted(ours)); diff != "" {
 		t.Errorf("kubectl makes of the folder (-) what we do not (+):\n%s", diff)
 	}

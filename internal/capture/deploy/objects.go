@@ -61,51 +61,6 @@ type PodConditionPattern struct {
 	Status string `json:"status"`
 }
 
-// A Deployment is one of apps/v1.
-type Deployment struct {
-	TypeMeta
-	ObjectMeta `json:"metadata"`
-	Spec       DeploymentSpec `json:"spec"`
-}
-
-// DeploymentSpec is the part of a Deployment that it asks for.
-type DeploymentSpec struct {
-	Replicas int32              `json:"replicas"`
-	Selector LabelSelector      `json:"selector"`
-	Strategy DeploymentStrategy `json:"strategy"`
-	Template PodTemplateSpec    `json:"template"`
-}
-
-// DeploymentStrategy is how new pods replace old ones.
-type DeploymentStrategy struct {
-	Type string `json:"type"`
-}
-
-// LabelSelector selects the objects that have all of the labels.
-type LabelSelector struct {
-	MatchLabels map[string]string `json:"matchLabels"`
-}
-
-// A Service is one of v1.
-type Service struct {
-	TypeMeta
-	ObjectMeta `json:"metadata"`
-	Spec       ServiceSpec `json:"spec"`
-}
-
-// ServiceSpec is the part of a Service that it asks for.
-type ServiceSpec struct {
-	Selector map[string]string `json:"selector"`
-	Ports    []ServicePort     `json:"ports"`
-}
-
-// ServicePort is a port of a Service. TargetPort is the name of a container's port.
-type ServicePort struct {
-	Name       string `json:"name"`
-	Port       int32  `json:"port"`
-	TargetPort string `json:"targetPort"`
-}
-
 // PodTemplateSpec is what the pods of a Job or a Deployment are made from.
 type PodTemplateSpec struct {
 	ObjectMeta `json:"metadata"`

@@ -337,3 +337,10 @@ func fixed(cpu, memory string) ResourceRequirements {
 	}
 	return ResourceRequirements{Requests: list, Limits: list}
 }
+
+func health(period, failures int32) *Probe {
+	return &Probe{
+		HTTPGet:       &HTTPGet{Path: "/health", Port: "http", Scheme: "HTTP"},
+		PeriodSeconds: period, TimeoutSeconds: 5, FailureThreshold: cmp.Or(failures, 1),
+	}
+}

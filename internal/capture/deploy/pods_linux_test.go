@@ -1,8 +1,6 @@
 package deploy_test
 
 import (
-	"bytes"
-	"encoding/json"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
@@ -123,31 +119,7 @@ func TestRealPods(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", binary, "../../../cmd/vllm-vcr").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	t.Run("replay", func(t *testing.T) { runReplay(t, newMachine(t, rust, binary)) })
 	t.Run("job", func(t *testing.T) { runJob(t, newMachine(t, rust, binary)) })
-}
-
-// runReplay runs the containers of an offline replay, and asks it what was recorded.
-func runReplay(t *testing.T, m *machine) {
-	objects, err := deploy.Replay{Target: onCPU(), Frontend: deploy.Rust}.Objects()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pod := objects[0].(*deploy.Deployment).Spec.Template.Spec
-	for _, c := range pod.InitContainers {
-		m.run(t, c)
-	}
-	var peers []*testenv.Peer
-	for _, c := range pod.Containers {
-		peers = append(peers, m.start(t, c))
-	}
-	await(t, "the frontend is healthy", peers, m.healthy)
-	records := recorded(t, m.in("/replay/trace.jsonl.gz"))
-	for i, r := range records[:5] {
-		if diff := cmp.Diff(r.OutputTokenIDs, m.complete(t, r)); diff != "" {
-			t.Errorf("record %d (-recorded +served):\n%s", i, diff)
-		}
-	}
 }
 
 func recorded(t *testing.T, file string) []trace.Record {
@@ -157,31 +129,6 @@ func recorded(t *testing.T, file string) []trace.Record {
 		t.Fatal(err)
 	}
 	return read.Records
-}
-
-// complete asks for the completion of a recorded prompt.
-func (m *machine) complete(t *testing.T, r trace.Record) []uint32 {
-	t.Helper()
-	body, err := json.Marshal(map[string]any{
-		"model": "tiny", "prompt": r.PromptTokenIDs, "max_tokens": r.OutputTokens, "ignore_eos": true, "return_token_ids": true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	reply, err := http.Post(m.http+"/v1/completions", "application/json", bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reply.Body.Close()
-	var answer struct {
-		Choices []struct {
-			TokenIDs []uint32 `json:"token_ids"`
-		}
-	}
-	if err := json.NewDecoder(reply.Body).Decode(&answer); err != nil || len(answer.Choices) != 1 {
-		t.Fatalf("status %d: %v", reply.StatusCode, err)
-	}
-	return answer.Choices[0].TokenIDs
 }
 
 // runJob runs the containers of a Job in the order of its pod, with the player in the engine's place, to its end.

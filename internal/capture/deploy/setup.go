@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -9,6 +8,8 @@ import (
 	"slices"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/vllm-vcr/conformance/internal/chart"
 )
 
 // Setup reads what a cluster needs before the first capture: the objects in the files that the kustomization of a folder
@@ -30,7 +31,7 @@ func Setup(fsys fs.FS, folder string) ([]any, error) {
 		if err != nil {
 			return nil, err
 		}
-		objects, err := documents(file, text)
+		objects, err := chart.Documents(file, text)
 		if err != nil {
 			return nil, err
 		}
@@ -38,22 +39,6 @@ func Setup(fsys fs.FS, folder string) ([]any, error) {
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("%s: names no objects", list)
-	}
-	return all, nil
-}
-
-// documents are the objects of a file.
-func documents(file string, text []byte) ([]any, error) {
-	var all []any
-	for _, part := range bytes.Split(text, []byte("\n---\n")) {
-		var object map[string]any
-		if err := yaml.Unmarshal(part, &object); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		if object["kind"] == nil {
-			return nil, fmt.Errorf("%s: has a document that is not an object", file)
-		}
-		all = append(all, object)
 	}
 	return all, nil
 }

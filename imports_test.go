@@ -32,7 +32,7 @@ var importRules = map[string][]string{
 	"conformance": {
 		"player", "compat", "manifest", "trace", "internal/check", "internal/frontends", "internal/wire", "internal/golden",
 	},
-	"internal/check":          {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/golden", "github.com/kballard/go-shellquote"},
+	"internal/check":          {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/golden", "internal/upstream/acceptance/tables", "github.com/kballard/go-shellquote"},
 	"internal/check/httpdiff": {"internal/frontends/openai", toml},
 	"compat":                  {toml},
 	"manifest":                {toml},
@@ -88,7 +88,8 @@ var importRules = map[string][]string{
 		"player", "compat", "manifest", "conformance", "internal/check", "internal/frontends", "internal/wire/protocol", "internal/capture", "internal/forge/github",
 		"internal/report", "internal/upstream",
 	},
-	"internal/upstream/acceptance": {"compat", "internal/check", "internal/frontends", "internal/wire", toml},
+	"internal/upstream/acceptance/tables": {},
+	"internal/upstream/acceptance":        {"compat", "internal/check", "internal/frontends", "internal/wire", toml},
 
 	"internal/capture": {
 		"conformance", "manifest", "compat", "trace", "recorder", "internal/capture/load", "internal/capture/target", "internal/golden",

@@ -2,6 +2,8 @@ package conformance
 
 import (
 	_ "embed"
+	"slices"
+	"sync"
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
@@ -34,6 +36,38 @@ func AssertionsOf(s Suite) []Assertion {
 
 // Assertions are those of the replay suite, in their order.
 func Assertions() []Assertion { return AssertionsOf(SuiteReplay) }
+
+// checkOf is the check that judges a case.
+func checkOf(c Case) (k check.Check, known bool) {
+	checks := checksOf(c.Suite)
+	at := slices.IndexFunc(checks, func(k check.Check) bool { return k.Name == c.Assertion })
+	if at < 0 {
+		return k, false
+	}
+	return checks[at], true
+}
+
+// LevelsOf are the levels that a case judges.
+func LevelsOf(c Case) []Level {
+	k, _ := checkOf(c)
+	return k.LevelsOf(c)
+}
+
+// explained are the explanations by their codes.
+var explained = sync.OnceValue(func() map[Code]Explanation {
+	all := map[Code]Explanation{}
+	for _, e := range Explanations() {
+		all[e.Code] = e
+	}
+	return all
+})
+
+// classify fills in what the failures of a case do to users.
+func classify(c Case, failures []Failure) {
+	for i := range failures {
+		explained()[failures[i].Code].Classify(c, LevelsOf(c), &failures[i])
+	}
+}
 
 // Explanation is what a person needs to know of a code.
 type Explanation = check.Explanation

@@ -37,6 +37,8 @@ type Report struct {
 	Problems []Failure
 	// Subject says what was under test.
 	Subject Description
+	// Claims are the levels that gate; without any, all do.
+	Claims []Level
 	// Flags are those that a command needs to run a case of the report on the
 	// same inputs, besides the selection of the case. The runner leaves it empty.
 	Flags []string
@@ -44,9 +46,14 @@ type Report struct {
 	Coverage []Coverage
 }
 
-// NewReport sums up the results of a run, in their order.
-func NewReport(results []Result, took time.Duration) *Report {
-	r := &Report{Results: results, Duration: took}
+// NewReport sums up the results of a run, in their order, and fills in what each failure does to users. Of a subject that claims
+// levels, only these gate.
+func NewReport(results []Result, took time.Duration, claims ...Level) *Report {
+	r := &Report{Results: results, Duration: took, Claims: claims}
+	for i := range results {
+		classify(results[i].Case, results[i].Failures)
+		results[i].Unclaimed = results[i].Verdict.Red() && check.Claims(claims).Unclaimed(results[i].Failures)
+	}
 	r.summarise()
 	return r
 }
@@ -61,16 +68,18 @@ func (r *Report) Blame(failures ...Failure) {
 }
 
 func (r *Report) summarise() {
+	claims := check.Claims(r.Claims)
 	judged := make([]check.Judged, len(r.Results))
 	for i, result := range r.Results {
 		c := result.Case
 		judged[i] = check.Judged{
 			Line: c.Line.Name, Tag: c.Line.Tag, Golden: c.Golden.ID, Gating: c.Gating, Verdict: result.Verdict,
 			Infra: result.Infra, Asserted: result.Asserted, Tokens: result.Tokens, Needs: result.Needs, Check: c.Check(),
+			Levels: LevelsOf(c), Failures: result.Failures, Unclaimed: result.Unclaimed,
 		}
 		if n := len(result.Failures); n > 0 {
 			judged[i].Code = result.Failures[n-1].Code
 		}
 	}
-	r.Summary = check.Summarise(judged, len(r.Problems))
+	r.Summary = check.Summarise(judged, claims, len(r.Problems))
 }

@@ -65,6 +65,8 @@ type Runner struct {
 	// Subject describes what is under test; what it says it is, is filled in.
 	Subject Description
 
+	// Levels are those that gate, without any all do.
+	Levels []Level
 	// Expectations are what is known to fail; may be nil. All are the cases that
 	// their patterns must be of, see [EveryCase], default the cases of the run.
 	Expectations *Expectations
@@ -159,7 +161,7 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 	}
 	pool.wait()
 	took := time.Since(start)
-	report := NewReport(results, took)
+	report := NewReport(results, took, r.Levels...)
 	report.Subject = r.Subject
 	report.Subject.Versions = run.env.Versions
 	for _, l := range run.covered {
@@ -342,12 +344,11 @@ func (r *run) assert(ctx context.Context, env *check.Env, g *check.Golden, c Cas
 	}
 	ctx, stop := r.withDeadline(ctx)
 	defer stop()
-	checks := checksOf(c.Suite)
-	at := slices.IndexFunc(checks, func(k check.Check) bool { return k.Name == c.Assertion })
-	if at < 0 {
+	k, known := checkOf(c)
+	if !known {
 		return f, fmt.Errorf("suite %s has no assertion %q", c.Suite, c.Assertion)
 	}
-	return checks[at].Run(ctx, env, g, c)
+	return k.Run(ctx, env, g, c)
 }
 
 // load fetches and reads a case's golden.

@@ -36,6 +36,17 @@ const (
 	Flaky = check.Flaky // fails, which is allowed now and then
 )
 
+// Consequence is what a failure does to users, [Level] the part of the wire that it is of, and [LevelSummary] the outcome
+// of a level.
+type (
+	Consequence  = check.Consequence
+	Level        = check.Level
+	LevelSummary = check.LevelSummary
+)
+
+// Levels are all levels, in the order of reports.
+func Levels() []Level { return check.Levels() }
+
 // Verdicts are all verdicts, in the order in which reports count them.
 func Verdicts() []Verdict { return check.Verdicts() }
 

@@ -113,6 +113,8 @@ type Result struct {
 	Expected *Expectation
 	// Infra marks an [Error] whose cause lies around the subject: a fetch, a deadline, an interruption.
 	Infra bool
+	// Unclaimed: all failures are of levels that the subject does not claim, so the case does not gate.
+	Unclaimed bool
 }
 
 // Expectation says that cases are known to fail.

@@ -15,6 +15,8 @@ type Check struct {
 	// A code that several checks report is explained by the first of them, and what keeps any case from being judged by
 	// [UnjudgedCodes].
 	Codes string
+	// Levels are the parts of the wire that the check judges, the one that gives it its name first; none for a check of goldens.
+	Levels []Level
 	// Run judges a case on its golden, which is empty where the case has none. An error says why it could not be judged.
 	Run func(ctx context.Context, e *Env, g *Golden, c Case) (Outcome, error)
 }
@@ -29,6 +31,11 @@ type Explanation struct {
 	Code  Code
 	Title string // a few words
 	Text  string // Markdown: what it means, and what to do
+	// Consequence and Level are those of the code, where nothing more is known of a failure; empty for one that is about
+	// the inputs of a run. Measured: where a released frontend was measured, that counts.
+	Consequence Consequence
+	Level       Level
+	Measured    bool
 }
 
 // Explain reads pages of explanations, each of them a section "## CODE title".
@@ -38,7 +45,11 @@ func Explain(pages ...string) []Explanation {
 		for _, section := range strings.Split("\n"+page, "\n## ")[1:] {
 			heading, text, _ := strings.Cut(section, "\n")
 			code, title, _ := strings.Cut(heading, " ")
-			all = append(all, Explanation{Code(code), title, strings.TrimSpace(text)})
+			e := Explanation{Code: Code(code), Title: title, Text: strings.TrimSpace(text)}
+			if found := consequenceLine().FindStringSubmatch(e.Text); found != nil {
+				e.Consequence, e.Measured, e.Level = Consequence(found[1]), found[2] != "", Level(found[3])
+			}
+			all = append(all, e)
 		}
 	}
 	return all

@@ -26,6 +26,11 @@ type Failure struct {
 	Actual   string `json:"actual,omitempty"`
 	// Message says it all in a sentence.
 	Message string `json:"message"`
+	// Consequence is what it does to users, Measured the released program that showed it ("vllm-rs 0.33.0"), if one did, and
+	// Level the part of the wire that it is of. The runner fills them in.
+	Consequence Consequence `json:"consequence,omitempty"`
+	Measured    string      `json:"measured,omitempty"`
+	Level       Level       `json:"level,omitempty"`
 }
 
 // Failed makes a failure that is not about one request, position or frame.

@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
@@ -19,6 +20,9 @@ type Judged struct {
 	Code              Code   // of what kept an [Error] from being judged
 	Needs, Check      string // see [Result]; the check is named in the warning
 	Asserted, Tokens  int
+	Levels            []Level   // that the case judges
+	Failures          []Failure // with their levels
+	Unclaimed         bool      // see [Claims.Unclaimed]: the verdict does not gate
 }
 
 // LineSummary sums up the cases of a line. It is written into reports as it is.
@@ -38,6 +42,7 @@ type tally struct {
 	LineSummary
 	infra  bool   // all errors lie around the subject
 	golden string // the last one counted
+	spared Counts // red cases that do not gate
 	codes  []Code // of the errors
 	checks []string
 	needs  []string // what the checks, in the same order, could not be made without
@@ -51,12 +56,13 @@ type Summary struct {
 	Counts   Counts
 	Tokens   int // compared
 	Lines    []LineSummary
+	Levels   []LevelSummary
 }
 
-// Summarise judges a run by its cases, in their order, and by the number of failures that are about the run as a whole.
-// Those weigh as much as a failure of the subject.
-func Summarise(cases []Judged, ofRun int) Summary {
-	s := Summary{Counts: Counts{}}
+// Summarise judges a run by its cases, in their order, by the levels that the subject claims, and by the number of failures
+// that are about the run as a whole. Those weigh as much as a failure of the subject.
+func Summarise(cases []Judged, claims Claims, ofRun int) Summary {
+	s := Summary{Counts: Counts{}, Levels: claims.levels(cases)}
 	var lines []*tally
 	byName := map[string]*tally{}
 	for _, c := range cases {
@@ -64,13 +70,16 @@ func Summarise(cases []Judged, ofRun int) Summary {
 		s.Tokens += c.Tokens
 		l := byName[c.Line]
 		if l == nil {
-			l = &tally{LineSummary: LineSummary{Line: c.Line, Tag: c.Tag, Gating: c.Gating, Counts: Counts{}}, infra: true}
+			l = &tally{LineSummary: LineSummary{Line: c.Line, Tag: c.Tag, Gating: c.Gating, Counts: Counts{}}, infra: true, spared: Counts{}}
 			byName[c.Line], lines = l, append(lines, l)
 		}
 		l.add(c)
 	}
 	for _, l := range lines {
 		l.judge()
+		if len(claims) > 0 && !slices.ContainsFunc(s.Levels, func(of LevelSummary) bool { return of.Line == l.Line && of.Verdict.judged() }) {
+			l.Asserted = 0
+		}
 		s.Lines = append(s.Lines, l.LineSummary)
 	}
 	s.judge(lines, ofRun)
@@ -81,6 +90,10 @@ func (l *tally) add(c Judged) {
 	l.Counts[c.Verdict]++
 	l.Asserted += c.Asserted
 	l.Tokens += c.Tokens
+	if c.Unclaimed {
+		l.spared[c.Verdict]++
+		return
+	}
 	l.infra = l.infra && (c.Verdict != Error || c.Infra)
 	if c.Verdict == Error {
 		l.codes = append(l.codes, c.Code)
@@ -94,13 +107,16 @@ func (l *tally) add(c Judged) {
 	}
 }
 
+// gates counts the cases of a verdict that decide that of the line.
+func (l *tally) gates(v Verdict) int { return l.Counts[v] - l.spared[v] }
+
 func (l *tally) judge() {
 	switch {
-	case l.Counts[Fail]+l.Counts[XPass] > 0:
+	case l.gates(Fail)+l.gates(XPass) > 0:
 		l.Verdict = Fail
-	case l.Counts[Error] > 0:
+	case l.gates(Error) > 0:
 		l.Verdict = Error
-	case l.Counts[Pass]+l.Counts[XFail]+l.Counts[Flaky] > 0:
+	case l.Counts[Pass]+l.Counts[XFail]+l.Counts[Flaky]+len(l.spared) > 0:
 		l.Verdict = Pass
 	default:
 		l.Verdict = Skip
@@ -125,7 +141,7 @@ func (s *Summary) judge(lines []*tally, ofRun int) {
 		case !l.Gating:
 		case bad && l.Verdict == Error && l.infra:
 			infra = append(infra, l.Line)
-		case bad && l.Counts[Fail]+l.Counts[Error] == 0:
+		case bad && l.gates(Fail)+l.gates(Error) == 0:
 			stale = append(stale, l.Line)
 		case bad && l.Verdict == Error:
 			broken = append(broken, l.Line)
@@ -173,6 +189,15 @@ func (s *Summary) judge(lines []*tally, ofRun int) {
 	}
 	if len(other) > 0 {
 		s.Reason += " (red but not gating: " + strings.Join(other, ", ") + ")"
+	}
+	spared := 0
+	for _, l := range lines {
+		for _, n := range l.spared {
+			spared += n
+		}
+	}
+	if spared > 0 {
+		s.Reason += fmt.Sprintf(" (red, but only in levels that do not gate: %s)", safetext.Count(spared, "case"))
 	}
 	for _, l := range lines {
 		for i, needs := range l.needs {

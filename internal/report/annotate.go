@@ -1,10 +1,10 @@
 package report
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 
@@ -21,8 +21,7 @@ type note struct {
 }
 
 // Annotate writes GitHub's workflow commands that mark what is wrong at the line
-// where the golden is registered, one for each golden and assertion: errors for
-// what gates, warnings for the rest. Of each level there are limit at most, the
+// where the golden is registered, one for each cause: errors for what gates, warnings for the rest. Of each level there are limit at most, the
 // last of which counts those that are left out.
 func Annotate(w io.Writer, d *Document, limit int) (err error) {
 	// The library panics when it cannot write.
@@ -69,8 +68,7 @@ func (n note) issue(action *githubactions.Action) {
 	action.IssueCommand(&githubactions.Command{Name: n.level, Message: text, Properties: fields})
 }
 
-// notes are the annotations of a level: the cases of a golden and an assertion
-// have one together, that of the first.
+// notes are the annotations of a level: one for each cause, at its first case.
 func notes(d *Document, level string) []note {
 	var all []note
 	if level == "error" {
@@ -78,29 +76,14 @@ func notes(d *Document, level string) []note {
 			all = append(all, note{level: level, title: "conformance run", text: says(p), cases: 1})
 		}
 	}
-	known := map[string]int{}
-	for i := range d.Cases {
-		c := &d.Cases[i]
-		if !c.Verdict.Red() || c.Gating != (level == "error") {
-			continue
+	for i := range d.Causes {
+		c := &d.Causes[i]
+		if c.Gating == (level == "error") {
+			title := strings.Trim(c.first.Line+"/"+c.first.group()+"/"+string(c.first.Assertion)+": "+string(c.Consequence), ": ")
+			all = append(all, note{level: level, title: title, text: says(c.Failure), file: c.first.File, line: c.first.FileLine, cases: len(c.Cases)})
 		}
-		title := c.Line + "/" + c.group() + "/" + string(c.Assertion)
-		if at, twice := known[title]; twice {
-			all[at].cases++
-			continue
-		}
-		known[title] = len(all)
-		all = append(all, note{level: level, title: title, text: c.headline(), file: c.File, line: c.FileLine, cases: 1})
 	}
 	return all
-}
-
-// headline is the first thing wrong with a case.
-func (c *Case) headline() string {
-	if len(c.Failures) > 0 {
-		return says(c.Failures[0])
-	}
-	return cmp.Or(c.stale(), c.Note, string(c.Verdict))
 }
 
 // capped replaces what is too much by how much it is.

@@ -27,7 +27,9 @@ func TestAnnotationLimit(t *testing.T) {
 			line = oldest
 		}
 		c := goldenCase(line, fmt.Sprintf("golden-%d", i), conformance.Schema)
-		results = append(results, with(passed(c, 0), conformance.Fail, check.CodeReadyMissing, "x is missing"))
+		r := with(passed(c, 0), conformance.Fail, check.CodeReadyMissing, "x is missing")
+		r.Failures[0].Path = check.ReadyPath(fmt.Sprintf("key_%d", i))
+		results = append(results, r)
 	}
 	d := New(conformance.NewReport(results, 0), someRun())
 	for _, test := range []struct{ limit, errors, warnings, more int }{{10, 10, 10, 6}, {1, 1, 1, 15}, {15, 15, 15, 0}, {0, 0, 0, 0}} {
@@ -48,7 +50,7 @@ func TestAnnotationLimit(t *testing.T) {
 	}
 }
 
-// TestAnnotationsOnce: one for a golden and an assertion, of whatever variants.
+// TestAnnotationsOnce: one for a cause, of whatever variants.
 func TestAnnotationsOnce(t *testing.T) {
 	var results []conformance.Result
 	for _, n := range []int{1, 4, 16} {
@@ -57,7 +59,7 @@ func TestAnnotationsOnce(t *testing.T) {
 		results = append(results, with(passed(c, 1), conformance.Fail, replay.CodeToken, "request 0: 100% of it, differs"))
 	}
 	got := annotations(t, New(conformance.NewReport(results, 0), someRun()), AnnotationLimit)
-	want := "::error file=conformance/manifest.toml,line=14,title=0.33/a/fidelity::F001 request 0: 100%25 of it, differs (and 2 cases more)"
+	want := "::error file=conformance/manifest.toml,line=14,title=0.33/a/fidelity%3A wrong answer::F001 request 0: 100%25 of it, differs (and 2 cases more)"
 	if len(got) != 1 || got[0] != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}

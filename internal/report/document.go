@@ -27,7 +27,10 @@ type Document struct {
 	// Problems are what is wrong with a run rather than with one of its cases.
 	Problems []conformance.Failure `json:"problems"`
 	Lines    []Line                `json:"lines"`
-	Cases    []Case                `json:"cases"`
+	// Levels has the verdict on each level of each line, Causes what is red, each once, the worst first.
+	Levels []check.LevelSummary `json:"levels"`
+	Causes []Cause              `json:"causes"`
+	Cases  []Case               `json:"cases"`
 	// Coverage is how much of the wire the goldens show, by line.
 	Coverage []Coverage `json:"coverage,omitempty"`
 	// Preface comes first in the HTML report.
@@ -53,6 +56,8 @@ type Run struct {
 	Arguments  []string  `json:"arguments"`
 	Inputs     []Input   `json:"inputs"`
 	Subject    Subject   `json:"subject"`
+	// Claims are the levels that gate; without any, all do.
+	Claims []check.Level `json:"claims,omitempty"`
 }
 
 // Tool is what made a run.
@@ -86,6 +91,10 @@ type Case struct {
 	Check     string                `json:"check,omitempty"`     // the assertion and its variant
 	Verdict   conformance.Verdict   `json:"verdict"`
 	Gating    bool                  `json:"gating"`
+	// Unclaimed: the case is red, but only in levels that do not gate.
+	Unclaimed bool `json:"unclaimed,omitempty"`
+	// Levels are those that the case judges.
+	Levels []check.Level `json:"levels,omitempty"`
 	// Infra marks an error whose cause is not the subject: network, disk, a golden.
 	Infra bool `json:"infra,omitempty"`
 	// Location is where the golden's bytes are, Entry where it is registered, as

@@ -14,9 +14,8 @@ import (
 )
 
 const (
-	openCards    = 10  // failed cases that are unfolded
-	openCases    = 100 // a page of more cases has its lines folded
-	htmlFailures = 5   // failures of a case that are shown
+	openCards = 10  // causes that are unfolded
+	openCases = 100 // a page of more cases has its lines folded
 )
 
 //go:embed assets
@@ -24,11 +23,10 @@ var assets embed.FS
 
 var htmlPage = NewPageTemplate(assets, template.FuncMap{
 	"anchor": func(line string) string { return "line-" + line },
-	"cards":  cards, "cell": cellOf, "chips": chips, "class": classOf, "command": commandLine, "count": safetext.Count,
+	"cards":  cards, "levels": levelTable, "levelClass": levelClass, "lower": strings.ToLower, "cell": cellOf, "chips": chips, "class": classOf, "command": commandLine, "count": safetext.Count,
 	"coverageRows": coverageRows, "expectedCases": expectedCases, "grouped": grouped, "lines": linesOf, "orNone": orNone,
 	"expectation": func(c *Case) string { return c.Expected.says() },
 	"help":        func(d *Document, code conformance.Code) string { return HelpURL(code, d.Findings[code]) },
-	"redCases":    redCases,
 	"run":         Run.describe,
 	"shares":      func(c Coverage) []coverage.Share { return []coverage.Share{c.Utilities, c.Members, c.Messages} },
 	"tables":      func(d *Document) []*table { return tables(d, func(*Case) string { return "" }) },
@@ -54,85 +52,58 @@ type htmlData struct {
 	Document *Document
 }
 
-// htmlCard is a case that is not as it should be.
+// htmlCard is a cause.
 type htmlCard struct {
-	*Case
+	*Cause
 	d    *Document
-	also []string
 	Open bool
 }
 
 func cards(d *Document) (all []htmlCard) {
-	failed, also := together(redCases(d))
-	for i, c := range failed {
-		all = append(all, htmlCard{c, d, also[c], i < openCards})
+	for i := range d.Causes {
+		all = append(all, htmlCard{&d.Causes[i], d, i < openCards})
 	}
 	return all
 }
 
 // Searched is the text that the filter searches.
 func (c htmlCard) Searched() string {
-	words := c.Name + " "
-	for _, code := range c.codes() {
-		words += string(code) + " "
-	}
-	return words + strings.Join(c.also, " ")
+	return strings.Join(append(c.Cases, string(c.Code), string(c.Consequence), string(c.Level), c.Path), " ")
 }
 
-// Brief says in a few words what is wrong with the case.
+func (c htmlCard) Title() string                { return c.Cases[0] }
+func (c htmlCard) Verdict() conformance.Verdict { return c.first.Verdict }
+func (c htmlCard) Repeat() string               { return c.first.Repeat }
+
+// Brief says in a few words what is wrong.
 func (c htmlCard) Brief() string {
-	codes := c.codes()
-	if len(codes) == 0 {
-		return ""
-	}
-	words := strings.TrimSpace(string(codes[0]) + " " + c.d.Findings[codes[0]])
-	if len(c.Failures) > 1 {
-		words += fmt.Sprintf(" (%d failures)", len(c.Failures))
-	}
-	return words
+	return strings.TrimSpace(string(c.Code) + " " + c.d.Findings[c.Code])
 }
 
-func (c htmlCard) Help(code conformance.Code) string      { return HelpURL(code, c.d.Findings[code]) }
-func (c htmlCard) CodeTitle(code conformance.Code) string { return c.d.Findings[code] }
-
-// htmlFinding is a failure, or what was expected of a case that passed.
-type htmlFinding struct {
-	conformance.Failure
-	Paragraphs []paragraph
-	Window     *window
+func (c htmlCard) Help() string { return HelpURL(c.Code, c.d.Findings[c.Code]) }
+func (c htmlCard) Paragraphs() []paragraph {
+	sentence := c.Failure
+	sentence.Code = "" // it is a link
+	return paragraphsOf(sentence)
 }
+func (c htmlCard) Window() *window { return windowOf(c.Failure) }
 
-func (c htmlCard) Findings() (all []htmlFinding) {
-	if stale := c.stale(); stale != "" {
-		return []htmlFinding{{Paragraphs: []paragraph{{Text: stale}}, Failure: conformance.Failure{Position: -1, Frame: -1}}}
-	}
-	for _, f := range c.Failures[:min(len(c.Failures), htmlFailures)] {
-		sentence := f
-		sentence.Code = "" // it is a link
-		all = append(all, htmlFinding{f, paragraphsOf(sentence), windowOf(f)})
-	}
-	return all
-}
-
-// More returns how many failures are left out.
-func (c htmlCard) More() int { return max(0, len(c.Failures)-htmlFailures) }
-
-// Where is the place of the failure in the messages of the session.
-func (f htmlFinding) Where() string {
-	if f.Position < 0 && f.Frame < 0 && f.Path == "" {
+// Place is that of the failure in the messages of the session.
+func (c htmlCard) Place() string {
+	if c.Position < 0 && c.Frame < 0 && c.Path == "" {
 		return "" // the message names the request
 	}
 	var parts []string
 	for _, part := range []struct {
 		name string
 		at   int
-	}{{"request", f.Request}, {"position", f.Position}, {"message", f.Frame}} {
+	}{{"request", c.Request}, {"position", c.Position}, {"message", c.Frame}} {
 		if part.at >= 0 {
 			parts = append(parts, fmt.Sprintf("%s %d", part.name, part.at))
 		}
 	}
-	if f.Path != "" {
-		parts = append(parts, safetext.Line(f.Path))
+	if c.Path != "" {
+		parts = append(parts, safetext.Line(c.Path))
 	}
 	return strings.Join(parts, " · ")
 }
@@ -151,7 +122,8 @@ func facts(all ...fact) (some []fact) {
 }
 
 func (c htmlCard) Facts() []fact {
-	return facts(fact{"also in", strings.Join(c.also, ", ")}, fact{"golden", c.Location}, fact{"registered", c.Entry}, fact{"note", safetext.Line(c.Note)})
+	return facts(fact{"seen", c.Where()}, fact{"also in", c.also()}, fact{"consequence", c.Basis()}, fact{"golden", c.first.Location},
+		fact{"registered", c.first.Entry}, fact{"note", safetext.Line(c.first.Note)})
 }
 
 // htmlLine is a line with its goldens.
@@ -248,6 +220,17 @@ func classOf(v conformance.Verdict) string {
 		return "skip"
 	}
 	return "known"
+}
+
+// levelClass is the style of a cell of the levels.
+func levelClass(cell string) string {
+	switch word, _, _ := strings.Cut(cell, " "); word {
+	case "pass", "known":
+		return word
+	case "FAIL":
+		return "fail"
+	}
+	return "skip"
 }
 
 // grouped writes a number in groups of three digits: "50,000,000".

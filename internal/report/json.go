@@ -50,6 +50,7 @@ func Read(name string, r io.Reader) (*Document, error) {
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
+	d.Causes = d.causes()
 	d.fill()
 	return d, nil
 }

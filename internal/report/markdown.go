@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"io"
@@ -15,9 +16,6 @@ import (
 // MarkdownLimit is how long the summary may be, in bytes. GitHub refuses one of
 // more than 1 MiB, and all steps of a job share that.
 const MarkdownLimit = 900 << 10
-
-// markdownFailures is how many failures of a case the summary shows.
-const markdownFailures = 3
 
 // Markdown writes a summary for a job's page: the verdict, a table, what failed
 // with how to run it alone, what failed as expected. What would make it longer
@@ -35,11 +33,8 @@ func Markdown(w io.Writer, d *Document, limit int) error {
 	m.list("### Problems of the run\n\n", "problem", len(d.Problems), func(i int) string {
 		return "- ❌ " + code(says(d.Problems[i])) + "\n"
 	})
-	red := redCases(d)
-	failed, also := together(red)
-	m.list(fmt.Sprintf("### Failing cases (%d)\n\n", len(red)), "case", len(failed), func(i int) string {
-		return failed[i].markdown(d, also[failed[i]])
-	})
+	m.section(markdownLevels(d))
+	m.list(fmt.Sprintf("### Causes (%d)\n\n", len(d.Causes)), "cause", len(d.Causes), func(i int) string { return d.Causes[i].markdown(d) })
 	expected := expectedCases(d)
 	m.list("### Known\n\n", "case", len(expected), func(i int) string {
 		c := expected[i]
@@ -51,20 +46,6 @@ func Markdown(w io.Writer, d *Document, limit int) error {
 	m.section(about(d))
 	_, err := io.WriteString(w, m.b.String())
 	return err
-}
-
-// redCases are the cases to look at, those that gate first.
-func redCases(d *Document) []*Case {
-	var gating, others []*Case
-	for i := range d.Cases {
-		switch c := &d.Cases[i]; {
-		case c.Verdict.Red() && c.Gating:
-			gating = append(gating, c)
-		case c.Verdict.Red():
-			others = append(others, c)
-		}
-	}
-	return append(gating, others...)
 }
 
 // expectedCases are those that failed as they may.
@@ -182,49 +163,61 @@ func markdownCounts(c Counts) string {
 	return fmt.Sprintf("%s %d/%d", mark(worst), c[worst], total)
 }
 
-// markdownCounts is what is wrong with a case, folded.
-func (c *Case) markdown(d *Document, also []string) string {
-	var b strings.Builder
-	first := string(c.Verdict)
-	if codes := c.codes(); len(codes) > 0 {
-		first = fmt.Sprintf(`<a href="%s">%s</a>`, html.EscapeString(HelpURL(codes[0], d.Findings[codes[0]])), codes[0])
+// markdownLevels has a row for each line and a column for each level.
+func markdownLevels(d *Document) string {
+	rows := levelTable(d)
+	if len(rows[0]) == 1 {
+		return ""
 	}
-	fmt.Fprintf(&b, "<details><summary>%s <code>%s</code>%s %s</summary>\n\n", mark(c.Verdict), escape(c.Name), gate(c.Gating), first)
-	fence(&b, "text", c.failureText())
+	var b strings.Builder
+	for i, row := range rows {
+		for at := range row {
+			row[at] = escape(strings.ToLower(row[at]))
+			if i > 0 && at > 0 && strings.HasPrefix(row[at], "fail") {
+				row[at] = mark(conformance.Fail) + strings.ToUpper(strings.TrimPrefix(row[at], "fail"))
+			}
+		}
+		if markdownRow(&b, row...); i == 0 {
+			markdownRow(&b, slices.Repeat([]string{"---"}, len(row))...)
+		}
+	}
+	return b.String() + "\n"
+}
+
+// markdown is a cause, folded.
+func (c *Cause) markdown(d *Document) string {
+	var b strings.Builder
+	first := string(c.first.Verdict)
+	if c.Code != "" {
+		first = fmt.Sprintf(`<a href="%s">%s</a>`, html.EscapeString(HelpURL(c.Code, d.Findings[c.Code])), c.Code)
+	}
+	what := cmp.Or(string(c.Consequence), d.Findings[c.Code])
+	fmt.Fprintf(&b, "<details><summary>%s %s %s <code>%s</code>%s</summary>\n\n", mark(c.first.Verdict), escape(what), first, escape(c.Cases[0]), gate(c.Gating))
+	fence(&b, "text", c.text())
 	for _, part := range []struct{ name, text string }{
-		{"also in", strings.Join(also, ", ")}, {"golden", c.Location}, {"registered", c.Entry},
+		{"seen", c.Where()}, {"also in", c.also()}, {"consequence", c.Basis()}, {"golden", c.first.Location}, {"registered", c.first.Entry},
 	} {
 		if part.text != "" {
 			fmt.Fprintf(&b, "%s: %s<br>\n", part.name, code(safetext.Line(part.text)))
 		}
 	}
-	if c.Repeat != "" {
+	if c.first.Repeat != "" {
 		b.WriteString("\n")
-		fence(&b, "sh", safetext.Line(c.Repeat)+"\n")
+		fence(&b, "sh", safetext.Line(c.first.Repeat)+"\n")
 	}
 	b.WriteString("</details>\n")
 	return b.String()
 }
 
-// failureText is the first failures of a case, the two values of the first below
-// each other.
-func (c *Case) failureText() string {
+// text is the first failure, with its two values below each other.
+func (c *Cause) text() string {
 	var b strings.Builder
-	if stale := c.stale(); stale != "" {
-		fmt.Fprintln(&b, stale)
+	writeFailure(&b, c.Failure, "")
+	if c.Path != "" {
+		fmt.Fprintf(&b, "  at        %s\n", safetext.Line(c.Path))
 	}
-	for i, f := range c.Failures {
-		if i == markdownFailures {
-			fmt.Fprintf(&b, "… and %d more\n", len(c.Failures)-i)
-			break
-		}
-		writeFailure(&b, f, "")
-		if i == 0 && f.Path != "" {
-			fmt.Fprintf(&b, "  at        %s\n", safetext.Line(f.Path))
-		}
-		if i == 0 && f.Expected != f.Actual {
-			fmt.Fprintf(&b, "  expected  %s\n  actual    %s\n", safetext.Line(f.Expected), safetext.Line(f.Actual))
-		}
+	if c.Expected != c.Actual {
+		fmt.Fprintf(&b, "  expected  %s\n  actual    %s\n", safetext.Line(c.Expected), safetext.Line(c.Actual))
 	}
 	return b.String()
 }

@@ -13,7 +13,7 @@ import (
 // parts, and says how much is missing.
 func TestMarkdownLimit(t *testing.T) {
 	d := New(large(4000), someRun())
-	more := regexp.MustCompile(`… and (\d+) cases more: see the JSON report`)
+	more := regexp.MustCompile(`… and (\d+) causes more: see the JSON report`)
 	for _, limit := range []int{4 << 10, 20 << 10, 100 << 10} {
 		var b bytes.Buffer
 		require.NoError(t, Markdown(&b, d, limit))

@@ -45,14 +45,27 @@ func Merge(documents []Named) (*Document, error) {
 		judged[i] = check.Judged{
 			Line: c.Line, Tag: c.Tag, Golden: c.Golden, Gating: c.Gating, Verdict: c.Verdict, Infra: c.Infra,
 			Asserted: c.Asserted, Tokens: c.Tokens, Needs: c.Needs, Check: c.Check,
+			Levels: c.Levels, Failures: c.Failures, Unclaimed: c.Unclaimed,
 		}
 		if n := len(c.Failures); n > 0 {
 			judged[i].Code = c.Failures[n-1].Code
 		}
 	}
-	merged.conclude(check.Summarise(judged, len(merged.Problems)))
+	merged.conclude(check.Summarise(judged, claimsOf(merged.Runs), len(merged.Problems)))
+	merged.Causes = merged.causes()
 	merged.fill()
 	return merged, nil
+}
+
+// claimsOf are the levels that runs claim together: all, if one of them claims none.
+func claimsOf(runs []Run) (claims check.Claims) {
+	for _, r := range runs {
+		if len(r.Claims) == 0 {
+			return nil
+		}
+		claims = append(claims, r.Claims...)
+	}
+	return claims
 }
 
 // addProblems takes over problems, each once: jobs that read the same

@@ -42,7 +42,7 @@ func New(r *conformance.Report, m Meta) *Document {
 	run := Run{
 		Tool: m.Tool, Started: m.Started.UTC().Truncate(time.Millisecond), DurationMs: milliseconds(r.Duration),
 		OS: m.OS, Arch: m.Arch, Arguments: slices.Clone(m.Arguments), Inputs: slices.Clone(m.Inputs),
-		Subject: Subject{r.Subject.Kind, r.Subject.Command, r.Subject.Versions},
+		Subject: Subject{r.Subject.Kind, r.Subject.Command, r.Subject.Versions}, Claims: slices.Clone(r.Claims),
 	}
 	d := &Document{Schema: SchemaVersion, Runs: []Run{run}, Problems: slices.Clone(r.Problems), Coverage: r.Coverage}
 	for i := range r.Results {
@@ -52,13 +52,14 @@ func New(r *conformance.Report, m Meta) *Document {
 	d.DurationMs = run.DurationMs
 	d.title(m.Title)
 	d.scrub(m)
+	d.Causes = d.causes()
 	d.fill()
 	return d
 }
 
 // conclude takes over what the cases come to.
 func (d *Document) conclude(s check.Summary) {
-	d.Verdict, d.Reason, d.ExitCode, d.Tokens, d.Counts, d.Lines = s.Verdict, s.Reason, s.ExitCode, s.Tokens, s.Counts, s.Lines
+	d.Verdict, d.Reason, d.ExitCode, d.Tokens, d.Counts, d.Lines, d.Levels = s.Verdict, s.Reason, s.ExitCode, s.Tokens, s.Counts, s.Lines, s.Levels
 }
 
 // caseOf is a result as the document has it.
@@ -69,7 +70,7 @@ func (m Meta) caseOf(r *conformance.Result, flags []string) Case {
 		Assertion: r.Case.Assertion, Verdict: r.Verdict, Gating: r.Case.Gating, Infra: r.Infra,
 		Location: r.Location, Entry: r.Case.Entry, SHA256: g.SHA256, TokensSHA256: g.TokensSHA256,
 		Asserted: r.Asserted, Tokens: r.Tokens, DurationMs: milliseconds(r.Duration), Note: r.Note, Needs: r.Needs,
-		Failures: slices.Clone(r.Failures),
+		Failures: slices.Clone(r.Failures), Unclaimed: r.Unclaimed, Levels: slices.Clone(conformance.LevelsOf(r.Case)),
 	}
 	c.File, c.FileLine = m.place(r.Case)
 	if r.Case.Assertion != "" {
@@ -112,7 +113,7 @@ func (d *Document) title(look func(conformance.Code) string) {
 // have every list that the schema promises.
 func (d *Document) fill() {
 	d.Runs, d.Problems = notNil(d.Runs), notNil(d.Problems)
-	d.Lines, d.Cases = notNil(d.Lines), notNil(d.Cases)
+	d.Lines, d.Cases, d.Levels, d.Causes = notNil(d.Lines), notNil(d.Cases), notNil(d.Levels), notNil(d.Causes)
 	for i := range d.Runs {
 		d.Runs[i].Arguments, d.Runs[i].Inputs = notNil(d.Runs[i].Arguments), notNil(d.Runs[i].Inputs)
 		if len(d.Runs[i].Subject.Versions) == 0 {
@@ -213,6 +214,9 @@ func (d *Document) scrub(m Meta) {
 	clean := m.cleaner()
 	d.Reason = clean(d.Reason)
 	scrubFailures(d.Problems, clean)
+	for i := range d.Levels {
+		d.Levels[i].Message = clean(d.Levels[i].Message)
+	}
 	for i := range d.Runs {
 		d.Runs[i].scrub(clean)
 		if m.Deterministic {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
@@ -17,7 +18,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		require.NoDiff(t, cmp.Diff(d, again), "%s: -written +read", name)
+		require.NoDiff(t, cmp.Diff(d, again, cmpopts.IgnoreUnexported(Cause{})), "%s: -written +read", name)
 		for _, r := range renderers {
 			if !bytes.Equal(render(t, r.write, d), render(t, r.write, again)) {
 				t.Errorf("%s: %s is another when it was read back", name, r.name)
@@ -33,7 +34,7 @@ func TestReadRefuses(t *testing.T) {
 		{"no version", `"schema": "vllm-vcr/conformance/2",`, ``, "r.json is not a report: it has no schema"},
 		{"an unknown key", `"reason": `, `"raison": `, `r.json: json: unknown field "raison"`},
 		{"another kind", `"exit_code": 1`, `"exit_code": "1"`, "r.json: line 5: json: cannot unmarshal string"},
-		{"an unknown verdict", `"verdict": "fail",` + "\n      \"gating\": true,\n      \"loc", `"verdict": "bad",` + "\n      \"gating\": true,\n      \"loc", `unknown verdict "bad"`},
+		{"an unknown verdict", `"verdict": "fail",` + "\n      \"gating\": true,\n      \"levels", `"verdict": "bad",` + "\n      \"gating\": true,\n      \"levels", `unknown verdict "bad"`},
 		{"a case twice", `"name": "0.33/multiturn-s7/schema"`, `"name": "0.33/multiturn-s7/integrity"`, "case 0.33/multiturn-s7/integrity is listed twice"},
 		{"a case of no line", `"line": "0.27",` + "\n      \"tag\": \"v0.27.1\",\n      \"gating", `"line": "0.28",` + "\n      \"tag\": \"v0.27.1\",\n      \"gating", "lines has no line 0.27"},
 		{"a case without name", `"name": "0.33/multiturn-s7/schema"`, `"name": ""`, "cases[1] has no name"},

@@ -2,6 +2,7 @@ package report
 
 import (
 	"cmp"
+	"fmt"
 	"io"
 	"path/filepath"
 	"slices"
@@ -13,17 +14,19 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 )
 
-// caseProperties are the further properties of a result.
-type caseProperties struct {
-	Case   string `json:"case,omitempty"`
-	Count  int    `json:"count"` // failures of the case with this code
-	Repeat string `json:"repeat,omitempty"`
+// causeProperties are the further properties of a result.
+type causeProperties struct {
+	Case        string                  `json:"case,omitempty"` // the first of the cases
+	Cases       int                     `json:"cases,omitempty"`
+	Count       int                     `json:"count"` // failures
+	Consequence conformance.Consequence `json:"consequence,omitempty"`
+	Level       conformance.Level       `json:"level,omitempty"`
+	Repeat      string                  `json:"repeat,omitempty"`
 }
 
-// SARIF writes a result for each code of each case that breaks a gate, or would
-// if its line gated, at the line where the case is written down. Its fingerprint
-// is the name of the case and the code, so that equal failures of two runs are
-// known as one.
+// SARIF writes a result for each cause of what breaks a gate, or would if its line gated, at the line where its first case is
+// written down. Its fingerprint is the name of that case, the code and the place, so that equal failures of two runs are known
+// as one.
 func SARIF(w io.Writer, d *Document) error {
 	run := SARIFRun{ID: "vllm-vcr/conform/", Below: true, Rules: d.rules()}
 	if len(d.Runs) > 0 {
@@ -32,8 +35,12 @@ func SARIF(w io.Writer, d *Document) error {
 	for _, p := range d.Problems {
 		run.Results = append(run.Results, problemResult(p))
 	}
-	for i := range d.Cases {
-		run.Results = append(run.Results, d.Cases[i].sarif()...)
+	alike := map[string]int{}
+	for i := range d.Causes {
+		c := &d.Causes[i]
+		key := c.Cases[0] + " " + string(c.Code) + " " + c.Path
+		run.Results = append(run.Results, c.sarif(alike[key]))
+		alike[key]++
 	}
 	return WriteSARIF(w, run)
 }
@@ -42,16 +49,12 @@ func SARIF(w io.Writer, d *Document) error {
 // failure to take a code from.
 const codeXPass conformance.Code = "xpass"
 
-// redCodes are the codes that a case has results under.
-func (c *Case) redCodes() []conformance.Code {
-	codes := c.codes()
-	switch {
-	case len(codes) > 0:
-		return codes
-	case c.Verdict == conformance.XPass:
-		return []conformance.Code{codeXPass}
+// rule is the code of a cause.
+func (c *Cause) rule() conformance.Code {
+	if c.Code == "" && c.first.Verdict == conformance.XPass {
+		return codeXPass
 	}
-	return []conformance.Code{check.CodeUnjudged}
+	return ruleOf(c.Code)
 }
 
 // rules are the codes of all results, by name.
@@ -60,10 +63,8 @@ func (d *Document) rules() []SARIFRule {
 	for _, p := range d.Problems {
 		codes = append(codes, ruleOf(p.Code))
 	}
-	for i := range d.Cases {
-		if c := &d.Cases[i]; c.Verdict.Red() {
-			codes = append(codes, c.redCodes()...)
-		}
+	for i := range d.Causes {
+		codes = append(codes, d.Causes[i].rule())
 	}
 	slices.Sort(codes)
 	rules := []SARIFRule{}
@@ -111,39 +112,32 @@ func family(code conformance.Code) string {
 	return "a finding"
 }
 
-// sarif is a result for each code of the case, in the order of its failures.
-func (c *Case) sarif() []SARIFResult {
-	if !c.Verdict.Red() {
-		return nil
+// sarif is the result of a cause. What gates and reaches the answers of users is an error, what does not gate or only makes a
+// metric wrong a warning, and what has no effect a note.
+// number counts those before it of the same case, code and place.
+func (c *Cause) sarif(number int) SARIFResult {
+	r := SARIFResult{RuleID: string(c.rule()), Level: "error", Locations: []SARIFLocation{c.first.sarifPlace()}}
+	switch {
+	case c.Consequence == check.Differs:
+		r.Level = "note"
+	case !c.Gating || c.Consequence == check.MetricWrong:
+		r.Level = "warning"
 	}
-	var results []SARIFResult
-	for _, code := range c.redCodes() {
-		r := SARIFResult{RuleID: string(code), Level: "warning", Locations: []SARIFLocation{c.sarifPlace()}}
-		if c.Gating {
-			r.Level = "error"
-		}
-		text, count := c.Name+": "+family(codeXPass), 0
-		for _, f := range c.Failures {
-			if ruleOf(f.Code) != code {
-				continue
-			}
-			if count++; count == 1 {
-				text = c.Name + ": " + f.Message
-			}
-		}
-		r.Message.Text = safetext.Line(text)
-		r.Properties = caseProperties{c.Name, count, c.Repeat}
-		r.Fingerprints = fingerprint(c.Name, code)
-		results = append(results, r)
+	text := c.Cases[0] + ": " + c.Message
+	if c.Consequence != "" {
+		text = string(c.Consequence) + ": " + text
 	}
-	return results
+	r.Message.Text = safetext.Line(text)
+	r.Properties = causeProperties{c.Cases[0], len(c.Cases), c.Failures, c.Consequence, c.Level, c.first.Repeat}
+	r.Fingerprints = SARIFFingerprint("vllmVcrCause/v1", c.Cases[0], string(c.Code), c.Path, fmt.Sprint(number))
+	return r
 }
 
 func problemResult(f conformance.Failure) SARIFResult {
 	return SARIFResult{
 		RuleID: string(ruleOf(f.Code)), Level: "error", Message: SARIFText{Text: safetext.Line(f.Message)},
-		Locations: []SARIFLocation{problemPlace(f.Message)}, Properties: caseProperties{Count: 1},
-		Fingerprints: fingerprint(f.Message, f.Code),
+		Locations: []SARIFLocation{problemPlace(f.Message)}, Properties: causeProperties{Count: 1},
+		Fingerprints: SARIFFingerprint("vllmVcrCause/v1", f.Message, string(f.Code)),
 	}
 }
 
@@ -154,11 +148,6 @@ func problemPlace(message string) SARIFLocation {
 		return SARIFAt(filepath.ToSlash(file), line)
 	}
 	return SARIFAt("conformance/expectations.toml", 1)
-}
-
-// fingerprint depends on nothing that differs between two runs of the same case.
-func fingerprint(name string, code conformance.Code) map[string]string {
-	return SARIFFingerprint("vllmVcrCase/v1", name, string(code))
 }
 
 // upstream is where the files of the binary can be read.

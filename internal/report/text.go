@@ -14,35 +14,33 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
-// maxFailures is how many failures of a case the text shows; the JSON has all.
-const maxFailures = 5
-
 // TextOptions shape the text.
 type TextOptions struct {
 	// Colour marks verdicts with ANSI colours, for a terminal.
 	Colour bool
 }
 
-// Text writes a table with a row per golden, what failed and how to run it
+// Text writes the worst failure, a table with a row per golden, the levels, what failed and how to run it
 // alone, what failed as expected, and one verdict line.
 func Text(w io.Writer, d *Document, opt TextOptions) error {
 	var b bytes.Buffer
 	p := painter(opt.Colour)
+	if line := Headline(d); line != "" {
+		fmt.Fprintf(&b, "%s\n\n", p.paint(d.Verdict, safetext.Line(line)))
+	}
 	for i, t := range tables(d, (*Case).group) {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
 		textTable(&b, p, t)
 	}
-	var red []*Case
-	for i := range d.Cases {
-		if c := &d.Cases[i]; c.Verdict.Red() {
-			red = append(red, c)
-		}
+	if rows := levelTable(d); len(rows[0]) > 1 {
+		g := grid{rows: rows, paint: p.cell}
+		b.WriteByte('\n')
+		g.write(&b)
 	}
-	red, also := together(red)
-	for _, c := range red {
-		p.failures(&b, c, also[c])
+	for i := range d.Causes {
+		p.cause(&b, &d.Causes[i])
 	}
 	p.expected(&b, d)
 	p.problems(&b, d)
@@ -102,26 +100,23 @@ func tallTable(b *bytes.Buffer, p painter, t *table) {
 	g.write(b)
 }
 
-// failures writes a block about a case that is not as it should be.
-func (p painter) failures(b *bytes.Buffer, c *Case, also []string) {
-	head := strings.ToUpper(string(c.Verdict)) + " " + safetext.Line(c.Name)
-	fmt.Fprintf(b, "\n%s%s\n", p.paint(c.Verdict, head), gate(c.Gating))
-	for i, f := range c.Failures {
-		if i == maxFailures {
-			fmt.Fprintf(b, "  … and %d more; --report-json FILE lists them all\n", len(c.Failures)-i)
-			break
-		}
-		writeFailure(b, f, "  ")
-	}
-	if stale := c.stale(); stale != "" {
-		fmt.Fprintf(b, "  %s\n", stale)
-	}
+// cause writes a block about what is not as it should be.
+func (p painter) cause(b *bytes.Buffer, cause *Cause) {
+	c := cause.first
+	fmt.Fprintf(b, "\n%s\n", p.paint(c.Verdict, strings.ToUpper(string(c.Verdict))+" "+cause.title()))
+	writeFailure(b, cause.Failure, "  ")
 	explain := ""
-	if len(c.Failures) > 0 {
-		explain = "vllm-vcr conform --explain " + string(c.Failures[0].Code)
+	if cause.Code != "" {
+		explain = "vllm-vcr conform --explain " + string(cause.Code)
 	}
 	for _, place := range []struct{ name, at string }{
-		{"also in", strings.Join(also, ", ")}, {"explain", explain}, {"golden", c.Location}, {"registered", c.Entry}, {"repeat", c.Repeat},
+		{"seen", cause.Where()},
+		{"also in", cause.also()},
+		{"consequence", cause.Basis()},
+		{"explain", explain},
+		{"golden", c.Location},
+		{"registered", c.Entry},
+		{"repeat", c.Repeat},
 	} {
 		if place.at != "" {
 			fmt.Fprintf(b, "  %s: %s\n", place.name, safetext.Line(place.at))

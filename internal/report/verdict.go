@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -127,39 +126,4 @@ func writeFailure(w io.Writer, f conformance.Failure, indent string) {
 			fmt.Fprintf(w, "%s%s\n", in, safetext.Line(line))
 		}
 	}
-}
-
-// together returns the cases without those that failed as an earlier case of the same golden and assertion did, whose names are
-// in also: index and prefix, one request at a time and several, mostly fail for the same reason. A case with fewer failures
-// belongs to the earlier one too: a prompt of less than a block is not found by prefix.
-func together(cases []*Case) (first []*Case, also map[*Case][]string) {
-	also = map[*Case][]string{}
-	type known struct {
-		c        *Case
-		failures map[string]bool
-	}
-	byCase := map[string][]known{}
-	for _, c := range cases {
-		key := fmt.Sprintf("%s %s %s %s %s %v", c.Line, c.Suite, c.Golden, c.Assertion, c.Verdict, c.Gating)
-		failures := map[string]bool{}
-		for _, f := range c.Failures {
-			failures[string(f.Code)+" "+port().ReplaceAllString(f.Message, "$1:*")] = true
-		}
-		at := slices.IndexFunc(byCase[key], func(k known) bool {
-			for f := range failures {
-				if !k.failures[f] {
-					return false
-				}
-			}
-			return len(failures) > 0
-		})
-		if at >= 0 {
-			one := byCase[key][at].c
-			also[one] = append(also[one], c.Name)
-			continue
-		}
-		byCase[key] = append(byCase[key], known{c, failures})
-		first = append(first, c)
-	}
-	return first, also
 }

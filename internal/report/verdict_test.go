@@ -2,8 +2,11 @@ package report
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -45,25 +48,35 @@ func TestOutputIsABlock(t *testing.T) {
 	}
 }
 
-// TestTogether: cases of a golden that fail alike are shown once, whatever port they had.
-func TestTogether(t *testing.T) {
-	failing := func(golden, check, message string) *Case {
-		return &Case{
-			Name: "0.33/" + golden + "/" + check, Line: "0.33", Golden: golden, Assertion: conformance.Fidelity, Verdict: conformance.Fail,
-			Failures: []conformance.Failure{{Code: "F001", Message: message}},
-		}
+// TestCauses: one code and place is one cause, whatever case, request or message; the worst comes first, and what cannot be
+// decoded before what it contains.
+func TestCauses(t *testing.T) {
+	failing := func(name string, failures ...conformance.Failure) Case {
+		return Case{Name: name, Line: "0.33", Gating: true, Verdict: conformance.Fail, Failures: failures}
 	}
-	a, b := failing("a", "index-1", "at tcp://127.0.0.1:1001"), failing("a", "index-16", "at tcp://127.0.0.1:1002")
-	c, d := failing("a", "prefix-1", "at another"), failing("b", "index-1", "at tcp://127.0.0.1:1001")
-	first, also := together([]*Case{a, b, c, d})
-	// A case with fewer failures belongs to the one with more.
-	more := failing("c", "index-1", "one")
-	more.Failures = append(more.Failures, conformance.Failure{Code: "F001", Message: "two"})
-	if first, also := together([]*Case{more, failing("c", "prefix-1", "two")}); len(first) != 1 || len(also[more]) != 1 {
-		t.Errorf("%d cases, also %v", len(first), also)
+	at := func(code conformance.Code, c conformance.Consequence, path, message string) conformance.Failure {
+		return conformance.Failure{Code: code, Consequence: c, Path: path, Message: message, Request: -1, Position: -1, Frame: 2}
 	}
-	if len(first) != 3 || first[0] != a || first[1] != c || first[2] != d || len(also) != 1 || len(also[a]) != 1 || also[a][0] != b.Name {
-		t.Errorf("%d cases, also %v", len(first), also)
+	stats := "EngineCoreOutputs.scheduler_stats.kv_cache_usage"
+	d := &Document{Cases: []Case{
+		failing("a", at("F001", check.WrongAnswer, "", "request 1: token 3 differs: expected [1 2], got [1]"), at("F001", check.WrongAnswer, "", "request 2: token 1 differs: expected [9], got [1 4]")),
+		failing("b", at("E013", check.MetricWrong, "EngineCoreOutputs.outputs[0].prefill_stats", "message 2"), at("E019", check.FrontendExits, stats, "message 2"), at("F001", check.WrongAnswer, "", "request 7: token 3 differs: expected [], got [1]")),
+		failing("c", at("E013", check.MetricWrong, "EngineCoreOutputs.outputs[4].prefill_stats", "message 9"), at("F009", check.FrontendExits, stats, "message 1")),
+	}}
+	d.Causes = d.causes()
+	var got []string
+	for _, c := range d.Causes {
+		got = append(got, fmt.Sprintf("%s %s %d %v", c.Code, c.Path, c.Failures, c.Cases))
+	}
+	want := []string{"F009 " + stats + " 1 [c]", "E019 " + stats + " 1 [b]", "F001  3 [a b]", "E013 EngineCoreOutputs.outputs[].prefill_stats 2 [b c]"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if got, want := Headline(d), "frontend exits: F009 message 1 (and 1 more with this consequence)"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got, want := d.Causes[3].Where(), "in 2 cases, 2 times; first in b, message 2"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

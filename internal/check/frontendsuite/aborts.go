@@ -18,7 +18,7 @@ const CodeNoAbort check.Code = "H013" // a request that nobody waits for any mor
 //go:embed aborts.md
 var abortsCodes string
 
-var aborts = check.Check{Name: Aborts, Codes: abortsCodes, Run: judged((*frontendCase).aborts)}
+var aborts = check.Check{Name: Aborts, Codes: abortsCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*frontendCase).aborts)}
 
 // aborts has clients hang up: in the middle of a stream, and while they wait for a
 // whole answer. The engine must be told, or it goes on for nobody.

@@ -8,7 +8,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
-var chat = check.Check{Name: Chat, Run: judged((*frontendCase).chat)}
+var chat = check.Check{Name: Chat, Levels: []check.Level{check.LevelCore}, Run: judged((*frontendCase).chat)}
 
 // chat asks for a chat completion, whole and streamed. The prompt is what the
 // frontend makes of the messages, and the answer its echo.

@@ -21,7 +21,7 @@ const (
 //go:embed completions.md
 var completionsCodes string
 
-var completions = check.Check{Name: Completions, Codes: completionsCodes, Run: judged((*frontendCase).completions)}
+var completions = check.Check{Name: Completions, Codes: completionsCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*frontendCase).completions)}
 
 // spoken is how many recorded streams each case asks for.
 const spoken = 8

@@ -12,7 +12,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 )
 
-var concurrency = check.Check{Name: Concurrency, Run: judged((*frontendCase).concurrency)}
+var concurrency = check.Check{Name: Concurrency, Levels: []check.Level{check.LevelCore}, Run: judged((*frontendCase).concurrency)}
 
 // interleaved is how many requests run at a time.
 const interleaved = 16

@@ -19,7 +19,7 @@ const (
 //go:embed errors.md
 var badRequestsCodes string
 
-var badRequests = check.Check{Name: Errors, Codes: badRequestsCodes, Run: judged((*frontendCase).errors)}
+var badRequests = check.Check{Name: Errors, Codes: badRequestsCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*frontendCase).errors)}
 
 var errRefusedByPlan = errors.New("the engine cannot do that")
 

@@ -15,7 +15,7 @@ const CodeHTTPFinish check.Code = "H009" // the finish reason or stop reason thr
 //go:embed finish.md
 var finishCodes string
 
-var finish = check.Check{Name: Finish, Codes: finishCodes, Run: judged((*frontendCase).finishReasons)}
+var finish = check.Check{Name: Finish, Codes: finishCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*frontendCase).finishReasons)}
 
 // finishReasons has the engine end in every way, and the frontend by a stop string.
 func (k *frontendCase) finishReasons() {

@@ -17,7 +17,7 @@ const (
 //go:embed handshake.md
 var handshakeCodes string
 
-var handshake = check.Check{Name: Handshake, Codes: handshakeCodes, Run: judged((*frontendCase).handshake)}
+var handshake = check.Check{Name: Handshake, Codes: handshakeCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*frontendCase).handshake)}
 
 // handshake checks the answer to HELLO. That the frontend serves, a session that is
 // open has shown.

@@ -16,7 +16,7 @@ const CodeHealth check.Code = "H017" // what the frontend says of its health or 
 //go:embed health.md
 var healthCodes string
 
-var health = check.Check{Name: Health, Codes: healthCodes, Run: judged((*frontendCase).health)}
+var health = check.Check{Name: Health, Codes: healthCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*frontendCase).health)}
 
 // health checks what the frontend says of itself, then takes the engine away: the
 // player says that it is dead, and nobody may wait for it any longer.

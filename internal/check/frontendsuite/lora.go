@@ -17,7 +17,7 @@ var adapterPath = os.TempDir()
 // loraFlag lets the Python server take requests with an adapter.
 const loraFlag = "--enable-lora"
 
-var lora = check.Check{Name: LoRA, Run: judged((*frontendCase).lora)}
+var lora = check.Check{Name: LoRA, Levels: []check.Level{check.LevelLoRA}, Run: judged((*frontendCase).lora)}
 
 func (k *frontendCase) lora() {
 	mark := k.ledger.mark()

@@ -17,7 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-var realEngine = check.Check{Name: RealEngine, Run: judged((*frontendCase).realEngine)}
+var realEngine = check.Check{Name: RealEngine, Levels: []check.Level{check.LevelCore}, Run: judged((*frontendCase).realEngine)}
 
 // recordedRequest is a request of a recorded session that the frontend under test is asked for too, and what a real engine
 // said to it.

@@ -26,7 +26,7 @@ const (
 //go:embed requests.md
 var requestsCodes string
 
-var requests = check.Check{Name: Requests, Codes: requestsCodes, Run: judged((*frontendCase).requests)}
+var requests = check.Check{Name: Requests, Codes: requestsCodes, Levels: []check.Level{check.LevelCore, check.LevelStructured, check.LevelLogprobs}, Run: judged((*frontendCase).requests)}
 
 // requests sends requests of all kinds and looks at what reaches the engine. Whether
 // each is exactly of the line is judged for all messages, see judgeMessages.

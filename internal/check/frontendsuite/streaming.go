@@ -17,7 +17,7 @@ const (
 //go:embed streaming.md
 var streamingCodes string
 
-var streaming = check.Check{Name: Streaming, Codes: streamingCodes, Run: judged((*frontendCase).streaming)}
+var streaming = check.Check{Name: Streaming, Codes: streamingCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*frontendCase).streaming)}
 
 // streaming compares what is streamed, event by event, with the whole answer.
 func (k *frontendCase) streaming() {

@@ -19,7 +19,7 @@ const CodeTransfer check.Code = "H019" // kv_transfer_params through HTTP are no
 //go:embed transfer.md
 var transferCodes string
 
-var transfer = check.Check{Name: Transfer, Codes: transferCodes, Run: judged((*frontendCase).transfers)}
+var transfer = check.Check{Name: Transfer, Codes: transferCodes, Levels: []check.Level{check.LevelKVTransfer}, Run: judged((*frontendCase).transfers)}
 
 // connector is that of the player: who it says it is to engines that would pull from it. Nobody does.
 var connector = player.Transfer{EngineID: "vllm-vcr", Host: "127.0.0.1", Port: 5600, Lease: time.Hour}

@@ -12,7 +12,7 @@ const CodeHTTPUsage check.Code = "H012" // the usage is missing, or counts other
 //go:embed usage.md
 var usageCodes string
 
-var usage = check.Check{Name: Usage, Codes: usageCodes, Run: judged((*frontendCase).usage)}
+var usage = check.Check{Name: Usage, Codes: usageCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*frontendCase).usage)}
 
 // usage checks the counts, and that they come when they were asked for.
 func (k *frontendCase) usage() {

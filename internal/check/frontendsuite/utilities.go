@@ -15,7 +15,7 @@ const CodeNoCall check.Code = "H014" // an HTTP route does not make its utility 
 //go:embed utilities.md
 var utilitiesCodes string
 
-var utilities = check.Check{Name: Utilities, Codes: utilitiesCodes, Run: judged((*frontendCase).utilities)}
+var utilities = check.Check{Name: Utilities, Codes: utilitiesCodes, Levels: []check.Level{check.LevelUtilities}, Run: judged((*frontendCase).utilities)}
 
 // adminRoute is an HTTP route that makes a call on the engine. Not every
 // frontend has it.

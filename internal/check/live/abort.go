@@ -13,7 +13,7 @@ const CodeAbort check.Code = "E014" // an abort disturbed others, or left its id
 //go:embed abort.md
 var abortCodes string
 
-var abort = check.Check{Name: Abort, Codes: abortCodes, Run: judged((*live).checkAbort)}
+var abort = check.Check{Name: Abort, Codes: abortCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*live).checkAbort)}
 
 // checkAbort aborts requests before and after their first output. Others get what
 // they asked for, the ids can be used again, and to abort what is unknown, or has

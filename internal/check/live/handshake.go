@@ -19,7 +19,7 @@ const (
 //go:embed handshake.md
 var handshakeCodes string
 
-var handshake = check.Check{Name: Handshake, Codes: handshakeCodes, Run: judged((*live).checkHandshake)}
+var handshake = check.Check{Name: Handshake, Codes: handshakeCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*live).checkHandshake)}
 
 // checkHandshake judges how the engine registered. That HELLO, a registration and
 // READY came, each once, is known by now; what is left is what a Python frontend

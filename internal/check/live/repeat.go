@@ -13,7 +13,7 @@ const CodeRepeat check.Code = "E017" // the same greedy request gave other token
 //go:embed repeat.md
 var repeatCodes string
 
-var repeat = check.Check{Name: Repeat, Codes: repeatCodes, Run: judged((*live).checkRepeat)}
+var repeat = check.Check{Name: Repeat, Codes: repeatCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*live).checkRepeat)}
 
 // checkRepeat asks twice for the same: greedily, and with a seed. Then it asks for
 // log-probabilities, without which a frontend answers HTTP 500.

@@ -13,7 +13,7 @@ const CodeEngineReadyKind check.Code = "E023" // a key of the registration has a
 //go:embed schema.md
 var schemaCodes string
 
-var schema = check.Check{Name: check.Schema, Codes: schemaCodes, Run: judged((*live).checkSchema)}
+var schema = check.Check{Name: check.Schema, Codes: schemaCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*live).checkSchema)}
 
 // checkSchema compares what the engine registered with with what the line declares
 // and, where the line has a golden, with what the captured engine did.

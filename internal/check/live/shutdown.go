@@ -15,7 +15,7 @@ const CodeShutdown check.Code = "E021" // the engine did not end when told to
 //go:embed shutdown.md
 var shutdownCodes string
 
-var shutdown = check.Check{Name: Shutdown, Codes: shutdownCodes, Run: judged((*live).checkShutdown)}
+var shutdown = check.Check{Name: Shutdown, Codes: shutdownCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*live).checkShutdown)}
 
 // checkShutdown ends the engine while a request is open, by SIGTERM if it is a
 // process, and waits for its end.

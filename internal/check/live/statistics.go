@@ -17,7 +17,7 @@ const (
 //go:embed statistics.md
 var statisticsCodes string
 
-var statistics = check.Check{Name: Statistics, Codes: statisticsCodes, Run: judged((*live).checkStatistics)}
+var statistics = check.Check{Name: Statistics, Codes: statisticsCodes, Levels: []check.Level{check.LevelStatistics}, Run: judged((*live).checkStatistics)}
 
 // checkStatistics runs four requests and compares the gauges afterwards. Then it aborts
 // a request that runs alone: a real engine makes one more step, which reports that

@@ -18,7 +18,7 @@ const (
 //go:embed stop.md
 var stopCodes string
 
-var stop = check.Check{Name: Stop, Codes: stopCodes, Run: judged((*live).checkStop)}
+var stop = check.Check{Name: Stop, Codes: stopCodes, Levels: []check.Level{check.LevelCore}, Run: judged((*live).checkStop)}
 
 // checkStop asks again for tokens that are known to come, or likely to, with rules
 // to stop at them. What is asserted are the rules, whatever tokens came.

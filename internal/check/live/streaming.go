@@ -27,7 +27,7 @@ const (
 //go:embed streaming.md
 var streamingCodes string
 
-var streaming = check.Check{Name: Streaming, Codes: streamingCodes, Run: judged((*live).checkStreaming)}
+var streaming = check.Check{Name: Streaming, Codes: streamingCodes, Levels: []check.Level{check.LevelCore, check.LevelStatistics}, Run: judged((*live).checkStreaming)}
 
 // checkStreaming has 16 requests in flight, of different lengths both ways.
 func (l *live) checkStreaming() error {

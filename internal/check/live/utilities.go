@@ -19,7 +19,7 @@ const (
 //go:embed utilities.md
 var utilitiesCodes string
 
-var utilities = check.Check{Name: Utilities, Codes: utilitiesCodes, Run: judged((*live).checkUtilities)}
+var utilities = check.Check{Name: Utilities, Codes: utilitiesCodes, Levels: []check.Level{check.LevelUtilities}, Run: judged((*live).checkUtilities)}
 
 // safeCall is a call of a utility method, with the arguments that frontends give.
 type safeCall struct {

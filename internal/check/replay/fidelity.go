@@ -39,7 +39,7 @@ const (
 //go:embed fidelity.md
 var fidelityCheckCodes string
 
-var fidelityCheck = check.Check{Name: check.Fidelity, Codes: fidelityCheckCodes + invariant.Codes, Run: fidelity}
+var fidelityCheck = check.Check{Name: check.Fidelity, Codes: fidelityCheckCodes + invariant.Codes, Levels: []check.Level{check.LevelCore, check.LevelStatistics}, Run: fidelity}
 
 // fidelity replays every recorded stream of a golden, behind a frontend of ours or behind the real one of the case.
 func fidelity(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (check.Outcome, error) {

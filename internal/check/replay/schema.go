@@ -14,7 +14,7 @@ import (
 //go:embed schema.md
 var schemaCheckCodes string
 
-var schemaCheck = check.Check{Name: check.Schema, Codes: schemaCheckCodes, Run: checkSchema}
+var schemaCheck = check.Check{Name: check.Schema, Codes: schemaCheckCodes, Levels: []check.Level{check.LevelCore}, Run: checkSchema}
 
 // checkSchema boots a player on the golden and compares what it really registers
 // with with what the captured engine did and what the line's frontend requires:

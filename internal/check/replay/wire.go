@@ -18,7 +18,7 @@ import (
 //go:embed wire.md
 var wireCheckCodes string
 
-var wireCheck = check.Check{Name: check.Wire, Codes: wireCheckCodes, Run: checkWire}
+var wireCheck = check.Check{Name: check.Wire, Codes: wireCheckCodes, Levels: []check.Level{check.LevelCore, check.LevelStatistics}, Run: checkWire}
 
 // checkWire lets the engine under test go through the session that a golden of
 // role wire recorded: it is sent the real frontend's messages byte for byte, says

@@ -46,7 +46,7 @@ func TestConformance(t *testing.T) {
 // expectationsOfRun are what the repository's file says is known to fail.
 func expectationsOfRun(t *testing.T, matrix *compat.Matrix, mf *manifest.Manifest, sel Selection) *Judge {
 	t.Helper()
-	expected, findings := LoadExpectations("expectations.toml")
+	expected, findings := LoadExpectations("../conformance.toml")
 	require.NoError(t, errorsOf(findings))
 	all, err := EveryCase(matrix, mf, sel)
 	require.NoError(t, err)

@@ -5,10 +5,13 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 )
 
-// Expectations are what a file says is known to fail, in its order.
+// Expectations are what a subject's conformance.toml claims, and what it says is known to fail, in its order.
 type Expectations struct {
 	File string // path as given to [LoadExpectations]
-	List []check.Expectation
+	// Levels are those that gate, without any all do. Lines are those that are judged where none is selected.
+	Levels []check.Level
+	Lines  []string
+	List   []check.Expectation
 }
 
 // Codes of what is wrong with the expectations of a run.
@@ -30,6 +33,7 @@ const (
 	CodeExpectOutcome    check.Code = "X107" // an outcome is neither fail nor flaky
 	CodeExpectTwice      check.Code = "X108" // a pattern is listed twice
 	CodeExpectCode       check.Code = "X109" // a code cannot be expected
+	CodeExpectLevel      check.Code = "X110" // a level is unknown
 )
 
 // mayFail reports whether a case may be expected to fail. Stored bytes, their line and

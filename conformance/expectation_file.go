@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -34,6 +35,14 @@ func readExpectations(doc *tomlfile.Document) (*Expectations, []tomlfile.Diagnos
 	e := &Expectations{File: doc.Name()}
 	if doc.Root() == nil {
 		return e, doc.Diagnostics()
+	}
+	root := doc.Root()
+	e.Lines = root.Strings("lines")
+	for _, name := range root.Strings("levels") {
+		level := check.Level(name)
+		if e.Levels = append(e.Levels, level); !slices.Contains(check.Levels(), level) {
+			reportEntry(root, CodeExpectLevel, "levels", fmt.Sprintf("level %q is unknown", name), fmt.Sprintf("write some of %v", check.Levels()))
+		}
 	}
 	lines := map[string]int{}
 	for _, t := range doc.Root().Tables(expectArray) {

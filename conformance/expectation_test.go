@@ -48,7 +48,7 @@ func TestLoadExpectations(t *testing.T) {
 // TestShippedExpectations: the repository's own file is in order, and expects nothing
 // that the goldens do not need.
 func TestShippedExpectations(t *testing.T) {
-	e, findings := LoadExpectations("expectations.toml")
+	e, findings := LoadExpectations("../conformance.toml")
 	if len(findings) > 0 {
 		t.Fatal(findings)
 	}

@@ -35,6 +35,7 @@ type conformOptions struct {
 	sel        conformance.Selection
 	assertions []string
 	matches    []string
+	levels     []string
 	store      storeOptions
 	frontends  []string
 	model      string
@@ -90,7 +91,9 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	grouped(flags, "Timeouts and limits")
 	oneOf(flags, (*string)(&opts.sel.Enforce), "enforce", conformance.EnforceValidated, "lines that decide the exit code: validated (those with fidelity_validated in compat.toml), all or none",
 		conformance.EnforceValidated, conformance.EnforceAll, conformance.EnforceNone)
-	flags.StringVar(&opts.plan.expectations, "expectations", "", "`FILE` of known failures (default ./"+vcr.ExpectationsPath+", else the one in the binary)")
+	flags.StringSliceVar(&opts.levels, "level", nil, "levels that decide the exit code: "+strings.Join(texts(conformance.Levels()), ", ")+" (default the levels in the file of --expectations, else all)")
+	choices(flags, "level", conformance.Levels()...)
+	flags.StringVar(&opts.plan.expectations, "expectations", "", "`FILE` of claimed levels, claimed lines and known failures (default ./"+vcr.ExpectationsPath+", else the one in the binary)")
 	flags.BoolVar(&opts.plan.update, "update-expectations", false, "after the run, add new failures to the file of --expectations, which is created if it does not exist, and remove entries that no longer fail")
 	grouped(flags, "Verdict")
 	flags.BoolVar(&opts.selfTest, "self-test", false, "inject faults into the player and the goldens, and check that each fault is found")
@@ -154,15 +157,22 @@ func runConform(ctx context.Context, env *environment, opts *conformOptions) err
 func judgeCases(
 	ctx context.Context, env *environment, opts *conformOptions, sel conformance.Selection, matrix *compat.Matrix, mf *manifest.Manifest, started time.Time,
 ) error {
-	cases, err := conformance.NewPlan(matrix, mf, sel)
-	if err != nil {
-		return err
-	}
 	all, expected, err := expectations(env, opts.plan.expectations, opts.plan.update, matrix, mf, sel)
 	if err != nil {
 		return err
 	}
-	runner := conformance.Runner{Timeouts: opts.timeouts, Expectations: expected, All: all, Coverage: opts.coverage, MaxFailures: opts.maxFailures}
+	if len(sel.Lines) == 0 {
+		sel.Lines = expected.Lines
+	}
+	cases, err := conformance.NewPlan(matrix, mf, sel)
+	if err != nil {
+		return err
+	}
+	levels := as[conformance.Level](opts.levels)
+	if len(levels) == 0 {
+		levels = expected.Levels
+	}
+	runner := conformance.Runner{Timeouts: opts.timeouts, Levels: levels, Expectations: expected, All: all, Coverage: opts.coverage, MaxFailures: opts.maxFailures}
 	model, err := opts.modelDir()
 	if err != nil {
 		return err
@@ -248,7 +258,7 @@ func repeated(flags *pflag.FlagSet, names ...string) (args []string) {
 // repeat are the flags that judge the same subject by the same inputs again, whether they came from the command line or from the
 // environment.
 func (opts *conformOptions) repeat() []string {
-	flags := repeated(opts.given, "compat", "manifest", "expectations", "enforce", "start-timeout", "idle-timeout", "golden-timeout")
+	flags := repeated(opts.given, "compat", "manifest", "expectations", "level", "enforce", "start-timeout", "idle-timeout", "golden-timeout")
 	if opts.subject.frontendCommand != "" {
 		flags = append(flags, repeated(opts.given, "model")...)
 	}

@@ -27,13 +27,13 @@ func TestLoadExpectations(t *testing.T) {
 		stderr     string
 	}{
 		{name: "the one in the binary"},
-		{name: "that of the folder", files: map[string]string{"conformance/expectations.toml": entry}, want: 1},
-		{name: "the named one", flag: "other.toml", files: map[string]string{"conformance/expectations.toml": "", "other.toml": entry}, want: 1},
+		{name: "that of the folder", files: map[string]string{"conformance.toml": entry}, want: 1},
+		{name: "the named one", flag: "other.toml", files: map[string]string{"conformance.toml": "", "other.toml": entry}, want: 1},
 		{name: "none of that name yet", flag: "other.toml", update: true},
 		{name: "none of that name", flag: "other.toml", err: "other.toml has errors: correct what is listed above", stderr: "other.toml: X101 error: cannot be read: no such file or directory"},
 		{
-			name: "one that is wrong", files: map[string]string{"conformance/expectations.toml": "[[expect]]\npattern = \"**\"\noutcome = \"fail\"\nreason = \"\"\nissue = \"1\"\n"},
-			err: "conformance/expectations.toml has errors: correct what is listed above", stderr: "conformance/expectations.toml:4: X105 error: reason is empty",
+			name: "one that is wrong", files: map[string]string{"conformance.toml": "[[expect]]\npattern = \"**\"\noutcome = \"fail\"\nreason = \"\"\nissue = \"1\"\n"},
+			err: "conformance.toml has errors: correct what is listed above", stderr: "conformance.toml:4: X105 error: reason is empty",
 		},
 	}
 	for _, test := range tests {
@@ -79,11 +79,11 @@ func TestUpdateExpectationsFile(t *testing.T) {
 		Case: oneCase, Verdict: conformance.Fail, Asserted: 1,
 		Failures: []conformance.Failure{{Code: livesuite.CodeAbort, Request: -1, Message: "disturbed"}},
 	}}, 0)
-	const path = "conformance/expectations.toml"
+	const path = "conformance.toml"
 	writeTestFile(t, path, "# mine\n")
-	require.NoError(t, os.Symlink("expectations.toml", "conformance/link.toml"))
-	require.NoError(t, updateExpectations(env, "conformance/link.toml", failed, all))
-	if want := "conformance/link.toml: added 0.33/live/abort: fill in its reason and its issue\n"; stderr.String() != want {
+	require.NoError(t, os.Symlink("conformance.toml", "link.toml"))
+	require.NoError(t, updateExpectations(env, "link.toml", failed, all))
+	if want := "link.toml: added 0.33/live/abort: fill in its reason and its issue\n"; stderr.String() != want {
 		t.Errorf("stderr %q, want %q", &stderr, want)
 	}
 	data, err := os.ReadFile(path)
@@ -93,7 +93,7 @@ func TestUpdateExpectationsFile(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
 		t.Errorf("%v, permissions %v, want those it had", err, info.Mode())
 	}
-	if files, _ := os.ReadDir("conformance"); len(files) != 2 {
+	if files, _ := os.ReadDir("."); len(files) != 2 {
 		t.Errorf("%d files are left beside it, want the file and the link", len(files))
 	}
 	if err := updateExpectations(env, "", failed, all); err == nil || !strings.Contains(err.Error(), "X105 error: reason is empty") {

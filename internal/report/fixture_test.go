@@ -157,7 +157,7 @@ func partlyCovered() conformance.Coverage {
 func expectations() *conformance.Report {
 	known := &conformance.Expectation{
 		Pattern: "0.33/**", Outcome: conformance.Fail, Reason: "the engine rounds", Issue: "https://example.org/7",
-		Expires: time.Date(2027, 1, 31, 0, 0, 0, 0, time.UTC), Pos: "conformance/expectations.toml:4",
+		Expires: time.Date(2027, 1, 31, 0, 0, 0, 0, time.UTC), Pos: "conformance.toml:4",
 	}
 	xfail := with(passed(goldenCase(newest, "a", conformance.Fidelity), 10), conformance.XFail, replay.CodeToken, "request 0: token 0 differs")
 	xpass := with(passed(goldenCase(newest, "b", conformance.Fidelity), 10), conformance.XPass, "")
@@ -166,7 +166,7 @@ func expectations() *conformance.Report {
 	r := conformance.NewReport([]conformance.Result{xfail, xpass, flaky}, time.Millisecond)
 	r.Blame(conformance.Failure{
 		Code: "X101", Request: -1, Position: -1, Frame: -1,
-		Message: "conformance/expectations.toml:9: pattern \"0.3/**\" matches no case",
+		Message: "conformance.toml:9: pattern \"0.3/**\" matches no case",
 	})
 	return r
 }

@@ -147,7 +147,7 @@ func problemPlace(message string) SARIFLocation {
 	if file, line := splitPlace(first); line > 0 && filepath.IsLocal(file) {
 		return SARIFAt(filepath.ToSlash(file), line)
 	}
-	return SARIFAt("conformance/expectations.toml", 1)
+	return SARIFAt("conformance.toml", 1)
 }
 
 // upstream is where the files of the binary can be read.

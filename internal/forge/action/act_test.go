@@ -159,7 +159,7 @@ func TestActExpectedFailure(t *testing.T) {
 	c.addGoldens(t)
 	c.edit(t, "conformance/manifest.toml", `tokens_sha256 = "[0-9a-f]+"`, `tokens_sha256 = "`+strings.Repeat("0", 64)+`"`)
 	inputs := with("run: |", "  0.33/multiturn-s7/schema", "  0.33/multiturn-s7/fidelity-*")
-	writeFile(t, filepath.Join(c.dir, "conformance", "expectations.toml"), []byte(`[[expect]]
+	writeFile(t, filepath.Join(c.dir, "conformance.toml"), []byte(`[[expect]]
 pattern = "0.33/multiturn-s7/fidelity-*"
 outcome = "fail"
 reason = "the digest is wrong"

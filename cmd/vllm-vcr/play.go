@@ -75,6 +75,21 @@ type played struct {
 
 // prepare makes the engines.
 func (opts *playOptions) prepare(ctx context.Context, env *environment, flags *pflag.FlagSet) (*played, error) {
+	c, err := opts.prepareShared(ctx, env, flags)
+	if err != nil {
+		return nil, err
+	}
+	return c.engines(env, opts)
+}
+
+// sharedParts are what the engines of several frontends share: a source of answers, and what was learned of times.
+type sharedParts struct {
+	opt   player.Options
+	found found
+	model func() (latency.Model, error)
+}
+
+func (opts *playOptions) prepareShared(ctx context.Context, env *environment, flags *pflag.FlagSet) (*sharedParts, error) {
 	fitted := len(opts.timing.traces) > 0
 	opt, err := opts.engine.options(flags, fitted)
 	if err != nil {
@@ -84,8 +99,8 @@ func (opts *playOptions) prepare(ctx context.Context, env *environment, flags *p
 		return nil, err
 	}
 	opt.Log = env.log
-	p := &played{}
-	if p.found, err = opts.source.source(ctx, env, &opt); err != nil {
+	c := &sharedParts{}
+	if c.found, err = opts.source.source(ctx, env, &opt); err != nil {
 		return nil, err
 	}
 	if opts.source.plans != nil {
@@ -97,14 +112,20 @@ func (opts *playOptions) prepare(ctx context.Context, env *environment, flags *p
 	if opts.timing.auto = player.PaceInstant; opts.source.steps != "" {
 		opts.timing.auto = player.PaceRecorded
 	}
-	model, err := opts.timing.model(env, &opt, opts.source.configHash)
-	if err != nil {
-		return nil, err
-	}
+	c.model, err = opts.timing.model(env, &opt, opts.source.configHash)
+	c.opt = opt
+	return c, err
+}
+
+// engines makes those of one frontend.
+func (c *sharedParts) engines(env *environment, opts *playOptions) (p *played, err error) {
+	p = &played{found: c.found}
+	opt := c.opt
+	opt.Log = env.log
 	if p.closePeers, err = opts.peers.configure(env, &opt, opts.engine.count); err != nil {
 		return nil, err
 	}
-	if p.group, err = ranks(opt, opts.engine.count, model); err != nil {
+	if p.group, err = ranks(opt, opts.engine.count, c.model); err != nil {
 		p.closePeers()
 		return nil, err
 	}
@@ -281,7 +302,8 @@ type peerOptions struct {
 	kvPeers       []string
 	faults        string
 	requestFaults bool
-	rank          int // of the first engine among frontends that have engines of their own: it is added to the ports
+	replica       *replica // of a fleet; nil without one
+	rank          int      // of the first engine among frontends that have engines of their own: it is added to the ports
 }
 
 func (opts *peerOptions) add(flags *pflag.FlagSet) {
@@ -352,11 +374,18 @@ func (opts *peerOptions) configureKVEvents(env *environment, opt *player.Options
 		return nil
 	}
 	opt.KVCache.Events.First = opts.firstBatch
+	if opts.replica != nil {
+		opt.KVCache.Events.Topic, opt.KVCache.Events.Host = cmp.Or(opt.KVCache.Events.Topic, opts.replica.topic), opts.replica.host
+	}
 	for _, endpoint := range []*string{&opt.KVCache.Events.Endpoint, &opt.KVCache.Events.ReplayEndpoint} {
 		if *endpoint == "" && endpoint == &opt.KVCache.Events.ReplayEndpoint {
 			continue // there is none
 		}
-		if *endpoint, err = protocol.KVEventsOfRank(cmp.Or(*endpoint, kvevents.DefaultEndpoint), opts.rank); err != nil {
+		rank := opts.rank
+		if opts.replica != nil && (opts.replica.host != "" || *endpoint != "" && !kvevents.Binds(*endpoint)) {
+			rank = 0 // the port is free at its own address, or it is that of one router
+		}
+		if *endpoint, err = protocol.KVEventsOfRank(cmp.Or(*endpoint, kvevents.DefaultEndpoint), rank); err != nil {
 			return fmt.Errorf("--kv-events-config: %w", err)
 		}
 	}

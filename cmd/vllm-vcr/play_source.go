@@ -454,6 +454,9 @@ func (opts *timingOptions) model(env *environment, opt *player.Options, configHa
 			opt.Log.Warn(warning)
 		}
 	}
-	fit := latency.FitOptions{Budget: opt.Limits.MaxNumBatchedTokens, Knobs: opts.knobs}
-	return func() (latency.Model, error) { return latency.NewFit(fit, traces...) }, nil
+	fit, err := latency.NewFit(latency.FitOptions{Budget: opt.Limits.MaxNumBatchedTokens, Knobs: opts.knobs}, traces...)
+	if err != nil {
+		return nil, err
+	}
+	return func() (latency.Model, error) { return fit.Again(), nil }, nil
 }

@@ -40,6 +40,7 @@ type serveOptions struct {
 	play  playOptions
 	edge  edgeOptions
 	sim   simulator.Flags
+	fleet fleetOptions
 	host  string
 	port  int
 	cfg   serve.Config
@@ -88,8 +89,9 @@ func newServeCommand(env *environment) *cobra.Command {
 	flags.IntVar(&opts.port, "port", 8000, "port to listen on; 0 is any free one")
 	flags.StringSliceVar(&opts.cfg.Names, "served-model-name", nil, "names of the model in requests (default MODEL, else "+serve.DefaultName+")")
 	flags.DurationVar(&opts.cfg.ShutdownTimeout, "shutdown-timeout", 30*time.Second, "how long running requests may go on after SIGTERM")
+	flags.DurationVar(&opts.cfg.ShutdownDelay, "shutdown-delay", 0, "how long requests are still taken after SIGTERM, while /ready answers with 503; then --shutdown-timeout begins (default 0)")
 	flags.BoolVar(&opts.cfg.Restart, "restart", false, "start frontend and engine again when one of them ends; without it, serve ends")
-	least0(flags, "shutdown-timeout")
+	least0(flags, "shutdown-timeout", "shutdown-delay")
 	grouped(flags, "Server")
 	flags.StringVar(&opts.cfg.Frontend.Wanted, "frontend", serve.Rust, "`FRONTEND` to run: rust (vllm-rs), python (of an environment of capture engine; it has all endpoints of vLLM), builtin (in this process; needs no program and no network), or the path of a vllm-rs")
 	flags.StringSliceVar(&opts.env, "frontend-env", nil, "`VARIABLES` for the frontend, as NAME=VALUE or as NAME, which passes on that of serve; it gets no other VLLM_ variables (default none)")
@@ -98,6 +100,7 @@ func newServeCommand(env *environment) *cobra.Command {
 	opts.peers.addFlags(flags)
 	grouped(flags, "Frontend")
 	opts.edge.add(flags)
+	opts.fleet.add(flags, &opts.edge)
 	opts.play.add(flags)
 	serveDefaults(flags)
 	f := mustLookup(flags, "faults")
@@ -105,9 +108,10 @@ func newServeCommand(env *environment) *cobra.Command {
 	mustLookup(flags, "allow-request-faults").Usage = "let a request name its own fault: of the engine as vllm_vcr_fault in vllm_xargs, of HTTP in the header X-Fault or X-Return-Error; any client can then end the server"
 	opts.sim.Add(flags)
 	grouped(flags, "Server")
+	exclusive(flags, "replicas", "simulator")
 	common(flags, "host", "port", "served-model-name", "shutdown-timeout", "restart", "frontend", "offline",
 		"vllm-version", "data-parallel-size", "max-model-len", "max-num-seqs", "trace", "replay-match", "dataset", "mode", "seed",
-		"latency-trace", "time-to-first-token", "inter-token-latency", "faults", "config", "api-key", "port-per-rank", "simulator")
+		"latency-trace", "time-to-first-token", "inter-token-latency", "faults", "config", "api-key", "port-per-rank", "replicas", "simulator")
 	addJSONFlag(flags, &opts.json)
 	return cmd
 }
@@ -150,7 +154,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	if err := opts.simulate(env, &cfg); err != nil {
 		return err
 	}
-	frontends := 1
+	frontends := opts.fleet.count
 	if opts.edge.portPerRank {
 		frontends, opts.play.engine.count, opts.play.engine.opt.DataParallelSize = opts.play.engine.count, 1, 1
 	}
@@ -162,19 +166,27 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 		defer l.Close()
 		urls = append(urls, opts.edge.url(l))
 	}
-	answered, after := false, cfg.Ready
-	cfg.Ready = func(s serve.Started) {
-		answered = true
-		after(s)
-		opts.ready(env, urls, s, env.now().Sub(started))
+	answered := false
+	configs, show, err := opts.fleet.split(env, opts, cfg)
+	if err != nil {
+		return err
 	}
-	server, err := serve.New(cfg)
+	fleet, err := serve.NewFleet(configs, func(s serve.Started) {
+		answered = true
+		show()
+		opts.ready(env, urls, s, env.now().Sub(started))
+	})
 	if err != nil {
 		return infra(err)
 	}
-	err = server.Run(ctx)
+	err = fleet.Run(ctx)
+	opts.fleet.report(env)
 	if answered {
-		unmatched, requests := server.UnmatchedFaults()
+		var each []func() ([]edge.Fault, int)
+		for _, s := range fleet.Servers() {
+			each = append(each, s.UnmatchedFaults)
+		}
+		unmatched, requests := unmatchedByAll(each)
 		reportUnmatched(env, unmatched, requests, "HTTP request", "~path=, ~model=, ~key= and ~header.NAME=; --log-requests lists the requests")
 	}
 	var ended *serve.EndedError
@@ -254,6 +266,9 @@ func (opts *serveOptions) config(ctx context.Context, env *environment, flags *p
 // check refuses what no server can be started with.
 func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 	engine := &opts.play.engine
+	if err := opts.fleet.check(flags); err != nil {
+		return err
+	}
 	switch size := engine.opt.DataParallelSize; {
 	case opts.port < 0 || opts.port > math.MaxUint16:
 		return fmt.Errorf("--port %d: want 0 to 65535", opts.port)
@@ -388,12 +403,18 @@ func (opts *serveOptions) engines(ctx context.Context, env, logged *environment,
 			return nil, withCode(err)
 		}
 	}
-	p, err := play.prepare(ctx, logged, flags)
+	prepare := play.prepare
+	if opts.fleet.on() {
+		prepare = func(ctx context.Context, env *environment, flags *pflag.FlagSet) (*played, error) {
+			return opts.fleet.prepare(ctx, env, flags, &play, n)
+		}
+	}
+	p, err := prepare(ctx, logged, flags)
 	if err != nil {
 		return nil, withCode(err)
 	}
 	stop := func() {}
-	if p.found != nil {
+	if p.found != nil && (n == 0 || !opts.fleet.on()) {
 		stop = rewindOnHangUp(logged, p.found)
 	}
 	return &serve.Engines{
@@ -402,6 +423,9 @@ func (opts *serveOptions) engines(ctx context.Context, env, logged *environment,
 		Close: func() {
 			stop()
 			p.closePeers()
+			if opts.fleet.on() {
+				return // it reports of all replicas together
+			}
 			reportUnmatchedOf(env, p.group)
 			if p.found != nil && p.found.Text() != "" {
 				fmt.Fprintf(env.stderr, "vllm-vcr: %s\n", p.found.Text())
@@ -494,6 +518,9 @@ func (opts *serveOptions) remote(ctx context.Context, env *environment) (*serve.
 	}, nil
 }
 
+// maxShown is how many URLs the line for people has at most.
+const maxShown = 8
+
 // ready prints the line with the URL at which requests are answered.
 func (opts *serveOptions) ready(env *environment, urls []string, s serve.Started, after time.Duration) {
 	if opts.json {
@@ -508,9 +535,13 @@ func (opts *serveOptions) ready(env *environment, urls []string, s serve.Started
 		}
 		return
 	}
+	engines := opts.play.engine.count * len(urls)
+	if len(urls) > maxShown {
+		urls = []string{urls[0], "to", urls[len(urls)-1]}
+	}
 	program := map[string]string{serve.Rust: "vllm-rs", serve.Python: "the Python frontend", serve.Builtin: "the builtin frontend"}[s.Frontend.Kind]
 	fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("ready: %s (model %s, %s of vLLM %s, %s, after %.1f s)", strings.Join(urls, " "), strings.Join(s.Names, ", "), program,
-		cmp.Or(s.Frontend.Release, s.Line), safetext.Count(opts.play.engine.count*len(urls), "engine"), after.Seconds())))
+		cmp.Or(s.Frontend.Release, s.Line), safetext.Count(engines, "engine"), after.Seconds())))
 }
 
 // Requests leave much garbage and little else. With the default, a small heap would be collected a hundred times a

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/pflag"
 
@@ -21,14 +23,16 @@ import (
 type edgeOptions struct {
 	edge.Options
 	config      string
+	perAddress  bool
 	uds         string
 	cert, key   string
 	portPerRank bool
 	fakeMetrics string
 	requestLog  string
 
-	fake simulator.Fake
-	tls  bool // without --ssl-certfile
+	fake  simulator.Fake
+	shown *simulator.FakeMetrics // by --fake-metrics
+	tls   bool                   // without --ssl-certfile
 }
 
 // add adds the flags. They are those of vLLM and of llm-d-inference-sim where these have them.
@@ -37,6 +41,7 @@ func (opts *edgeOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.cert, "ssl-certfile", "", "speak TLS with this certificate, a `FILE` that is read again when it changes (default no TLS)")
 	flags.StringVar(&opts.key, "ssl-keyfile", "", "`FILE` with the key of --ssl-certfile")
 	flags.StringSliceVar(&opts.APIKeys, "api-key", nil, "`KEYS` of which clients must give one as bearer token; health and metrics need none (default everybody is served)")
+	flags.BoolVar(&opts.Echo, "echo-request", false, "answer requests with their path, host, method and headers and the name of the pod, as the echo server of the Gateway API's conformance tests; not those for health and metrics")
 	flags.DurationVar(&opts.StartupDuration, "startup-duration", 0, "how long /ready and /health/ready answer with 503 after the start (default 0)")
 	flags.BoolVar(&opts.portPerRank, "port-per-rank", false, "give each of the --data-parallel-size engines a frontend and a port of its own: --port, and the ports behind it")
 	flags.StringVar(&opts.config, "config", "", "YAML `FILE` whose keys are the names of flags, or model; flags and variables have precedence (default none)")
@@ -91,6 +96,7 @@ func (opts *edgeOptions) options(env *environment, flags *pflag.FlagSet, play *p
 	if err != nil {
 		return o, closeFiles, fmt.Errorf("--fake-metrics: %w", err)
 	}
+	opts.shown = fake
 	opts.fake.Set(fake, env.now())
 	switch opts.requestLog {
 	case "":
@@ -117,7 +123,7 @@ func (opts *edgeOptions) listen(host string, port, frontends int) (listeners []n
 	}()
 	if opts.uds != "" {
 		if frontends > 1 {
-			return nil, errors.New("--uds and --port-per-rank: give only one of them")
+			return nil, errors.New("--uds has one socket: leave out --port-per-rank and --replicas")
 		}
 		l, err := edge.ListenUnix(opts.uds)
 		if err != nil {
@@ -125,16 +131,26 @@ func (opts *edgeOptions) listen(host string, port, frontends int) (listeners []n
 		}
 		return []net.Listener{l}, nil
 	}
-	if port+frontends-1 > math.MaxUint16 {
-		return nil, fmt.Errorf("--port %d: %d ranks need the ports up to %d", port, frontends, port+frontends-1)
+	own, err := netip.ParseAddr(host)
+	if opts.perAddress && err != nil {
+		return nil, fmt.Errorf("--address-per-replica: --host %s is not an address to count from, such as 127.0.0.1", host)
+	}
+	if last := port + frontends - 1; !opts.perAddress && last > math.MaxUint16 {
+		return nil, fmt.Errorf("--port %d: %d frontends need the ports up to %d: give a smaller --port, or fewer of --replicas or --data-parallel-size", port, frontends, last)
 	}
 	for i := range frontends {
-		number := port + i
-		if port == 0 {
-			number = 0
+		number := port
+		if opts.perAddress {
+			host = own.String()
+			own = own.Next()
+		} else if port != 0 {
+			number += i
 		}
 		address := net.JoinHostPort(host, fmt.Sprint(number))
 		l, err := net.Listen("tcp", address)
+		if errors.Is(err, syscall.EMFILE) {
+			return listeners, infra(fmt.Errorf("listen on %s, number %d of %d: too many open files: raise the limit with ulimit -n, or give fewer --replicas", address, i+1, frontends))
+		}
 		if err != nil {
 			return listeners, infra(fmt.Errorf("listen on %s: %w: choose another --port, 0 for any free one, or another --host", address, errors.Unwrap(err)))
 		}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
+	"github.com/vllm-vcr/conformance/internal/serve"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
@@ -319,6 +321,78 @@ func TestServeBuiltin(t *testing.T) {
 	if code := s.exit(); code != 3 {
 		t.Errorf("exit code %d after the engine was killed, want 3: %s", code, s.Tail())
 	}
+}
+
+// Servers of a fleet have ports, KV events and an end of their own. Routers find those in the discovery file that answer.
+func TestServeFleet(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "endpoints.json")
+	s := startServe(t, "--frontend", "builtin", "--replicas", "3", "--discovery-file", list, "--discovery-labels", "llm-d.ai/role=decode", "--admin-token", "t",
+		"--allow-request-faults", "--kv-events-config", `{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": "tcp://*:0"}`)
+	listed := func() (ports []string) {
+		t.Helper()
+		text, err := os.ReadFile(list)
+		require.NoError(t, err)
+		var file struct{ Endpoints []serve.Endpoint }
+		require.NoError(t, json.Unmarshal(text, &file))
+		for _, e := range file.Endpoints {
+			if e.Namespace != "default" || e.Address != "127.0.0.1" || e.Labels["llm-d.ai/role"] != "decode" {
+				t.Errorf("%+v", e)
+			}
+			ports = append(ports, e.Name+" http://127.0.0.1:"+e.Port)
+		}
+		return ports
+	}
+	want := []string{"vllm-vcr-0 " + s.URLs[0], "vllm-vcr-1 " + s.URLs[1], "vllm-vcr-2 " + s.URLs[2]}
+	if got := listed(); !slices.Equal(got, want) || s.Engines != 3 {
+		t.Fatalf("%v, want %v", got, want)
+	}
+	at := func(n int) *served { one := *s; one.URL = s.URLs[n]; return &one }
+	const body = `{"prompt":"Hi","max_tokens":4,"ignore_eos":true}`
+	for n := range 3 {
+		for range n + 1 {
+			if _, header, text := at(n).ask(t, "/v1/completions", body); header.Get("x-inference-pod") != fmt.Sprint("vllm-vcr-", n) {
+				t.Errorf("%d: %v %s", n, header, text)
+			}
+		}
+		if _, _, text := at(n).ask(t, "/metrics", ""); !strings.Contains(text, fmt.Sprintf("vllm:prompt_tokens_total{model_name=\"tiny\",engine=\"0\"} %d\n", 2*(n+1))) {
+			t.Errorf("%d: %s", n, text)
+		}
+	}
+	at(1).ask(t, "/admin/config", `{"draining": true, "faults": "status:418"}`, "Authorization", "Bearer t")
+	if status, _, _ := at(1).ask(t, "/v1/completions", body); status != 418 || !slices.Equal(listed(), []string{want[0], want[2]}) {
+		t.Errorf("status %d of the one that drains; listed: %v", status, listed())
+	}
+	at(1).ask(t, "/admin/config", `{"draining": false}`, "Authorization", "Bearer t")
+	_, _, _ = at(2).ask(t, "/v1/completions", `{"prompt":"Hi","max_tokens":4,"vllm_xargs":{"vllm_vcr_fault":"kill"}}`)
+	for answer, err := http.Get(s.URLs[2] + "/ready"); err == nil; answer, err = http.Get(s.URLs[2] + "/ready") {
+		answer.Body.Close() // until its port is closed
+	}
+	if got := listed(); !slices.Equal(got, want[:2]) {
+		t.Errorf("listed without the one that ended: %v", got)
+	}
+	if status, _, text := s.ask(t, "/v1/completions", body); status != 200 {
+		t.Errorf("status %d of another one: %s", status, text)
+	}
+	require.NoError(t, syscall.Kill(s.Pid(), syscall.SIGTERM))
+	if code := s.exit(); code != 0 || len(listed()) != 0 || !strings.Contains(s.Tail(), "vllm-vcr-2: the player ended: a fault has killed the engine") {
+		t.Errorf("exit code %d, listed: %v; %s", code, listed(), s.Tail())
+	}
+}
+
+// With a delay, requests are answered after the signal, and probes already fail.
+func TestServeShutdownDelay(t *testing.T) {
+	s := startServe(t, "--frontend", "builtin", "--shutdown-delay", "10m")
+	require.NoError(t, syscall.Kill(s.Pid(), syscall.SIGTERM))
+	for t.Context().Err() == nil {
+		if status, _, _ := s.ask(t, "/ready", ""); status == 503 {
+			break
+		}
+	}
+	health, _, _ := s.ask(t, "/health", "")
+	if status, _, text := s.ask(t, "/v1/completions", `{"prompt":"Hi","max_tokens":4}`); status != 200 || health != 200 {
+		t.Errorf("status %d, /health %d: %s", status, health, text)
+	}
+	require.NoError(t, syscall.Kill(s.Pid(), syscall.SIGKILL)) // the delay is long
 }
 
 // TestServingPage runs the recipes of docs/serving.md, on free ports.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,8 @@ import (
 
 // Config configures a [Server].
 type Config struct {
+	// Name is that of the server among others in the process; empty without others.
+	Name  string
 	Model Model
 	// Names are the names of the model in requests; default Model.Name.
 	Names []string
@@ -49,13 +52,18 @@ type Config struct {
 	ReadyTimeout time.Duration
 	// ShutdownTimeout is how long requests may go on after the end of the context.
 	ShutdownTimeout time.Duration
+	// ShutdownDelay is how long requests are still taken after the end of the context, while /ready answers with 503: the
+	// time that those who send requests need to notice.
+	ShutdownDelay time.Duration
 	// Restart starts frontend and player again when one of them ends.
 	Restart bool
 	// Output gets what frontends write.
 	Output io.Writer
 	// Ready is called when requests are answered, at the start and after each restart.
 	Ready func(Started)
-	Log   *slog.Logger
+	// Reachable is called when new requests can be sent to the server, and when they cannot any more; nil for none.
+	Reachable func(bool)
+	Log       *slog.Logger
 }
 
 // A Group is what generates: a [player.Group], or an engine of vLLM.
@@ -126,6 +134,12 @@ type Server struct {
 	reserved []vllmrs.Port
 	frontend *Frontend // once it is found
 	restarts int
+	began    time.Time
+
+	mu        sync.Mutex // held while Config.Reachable is called
+	answering bool       // by all frontends
+	draining  bool
+	reachable bool // as last reported
 }
 
 // A rank is a place for a frontend and its player.
@@ -162,9 +176,24 @@ func New(cfg Config) (s *Server, err error) {
 		before.Frontends = append(before.Frontends, h)
 	}
 	before.ModelName, before.FanOut, before.Log = cfg.Names[0], AnswersOne(cfg.Frontend.Wanted), cfg.Log
+	if cfg.Reachable != nil {
+		before.OnDrain = func(draining bool) { s.report(func() { s.draining = draining }) }
+	}
 	before.Engines = func(n int) []edge.Engine { return s.ranks[n].engines(cfg.CacheConfig) }
+	s.began = time.Now()
 	s.edge, err = edge.New(before)
 	return s, err
+}
+
+// report changes the state and reports whether new requests can be sent here, if that has changed.
+func (s *Server) report(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+	if reachable := s.answering && !s.draining; s.cfg.Reachable != nil && s.reachable != reachable {
+		s.reachable = reachable
+		s.cfg.Reachable(reachable)
+	}
 }
 
 // newest is the newest release of a line.
@@ -319,10 +348,22 @@ func (s *Server) once(ctx context.Context, serving <-chan error) (wasReady bool,
 		}
 		result.Pids, result.Upstreams = append(result.Pids, u.frontend.Pid()), append(result.Upstreams, s.ranks[n].url)
 	}
+	answers := func() { s.report(func() { s.answering = alive.Err() == nil }) }
+	if left := s.cfg.HTTP.StartupDuration - time.Since(s.began); left > 0 {
+		defer time.AfterFunc(left, answers).Stop()
+	} else {
+		answers()
+	}
 	s.cfg.Ready(result)
 	<-alive.Done()
 	if ctx.Err() == nil {
+		s.report(func() { s.answering = false })
 		return true, cause(units, context.Cause(alive))
+	}
+	s.edge.Drain(true)
+	if s.cfg.ShutdownDelay > 0 {
+		s.cfg.Log.Info("draining: requests are still taken", "shutdown_delay", s.cfg.ShutdownDelay)
+		_ = retry.Pause(context.WithoutCancel(ctx), s.cfg.ShutdownDelay)
 	}
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.ShutdownTimeout)
 	defer cancel()

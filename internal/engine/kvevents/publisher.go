@@ -31,6 +31,8 @@ type Options struct {
 	// Endpoint is where subscribers find the events. It is bound if it has a * or ::, is
 	// ipc:// or has port 0; else the one subscriber that listens there is dialed.
 	Endpoint string
+	// Host is the address to listen on in the place of the * of endpoints; empty for all of this machine.
+	Host string
 	// ReplayEndpoint is where subscribers ask for what they missed; it is always bound.
 	// Empty for none.
 	ReplayEndpoint string
@@ -136,9 +138,9 @@ func (p *Publisher) open() error {
 		Refused: p.refusals.Add,
 	}
 	p.config.Endpoint = endpoint
-	if !binds(endpoint) {
+	if !Binds(endpoint) {
 		p.pub, err = zmq.DialPub(endpoint, opt)
-	} else if p.pub, err = zmq.ListenPub(endpoint, opt); err == nil {
+	} else if p.pub, err = zmq.ListenPub(p.opt.onHost(endpoint), opt); err == nil {
 		p.config.Endpoint = reported(endpoint, p.pub.Endpoint())
 	}
 	if err != nil {
@@ -159,7 +161,7 @@ func (p *Publisher) openReplay(profile *protocol.Profile) error {
 	if r.end, err = partsOf(profile, "KV events replay end"); err != nil {
 		return err
 	}
-	if r.gate, err = zmq.OpenGate(endpoint, zmq.Router, zmq.Options{MaxFrame: maxRequest, MaxStranger: maxRequest}, r.refusals.Add); err != nil {
+	if r.gate, err = zmq.OpenGate(p.opt.onHost(endpoint), zmq.Router, zmq.Options{MaxFrame: maxRequest, MaxStranger: maxRequest}, r.refusals.Add); err != nil {
 		return fmt.Errorf("replay of KV events: %w", err)
 	}
 	bound := reported(endpoint, r.gate.Endpoint())
@@ -177,7 +179,7 @@ const maxRequest = 4 << 10
 func (p *Publisher) Endpoint() string { return p.config.Endpoint }
 
 // Bound reports whether the publisher listens at [Publisher.Endpoint]; if not, it connects to a subscriber that listens there.
-func (p *Publisher) Bound() bool { return binds(p.opt.Endpoint) }
+func (p *Publisher) Bound() bool { return Binds(p.opt.Endpoint) }
 
 // ReplayEndpoint is where to ask for batches again; empty if nowhere.
 func (p *Publisher) ReplayEndpoint() string {
@@ -229,9 +231,17 @@ func (p *Publisher) Close() error {
 	return err
 }
 
-// binds reports whether an engine listens at the endpoint, by the rule that vLLM has;
+// onHost is an endpoint with the address of Host.
+func (o Options) onHost(endpoint string) string {
+	if o.Host == "" {
+		return endpoint
+	}
+	return strings.Replace(endpoint, "*", o.Host, 1)
+}
+
+// Binds reports whether an engine listens at the endpoint, by the rule that vLLM has;
 // it dials others. Port 0 cannot be dialed.
-func binds(endpoint string) bool {
+func Binds(endpoint string) bool {
 	return strings.Contains(endpoint, "*") || strings.Contains(endpoint, "::") || strings.HasPrefix(endpoint, "ipc://") ||
 		anyPort(endpoint)
 }

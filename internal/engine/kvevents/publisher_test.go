@@ -394,8 +394,8 @@ func TestEndpoints(t *testing.T) {
 				require.ErrorContains(t, err, tt.err, tt.endpoint)
 				return
 			}
-			if err != nil || got != tt.want || binds(got) != tt.binds {
-				t.Errorf("%s, bound: %v, %v; want %s, %v", got, binds(got), err, tt.want, tt.binds)
+			if err != nil || got != tt.want || Binds(got) != tt.binds {
+				t.Errorf("%s, bound: %v, %v; want %s, %v", got, Binds(got), err, tt.want, tt.binds)
 			}
 		})
 	}

@@ -81,6 +81,13 @@ func NewFit(opt FitOptions, traces ...*trace.Trace) (*Fit, error) {
 	return newFit(budget, opt.Knobs, g), nil
 }
 
+// Again is the model of another engine, which shares what was learned.
+func (f *Fit) Again() *Fit {
+	again := *f
+	again.now, again.lastLarge = 0, math.Inf(-1)
+	return &again
+}
+
 func newFit(budget int, transfer Knobs, g *gathered) *Fit {
 	f := &Fit{
 		budget: budget, transfer: transfer, service: newService(g.points),

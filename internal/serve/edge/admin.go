@@ -128,6 +128,26 @@ func (s faultSettings) Change(values map[string]json.RawMessage) (apply func(), 
 	return func() { s.e.faults.Store(newFaultDraws(faults, rate/100, failures, seed)) }, nil
 }
 
+// drainSettings is whether the server drains, see [Edge.Drain].
+type drainSettings struct{ e *Edge }
+
+// Shown implements [Settings].
+func (s drainSettings) Shown() map[string]any { return map[string]any{"draining": s.e.draining.Load()} }
+
+// Change implements [Settings].
+func (s drainSettings) Change(values map[string]json.RawMessage) (apply func(), err error) {
+	value, given := values["draining"]
+	if !given {
+		return func() {}, nil
+	}
+	delete(values, "draining")
+	var draining bool
+	if err := json.Unmarshal(value, &draining); err != nil {
+		return nil, fmt.Errorf("draining: %w", err)
+	}
+	return func() { s.e.Drain(draining) }, nil
+}
+
 // text is that of all faults, as [ParseFaults] reads it.
 func (d *faultDraws) text() string {
 	texts := make([]string, len(d.faults))

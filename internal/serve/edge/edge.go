@@ -54,6 +54,10 @@ type Options struct {
 	StartupDuration time.Duration
 	// PodName and PodNamespace are sent with generated answers as x-inference-pod and x-inference-namespace.
 	PodName, PodNamespace string
+	// Echo answers requests with what arrived, in the place of the frontends, see [Edge.serveEcho].
+	Echo bool
+	// OnDrain is called when draining begins and when it is taken back; nil for none.
+	OnDrain func(draining bool)
 
 	// Engines returns the engines behind a rank, for metrics that the frontend does not have; nil adds no metrics.
 	Engines func(rank int) []Engine
@@ -100,6 +104,8 @@ type Edge struct {
 	records sync.Mutex // held while a line is written to the log
 	bodies  bodies
 
+	draining atomic.Bool
+
 	mu      sync.Mutex
 	servers []*server
 	closed  bool
@@ -118,7 +124,7 @@ func New(opt Options) (*Edge, error) {
 		e.log = slog.New(slog.DiscardHandler)
 	}
 	e.faults.Store(newFaultDraws(opt.Faults, opt.FailureRate/100, opt.FailureTypes, opt.Seed))
-	e.opt.Settings = append([]Settings{faultSettings{e}}, opt.Settings...)
+	e.opt.Settings = append([]Settings{faultSettings{e}, drainSettings{e}}, opt.Settings...)
 	return e, nil
 }
 
@@ -127,6 +133,9 @@ func (e *Edge) Handler(rank int) http.Handler {
 	h := e.opt.Frontends[rank]
 	if e.opt.FanOut {
 		h = e.fanOut(h)
+	}
+	if e.opt.Echo {
+		h = e.serveEcho(h)
 	}
 	h = e.endpoints(rank, h)
 	h = e.inject(h)
@@ -202,6 +211,14 @@ func (e *Edge) close() {
 	defer e.mu.Unlock()
 	for _, s := range e.servers {
 		_ = s.Close()
+	}
+}
+
+// Drain makes /ready and /health/ready answer with 503, so that no more requests are sent here, or takes that back.
+// Requests are answered all the same.
+func (e *Edge) Drain(draining bool) {
+	if e.draining.Swap(draining) != draining && e.opt.OnDrain != nil {
+		e.opt.OnDrain(draining)
 	}
 }
 

@@ -267,6 +267,23 @@ func TestReady(t *testing.T) {
 			}
 		})
 	}
+	var told []bool
+	draining := before(t, Options{AdminToken: "t", OnDrain: func(d bool) { told = append(told, d) }}, stream)
+	for _, step := range []struct {
+		change string
+		ready  int
+	}{{`{"draining":true}`, 503}, {`{"draining":true}`, 503}, {`{"draining":false}`, 200}} {
+		fetch(t, "POST", draining.url+"/admin/config", step.change, "Authorization", "Bearer t")
+		ready, body := fetch(t, "GET", draining.url+"/ready", "")
+		health, _ := fetch(t, "GET", draining.url+"/health", "")
+		request, _ := fetch(t, "POST", draining.url+"/v1/completions", asked2)
+		if ready.StatusCode != step.ready || health.StatusCode != 200 || request.StatusCode != 200 {
+			t.Errorf("%s: /ready %d %s, /health %d, a request %d", step.change, ready.StatusCode, body, health.StatusCode, request.StatusCode)
+		}
+	}
+	if !slices.Equal(told, []bool{true, false}) {
+		t.Errorf("calls: %v", told)
+	}
 	faults, _, _ := ParseFaults("status:503~path=/ready")
 	e := before(t, Options{Faults: faults}, stream)
 	if answer, _ := fetch(t, "GET", e.url+"/ready", ""); answer.StatusCode != 503 {
@@ -283,6 +300,35 @@ func TestIdentity(t *testing.T) {
 	}
 	if answer, _ = fetch(t, "GET", e.url+"/health", ""); answer.Header.Get("x-inference-pod") != "" {
 		t.Errorf("headers of a probe: %v", answer.Header)
+	}
+}
+
+// The body is that of echo-basic, and faults and probes stay as they are.
+func TestEcho(t *testing.T) {
+	faults, _, _ := ParseFaults("status:503~key=bad")
+	e := before(t, Options{Echo: true, PodName: "pod-1", PodNamespace: "ns", Faults: faults}, stream)
+	for _, test := range []struct {
+		name, method, path, body string
+		headers                  []string
+		status                   int
+		want                     string
+	}{
+		{
+			"any path", "POST", "/primary-gateway-test?a=b", `{"model": "m"}`,
+			[]string{"X-Test", "1", "Accept-Encoding", "identity", "User-Agent", "u"},
+			200,
+			`{"path":"/primary-gateway-test?a=b","host":"HOST","method":"POST","proto":"HTTP/1.1","headers":{"Accept-Encoding":["identity"],"Content-Length":["14"],"User-Agent":["u"],"X-Test":["1"]},"namespace":"ns","ingress":"","service":"","pod":"pod-1"}`,
+		},
+		{"with an id", "GET", "/", "", []string{"X-Request-Id", "mine", "Accept-Encoding", "identity", "User-Agent", "u"}, 200, `{"path":"/","host":"HOST","method":"GET","proto":"HTTP/1.1","headers":{"Accept-Encoding":["identity"],"User-Agent":["u"],"X-Request-Id":["mine"]},"namespace":"ns","ingress":"","service":"","pod":"pod-1"}`},
+		{"a fault", "POST", "/v1/completions", asked2, []string{"Authorization", "Bearer bad"}, 503, ""},
+		{"a probe", "GET", "/ready", "", nil, 200, ""},
+	} {
+		answer, body := fetch(t, test.method, e.url+test.path, test.body, test.headers...)
+		var got bytes.Buffer
+		want := strings.Replace(test.want, "HOST", strings.TrimPrefix(e.url, "http://"), 1)
+		if want != "" && json.Compact(&got, []byte(body)) != nil || answer.StatusCode != test.status || want != "" && got.String() != want {
+			t.Errorf("%s: %d %s, want\n%s", test.name, answer.StatusCode, body, want)
+		}
 	}
 }
 

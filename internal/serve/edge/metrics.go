@@ -49,6 +49,10 @@ func (e *Edge) serveReady(w http.ResponseWriter, r *http.Request, frontend http.
 		apiError{status: http.StatusServiceUnavailable, message: "the server is starting", retryAfter: left}.write(w)
 		return
 	}
+	if e.draining.Load() {
+		apiError{status: http.StatusServiceUnavailable, message: "the server is draining: send no new requests"}.write(w)
+		return
+	}
 	if answer := fetchFrom(frontend, r, "/health"); answer.status > http.StatusOK {
 		apiError{status: http.StatusServiceUnavailable, message: "the health check of the frontend has status " + strconv.Itoa(answer.status)}.write(w)
 		return

@@ -1,9 +1,11 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"io"
+	"math"
 	"strings"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
@@ -44,7 +46,7 @@ func (c *Comparison) Plots() []Plot {
 			all = append(all, curve{names[i], i, one.whole(m).drawn()})
 		}
 		plots = append(plots, survivalPlot(name+"-survival", metricTitles[m], all)...)
-		plots = append(plots, quantilePlot(name+"-qq", metricTitles[m], all)...)
+		plots = append(plots, quantilePlot(name+"-qq", metricTitles[m], "baseline, ms", "ms", all)...)
 	}
 	for i, one := range c.all {
 		plots = append(plots, survivalPlot(fmt.Sprintf("mean-%d", i+1), "Each gap, and the mean of each request: "+safetext.Clip(names[i], 40), []curve{
@@ -84,9 +86,7 @@ func shortNames(paths []string) []string {
 	var short []string
 	for _, path := range paths {
 		name := path[begin:max(len(path)-end, begin)]
-		if name == "" {
-			name = path[strings.LastIndexByte(path, '/')+1:]
-		}
+		name = cmp.Or(name, path[strings.LastIndexByte(path, '/')+1:])
 		short = append(short, name)
 	}
 	return short
@@ -99,16 +99,23 @@ type curve struct {
 	times times
 }
 
-// withValues are the curves that a scale of decades can show, and their axis.
+// withValues are the curves that a scale of decades can show, and their axis, from the 1000th to the longest of all times.
 func withValues(all []curve) (shown []curve, x axis) {
-	var values []times
+	x = axis{low: math.Inf(1), decades: true}
 	for _, one := range all {
-		if len(one.times) > 0 && one.times[len(one.times)-1] > 0 {
-			shown, values = append(shown, one), append(values, one.times)
+		t := one.times
+		if len(t) == 0 || t[len(t)-1] <= 0 {
+			continue
 		}
+		shown = append(shown, one)
+		from, to := t.quantile(0.001), t[len(t)-1]
+		if from <= 0 {
+			from = to / 1e4
+		}
+		x.low, x.high = min(x.low, from), max(x.high, to)
 	}
-	low, high, _ := span(values...)
-	return shown, axis{low: low, high: high, decades: true}
+	x.high = max(x.high, 2*x.low) // a range that has a tick
+	return shown, x
 }
 
 func (c *curve) paint() string { return seriesColors[c.color%len(seriesColors)] }
@@ -126,13 +133,14 @@ func survivalPlot(name, title string, all []curve) []Plot {
 	return []Plot{{name, f}}
 }
 
-func quantilePlot(name, title string, all []curve) []Plot {
+// quantilePlot has the quantiles of each distribution over those of the first; nil if not all have values.
+func quantilePlot(name, title, xName, yName string, all []curve) []Plot {
 	shown, x := withValues(all)
 	if len(shown) != len(all) {
 		return nil
 	}
 	f := figure{
-		title: title + ", quantiles", xName: "baseline, ms", yName: "ms", x: x, y: x,
+		title: title + ", quantiles", xName: xName, yName: yName, x: x, y: x,
 		lines: []line{{name: "equal", color: colorEqual, points: [][2]float64{{x.low, x.low}, {x.high, x.high}}, dashed: true}},
 	}
 	for i := range all[1:] {

@@ -4,7 +4,6 @@ import (
 	"embed"
 	"fmt"
 	"html/template"
-	"io"
 	"math"
 	"strconv"
 	"strings"
@@ -20,13 +19,10 @@ var images = report.NewPageTemplate(pages, template.FuncMap{"short": short}, "pa
 
 // Colors of what is drawn: classes of colors.css, which have one color on a light page and another on a dark one.
 const (
-	colorReal      = "c-black"
-	colorPredicted = "c-orange"
-	colorKnobs     = "c-blue"
-	colorEqual     = "c-grey"
-	colorWait      = "c-wait"
-	colorPrefill   = "c-orange"
-	colorDecode    = "c-blue"
+	colorEqual   = "c-grey"
+	colorWait    = "c-wait"
+	colorPrefill = "c-orange"
+	colorDecode  = "c-blue"
 )
 
 // seriesColors are those of traces side by side. They can be distinguished without seeing red or green.
@@ -143,8 +139,6 @@ func (f *figure) data() figureData {
 	}
 	return d
 }
-
-func (f *figure) write(w io.Writer) error { return images.WritePart(w, "figure.svg", f.data()) }
 
 // path is a line as an SVG path.
 func (f *figure) path(l line) string {

@@ -3,6 +3,7 @@ package inspect
 import (
 	"fmt"
 	"io"
+	"slices"
 )
 
 // Plot is a picture of a report.
@@ -14,7 +15,7 @@ type Plot struct {
 }
 
 // Write writes the picture as SVG. It follows the reader's choice of light or dark.
-func (p *Plot) Write(w io.Writer) error { return p.figure.write(w) }
+func (p *Plot) Write(w io.Writer) error { return images.WritePart(w, "figure.svg", p.figure.data()) }
 
 // Plots are how many gaps and first tokens took longer than a time, and the quantiles of
 // what was predicted over those of what was real. There are none of times that are all 0.
@@ -28,53 +29,14 @@ func (r *Report) Plots() []Plot {
 		{"itl", "Time between two tokens (ITL)", func(o *Outcome) times { return o.samples.itl }, true},
 		{"ttft", "Time to the first token (TTFT)", func(o *Outcome) times { return o.samples.ttft }, false},
 	} {
-		real, predicted, knobs := kind.of(&r.Real), kind.of(&r.Predicted), kind.of(&r.Knobs)
-		low, high, ok := span(real, predicted)
-		if !ok {
-			continue
+		curves := []curve{{"real", 0, kind.of(&r.Real)}, {"predicted", 1, kind.of(&r.Predicted)}, {"best knobs", 2, kind.of(&r.Knobs)}}
+		survival := survivalPlot(kind.name+"-survival", kind.title, curves)
+		if kind.band && survival != nil {
+			survival[0].figure.marks = []mark{{fmt.Sprintf("slow band from %.1f ms", r.BandFromMs), r.BandFromMs}}
 		}
-		x := axis{low: low, high: high, decades: true}
-		survival := figure{
-			title: kind.title, xName: "ms", yName: "part that took longer",
-			x: x, y: axis{low: 1 / float64(10*max(len(real), 10)), high: 1, decades: true},
-			lines: []line{
-				survivalOf("real", colorReal, real, x), survivalOf("predicted", colorPredicted, predicted, x),
-				survivalOf("best knobs", colorKnobs, knobs, x),
-			},
-		}
-		if kind.band {
-			survival.marks = []mark{{fmt.Sprintf("slow band from %.1f ms", r.BandFromMs), r.BandFromMs}}
-		}
-		plots = append(plots, Plot{kind.name + "-survival", survival}, Plot{kind.name + "-qq", figure{
-			title: kind.title + ", quantiles", xName: "real, ms", yName: "predicted, ms", x: x, y: x,
-			lines: []line{
-				{name: "equal", color: colorEqual, points: [][2]float64{{low, low}, {high, high}}, dashed: true},
-				quantilesOf("predicted", colorPredicted, real, predicted, x), quantilesOf("best knobs", colorKnobs, real, knobs, x),
-			},
-		}})
+		plots = slices.Concat(plots, survival, quantilePlot(kind.name+"-qq", kind.title, "real, ms", "predicted, ms", curves))
 	}
 	return plots
-}
-
-// span is from the 1000th to the longest of all times.
-func span(all ...times) (low, high float64, ok bool) {
-	for _, t := range all {
-		if len(t) == 0 || t[len(t)-1] <= 0 {
-			return 0, 0, false
-		}
-		from, to := t.quantile(0.001), t[len(t)-1]
-		if from <= 0 {
-			from = to / 1e4
-		}
-		if low == 0 || from < low {
-			low = from
-		}
-		high = max(high, to)
-	}
-	if high < 2*low { // a range that has a tick
-		high = 2 * low
-	}
-	return low, high, true
 }
 
 // survivalOf is the part of the times above each of them.

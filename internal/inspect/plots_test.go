@@ -70,7 +70,7 @@ func TestPlotsOfLittle(t *testing.T) {
 // Where a curve is: half of the times are above the median.
 func TestSurvival(t *testing.T) {
 	ten := times{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
-	l := survivalOf("x", colorReal, ten, axis{low: 1, high: 10, decades: true})
+	l := survivalOf("x", "c-black", ten, axis{low: 1, high: 10, decades: true})
 	want := map[float64]float64{1: 0.9, 5: 0.5, 9: 0.1, 10: 0.05}
 	got := map[float64]float64{}
 	for _, p := range l.points[1:] {

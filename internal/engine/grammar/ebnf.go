@@ -107,7 +107,9 @@ func (g *ebnf) definition() {
 	if g.lark {
 		sign = ":"
 		if g.take(".") {
-			g.number()
+			for g.at < len(g.text) && g.text[g.at] >= '0' && g.text[g.at] <= '9' {
+				g.at++
+			}
 		}
 	}
 	g.space(false)
@@ -203,7 +205,14 @@ func (g *ebnf) item(depth int) *node {
 	case c == '[':
 		return g.class()
 	case c == '/' && g.lark:
-		return g.slashed()
+		m := slashedPattern().FindStringSubmatch(g.text[g.at:])
+		if m == nil {
+			g.fail("a regular expression has no / at its end")
+		}
+		g.at += len(m[0])
+		n, err := compileRegex(g.work, strings.ReplaceAll(m[1], `\/`, "/"))
+		g.check(err)
+		return n
 	case c == '.' && !g.lark:
 		g.at++
 		return &node{op: opClass, ranges: []rune{' ', '~'}}
@@ -317,19 +326,15 @@ func (g *ebnf) character() rune {
 	case 'r':
 		return '\r'
 	case 'x', 'u', 'U':
-		return g.codePoint(map[byte]int{'x': 2, 'u': 4, 'U': 8}[c])
+		end := min(g.at+map[byte]int{'x': 2, 'u': 4, 'U': 8}[c], len(g.text))
+		code, err := strconv.ParseUint(g.text[g.at:end], 16, 32)
+		if err != nil || !utf8.ValidRune(rune(code)) {
+			g.fail("%q is not a character", g.text[g.at:end])
+		}
+		g.at = end
+		return rune(code)
 	}
 	return rune(c)
-}
-
-func (g *ebnf) codePoint(digits int) rune {
-	end := min(g.at+digits, len(g.text))
-	code, err := strconv.ParseUint(g.text[g.at:end], 16, 32)
-	if err != nil || !utf8.ValidRune(rune(code)) {
-		g.fail("%q is not a character", g.text[g.at:end])
-	}
-	g.at = end
-	return rune(code)
 }
 
 // class reads [a-z] or [^a-z].
@@ -376,17 +381,6 @@ func others(ranges []rune) []rune {
 
 var slashedPattern = lazyregexp.New(`^/((?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n])+)/([imslux]*)`)
 
-func (g *ebnf) slashed() *node {
-	m := slashedPattern().FindStringSubmatch(g.text[g.at:])
-	if m == nil {
-		g.fail("a regular expression has no / at its end")
-	}
-	g.at += len(m[0])
-	n, err := compileRegex(g.work, strings.ReplaceAll(m[1], `\/`, "/"))
-	g.check(err)
-	return n
-}
-
 var namePattern = lazyregexp.New(`^[A-Za-z_][\w.-]*`)
 
 func (g *ebnf) name() string {
@@ -398,12 +392,6 @@ func (g *ebnf) name() string {
 	}
 	g.at += len(name)
 	return name
-}
-
-func (g *ebnf) number() {
-	for g.at < len(g.text) && g.text[g.at] >= '0' && g.text[g.at] <= '9' {
-		g.at++
-	}
 }
 
 func (g *ebnf) take(text string) bool {

@@ -96,22 +96,18 @@ func compile(w *Work, c Constraint) (*node, error) {
 	case Regex:
 		return compileRegex(w, c.Text)
 	case Choice:
-		return compileChoice(w, c.Choices)
+		all := choice()
+		w.spend(2 * len(c.Choices))
+		for _, text := range c.Choices {
+			all.kids = append(all.kids, literal(text))
+		}
+		return all, nil
 	case Grammar:
 		return compileGrammar(w, c.Text, c.Empty)
 	case StructuralTag:
 		return compileTag(w, c.Text)
 	}
 	return nil, fmt.Errorf("constraint of unknown kind %d", c.Kind)
-}
-
-func compileChoice(w *Work, choices []string) (*node, error) {
-	all := choice()
-	w.spend(2 * len(choices))
-	for _, c := range choices {
-		all.kids = append(all.kids, literal(c))
-	}
-	return all, nil
 }
 
 // Text writes a text. It may be about size bytes longer than the shortest one.

@@ -200,7 +200,14 @@ func (n *node) shortest() int {
 		}
 		return sum
 	case opAlt:
-		return n.shortestKid()
+		// A kid is the best only if it is shorter than what was known: the best kids of a recursive rule then never lead back to it.
+		least := n.least
+		for i, kid := range n.kids {
+			if kid.least < least {
+				least, n.best = kid.least, i
+			}
+		}
+		return least
 	case opRepeat:
 		return times(n.min, n.kids[0].least)
 	case opLeaf:
@@ -213,18 +220,6 @@ func (n *node) shortest() int {
 		return n.object.shortest()
 	}
 	return n.array.shortest()
-}
-
-// shortestKid notes the kid as best only when it is shorter than what was known:
-// the best kids of a recursive rule then never lead back to it.
-func (n *node) shortestKid() int {
-	least := n.least
-	for i, kid := range n.kids {
-		if kid.least < least {
-			least, n.best = kid.least, i
-		}
-	}
-	return least
 }
 
 // draw is one text while it is written.
@@ -274,7 +269,11 @@ func (d *draw) write(n *node) {
 	case opLeaf:
 		d.out = append(d.out, n.make(d)...)
 	case opQuoted:
-		d.quote(n.kids[0])
+		start := len(d.out)
+		d.write(n.kids[0])
+		text := string(d.out[start:])
+		d.work.spend(len(text) / 32)
+		d.out = appendQuoted(d.out[:start], text)
 	case opChecked:
 		d.insist(n)
 	case opObject:
@@ -344,14 +343,6 @@ func (d *draw) repeat(n *node) {
 	for ; count > 0 && !d.done(); count-- {
 		d.write(kid)
 	}
-}
-
-func (d *draw) quote(kid *node) {
-	start := len(d.out)
-	d.write(kid)
-	text := string(d.out[start:])
-	d.work.spend(len(text) / 32)
-	d.out = appendQuoted(d.out[:start], text)
 }
 
 // Tries of what is looked at afterwards. Each has more to spend than the last.

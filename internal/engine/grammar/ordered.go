@@ -25,13 +25,6 @@ func (o *object) get(key string) (any, bool) {
 	return v, ok
 }
 
-func (o *object) set(key string, value any) {
-	if _, known := o.values[key]; !known {
-		o.keys = append(o.keys, key)
-	}
-	o.values[key] = value
-}
-
 // parseJSON reads one value, and no more.
 func parseJSON(w *Work, text string) (any, error) {
 	w.spend(1 + len(text)/16)
@@ -99,7 +92,10 @@ func parseObject(w *Work, d *json.Decoder, depth int) (any, error) {
 			return nil, err
 		}
 		name, _ := key.(string) // the decoder refuses any other
-		o.set(name, v)
+		if _, known := o.values[name]; !known {
+			o.keys = append(o.keys, name)
+		}
+		o.values[name] = v
 	}
 	_, err := d.Token()
 	return o, err

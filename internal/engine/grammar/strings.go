@@ -19,14 +19,11 @@ func (s *schemas) stringOf(all []*object) *node {
 	}
 	if format, ok := s.text(all, "format"); ok {
 		if write := formats[format]; write != nil {
-			return quoted(lengthChecked(leaf(len(write(steady())), func(d *draw) string { return write(d.rand) }), low, high))
+			return quoted(lengthChecked(leaf(len(write(rand.New(rand.NewPCG(0, 0)))), func(d *draw) string { return write(d.rand) }), low, high))
 		}
 	}
 	return quoted(words(low, high))
 }
-
-// steady is a source for what is measured before anything is drawn.
-func steady() *rand.Rand { return rand.New(rand.NewPCG(0, 0)) }
 
 // text is a member that is a string; of the first schema that has it. That the
 // others hold is looked at afterwards.

@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -58,9 +59,7 @@ func newHasher(o *Options) (*hasher, error) {
 		h.sum, h.size = func(b []byte) digest { return sha256.Sum256(b) }, sha256.Size
 	}
 	seed := o.Seed
-	if seed == "" {
-		seed = DefaultSeed
-	}
+	seed = cmp.Or(seed, DefaultSeed)
 	h.encoder.begin()
 	h.encoder.text(seed)
 	h.none = h.sum(h.encoder.end())

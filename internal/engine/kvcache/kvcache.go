@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -106,9 +107,7 @@ func New(o Options) (*Pool, error) {
 		blockSize: o.BlockSize, maxTokens: o.MaxModelLen, caching: o.Caching, events: o.Events, rules: o.Rules,
 		lives: o.Lives, hasher: h, blocks: make([]block, o.Blocks), free: o.Blocks - 1, cached: map[digest]int32{},
 	}
-	if p.maxTokens == 0 {
-		p.maxTokens = math.MaxInt
-	}
+	p.maxTokens = cmp.Or(p.maxTokens, math.MaxInt)
 	last := int32(o.Blocks - 1)
 	for i := range p.blocks {
 		p.blocks[i].prev, p.blocks[i].next = int32(i)-1, int32(i)+1
@@ -146,7 +145,10 @@ func (p *Pool) Reset() bool {
 		return false
 	}
 	clear(p.cached)
-	p.lives.reset()
+	if p.lives != nil {
+		clear(p.lives.blocks)
+		p.lives.ended = nil
+	}
 	for i := range p.blocks {
 		p.blocks[i].hashed = false
 	}

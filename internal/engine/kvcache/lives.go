@@ -63,13 +63,6 @@ func (l *Lives) found(id int32) {
 	b.found = append(b.found, b.last)
 }
 
-func (l *Lives) reset() {
-	if l != nil {
-		clear(l.blocks)
-		l.ended = nil
-	}
-}
-
 // TakeLives returns the lives that ended since the last call. The slice is valid until the next call of a method of p.
 func (p *Pool) TakeLives() []Life {
 	if p.lives == nil {

@@ -1,6 +1,7 @@
 package kvevents
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -70,9 +71,7 @@ func (o Options) withDefaults() (Options, error) {
 			*d.value = d.is
 		}
 	}
-	if o.Endpoint == "" {
-		o.Endpoint = DefaultEndpoint
-	}
+	o.Endpoint = cmp.Or(o.Endpoint, DefaultEndpoint)
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
 	}

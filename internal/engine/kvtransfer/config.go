@@ -81,17 +81,13 @@ func (c Cache) Address() string { return net.JoinHostPort(c.Host, strconv.Itoa(c
 
 // OfEngine is the configuration of one engine of a group, with defaults filled in.
 func (t Config) OfEngine(index, ranks int) (*Config, error) {
-	if t.EngineID == "" {
-		t.EngineID = strings.ToLower(rand.Text())
-	}
+	t.EngineID = cmp.Or(t.EngineID, strings.ToLower(rand.Text()))
 	if ranks > 1 {
 		t.EngineID += "_dp" + strconv.Itoa(index)
 	}
 	t = t.withAddress()
 	t.Port += index
-	if t.Lease == 0 {
-		t.Lease = 30 * time.Second
-	}
+	t.Lease = cmp.Or(t.Lease, 30*time.Second)
 	switch t.FailurePolicy {
 	case "":
 		t.FailurePolicy = FailOnLoadFailure

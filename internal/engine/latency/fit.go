@@ -43,7 +43,6 @@ type Fit struct {
 	donors   grid
 	stalls   stalls
 	marginal [concurrencyBuckets][]float64
-	lengths  []float64
 	drafts   int
 	block    int
 	transfer Knobs
@@ -91,7 +90,7 @@ func (f *Fit) Again() *Fit {
 func newFit(budget int, transfer Knobs, g *gathered) *Fit {
 	f := &Fit{
 		budget: budget, transfer: transfer, service: newService(g.points),
-		donors: g.donors, stalls: g.stalls, marginal: g.marginal, lengths: g.lengths,
+		donors: g.donors, stalls: g.stalls, marginal: g.marginal,
 		drafts: g.sizes.drafts(), block: g.sizes.block(), notes: g.notes, lastLarge: math.Inf(-1),
 	}
 	f.service.step = quantile(f.marginalAt(1), 0.5)
@@ -103,22 +102,16 @@ func newFit(budget int, transfer Knobs, g *gathered) *Fit {
 	f.floor = premium(g.records, f.law, budget)
 	if f.steps = newStepLaw(g.steps); f.steps != nil {
 		f.notes = append(f.notes, f.steps.notes...)
-		f.borrowChunks()
+		switch { // too few steps had chunks next to decodes: their times are those of gaps or of the service curve
+		case f.steps.once != 0 || !f.steps.chunk.zero():
+		case !f.law.zero():
+			f.steps.chunk = f.law
+		case f.service.curve:
+			f.steps.chunk = chunkLaw{f.service.b, 2 * f.service.c}
+		}
 		f.idle = f.idleTimes(g.points)
 	}
 	return f
-}
-
-// borrowChunks takes the times of chunks from gaps or the service curve, where too few
-// steps had chunks beside decodes.
-func (f *Fit) borrowChunks() {
-	switch {
-	case f.steps.once != 0 || !f.steps.chunk.zero():
-	case !f.law.zero():
-		f.steps.chunk = f.law
-	case f.service.curve:
-		f.steps.chunk = chunkLaw{f.service.b, 2 * f.service.c}
-	}
 }
 
 // idleLeast is how many requests must have met an idle engine to know what it takes beyond
@@ -168,15 +161,6 @@ func (f *Fit) Drafts() int { return f.drafts }
 // as those of a diffusion model; 0 if they did not.
 func (f *Fit) Block() int { return f.block }
 
-// OutputTokens is how long an answer is that ends by itself, at least 1, as in the
-// recordings.
-func (f *Fit) OutputTokens(r *Request) int {
-	if len(f.lengths) == 0 {
-		return 1
-	}
-	return max(1, int(math.Round(quantile(f.lengths, r.uniform(drawLength, 0)))))
-}
-
 // Notes are what was left out of the recordings, and why, one sentence each.
 func (f *Fit) Notes() []string { return f.notes }
 
@@ -185,7 +169,11 @@ func (f *Fit) Transfer(r *Request) time.Duration { return f.transfer.Transfer(r)
 
 // Duration implements [Model].
 func (f *Fit) Duration(s *Step) time.Duration {
-	f.large(s)
+	for i := range s.Chunks {
+		if s.Chunks[i].Request.uncached() > largePrompt {
+			f.lastLarge = f.now
+		}
+	}
 	f.say(s)
 	ms := 0.0
 	if pacer := pacerOf(s.Decodes); pacer != nil && f.steps != nil {
@@ -195,15 +183,6 @@ func (f *Fit) Duration(s *Step) time.Duration {
 	}
 	f.now += ms
 	return nanoseconds(ms * float64(time.Millisecond))
-}
-
-// large notes when a large prompt is computed.
-func (f *Fit) large(s *Step) {
-	for i := range s.Chunks {
-		if s.Chunks[i].Request.uncached() > largePrompt {
-			f.lastLarge = f.now
-		}
-	}
 }
 
 func (f *Fit) churn() bool { return f.now-f.lastLarge <= churnWindow }

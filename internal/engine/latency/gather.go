@@ -17,7 +17,6 @@ type gathered struct {
 	marginal [concurrencyBuckets][]float64
 	donors   grid
 	stalls   stalls
-	lengths  []float64
 	sizes    sizes
 	steps    []step // whole steps of the engine, where the recordings show them
 	notes    []string
@@ -52,18 +51,16 @@ func gather(traces []*trace.Trace, budget int) (*gathered, error) {
 		}
 		g.steps = append(g.steps, steps...)
 	}
-	g.finish()
-	return g, nil
-}
-
-// finish sorts what was gathered.
-func (g *gathered) finish() {
 	g.donors.finish()
-	g.stalls.finish()
+	for _, row := range g.stalls.cells {
+		for _, times := range row {
+			slices.Sort(times)
+		}
+	}
 	for i := range g.marginal {
 		slices.Sort(g.marginal[i])
 	}
-	slices.Sort(g.lengths)
+	return g, nil
 }
 
 func names(traces []*trace.Trace) string {
@@ -119,7 +116,6 @@ func (g *gathered) trace(t *trace.Trace) {
 		if r.OutputTokens == 0 { // no first token: its time says nothing
 			continue
 		}
-		g.lengths = append(g.lengths, float64(r.OutputTokens))
 		if r.TTFTMs < 0 {
 			backward++
 		} else if !warm[i] {
@@ -176,7 +172,7 @@ func gapsOf(r *trace.Record) (gaps []gap, dropped int) {
 			g.tokens = int(r.ITLTokens[i])
 		}
 		if r.ITLCtx != nil {
-			g.prefill, g.running = int(r.ITLCtx.PrefillTokens[i]), int(r.ITLCtx.NumRunning[i])
+			g.prefill = int(r.ITLCtx.PrefillTokens[i])
 		}
 		gaps = append(gaps, g)
 	}
@@ -249,11 +245,9 @@ func aloneOf(records []trace.Record) []bool {
 
 // A gap is one recorded gap between chunks.
 type gap struct {
-	ms     float64
-	tokens int
-	// prefill is the tokens of the prompts that ended in the step, running the
-	// requests in it; both are 0 where that was not recorded.
-	prefill, running int
+	ms      float64
+	tokens  int
+	prefill int // tokens of the prompts that ended in the step, 0 where that was not recorded
 }
 
 // A sample is a step as a request saw it: how long, and how many tokens it got.
@@ -431,14 +425,6 @@ func (s *stalls) add(g gap, concurrency int) {
 	cell := &s.cells[promptBucket(g.prefill)][concurrencyBucket(concurrency)]
 	*cell = append(*cell, g.ms)
 	s.any = true
-}
-
-func (s *stalls) finish() {
-	for row := range s.cells {
-		for col := range s.cells[row] {
-			slices.Sort(s.cells[row][col])
-		}
-	}
 }
 
 // draw is a recorded step in which about such a prompt ended; there must be any.

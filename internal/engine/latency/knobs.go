@@ -106,7 +106,7 @@ func (k *Knobs) validateDeviations() error {
 		{"inter-token-latency-std-dev", "inter-token-latency", k.InterTokenLatencyStdDev, k.InterTokenLatency},
 		{"kv-cache-transfer-latency-std-dev", "kv-cache-transfer-latency", k.TransferLatencyStdDev, k.TransferLatency},
 	} {
-		if most := scaled(d.mean, maxDeviation); d.deviation > most {
+		if most := nanoseconds(float64(d.mean) * maxDeviation); d.deviation > most {
 			return fmt.Errorf("%s is %v: want at most %v, 30%% of %s", d.name, d.deviation, most, d.of)
 		}
 	}
@@ -196,11 +196,6 @@ func (r *Request) deviate(deviation time.Duration, p purpose, position int) floa
 // clamped is mean and a deviation from it, within what it may leave of the mean.
 func clamped(mean, deviation float64) float64 {
 	return min(max(mean+deviation, leastOfMean*mean), maxOfMean*mean)
-}
-
-// scaled is a part of a duration.
-func scaled(d time.Duration, part float64) time.Duration {
-	return nanoseconds(float64(d) * part)
 }
 
 // nanoseconds rounds to a whole one, within what a duration can be. It is 0 for what is not a

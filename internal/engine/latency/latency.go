@@ -106,10 +106,10 @@ type purpose uint64
 const (
 	drawDonor purpose = iota + 1
 	drawStep
-	drawSize
+	_
 	drawFirst
 	drawTransfer
-	drawLength
+	_
 	drawAccept
 	drawPause
 )

@@ -74,12 +74,8 @@ var (
 
 // Listen opens the handshake socket and every client's socket pair.
 func Listen(opt Options) (*Frontend, error) {
-	if opt.Address == "" {
-		opt.Address = "tcp://127.0.0.1:0"
-	}
-	if opt.HandshakeAddress == "" {
-		opt.HandshakeAddress = opt.Address
-	}
+	opt.Address = cmp.Or(opt.Address, "tcp://127.0.0.1:0")
+	opt.HandshakeAddress = cmp.Or(opt.HandshakeAddress, opt.Address)
 	f := &Frontend{codec: opt.Codec, step: opt.Step, init: opt.Init, noFiles: make(chan error, 1)}
 	if f.step == nil {
 		f.step = func(string) {}

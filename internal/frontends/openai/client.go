@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -97,9 +98,7 @@ func (e *StatusError) Error() string {
 		return fmt.Sprintf("%s %s: the stream failed: %s", e.Method, e.URL, e.Body)
 	}
 	body := e.Body
-	if body == "" {
-		body = "(no body)"
-	}
+	body = cmp.Or(body, "(no body)")
 	return fmt.Sprintf("%s %s: status %d %s: %s", e.Method, e.URL, e.Status, http.StatusText(e.Status), body)
 }
 

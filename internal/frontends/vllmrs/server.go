@@ -2,6 +2,7 @@ package vllmrs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,9 +54,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Binary == "" || o.ModelDir == "" {
 		return o, errors.New("vllm-rs: want the path of the binary and of a model directory")
 	}
-	if o.ServedName == "" {
-		o.ServedName = "model"
-	}
+	o.ServedName = cmp.Or(o.ServedName, "model")
 	if o.ReadyTimeout <= 0 {
 		o.ReadyTimeout = time.Minute
 	}

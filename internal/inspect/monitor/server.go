@@ -45,7 +45,14 @@ func Serve(address string, stats func() recorder.Stats, log *slog.Logger) (*Serv
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		_, _ = w.Write(exposition(stats()))
 	})
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { health(w, stats()) })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		text := "ok\n"
+		if stats().Stopped > 0 {
+			text = "ok, but nothing is recorded any more\n"
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, text)
+	})
 	s := &Server{
 		address: ln.Addr().String(), ended: make(chan struct{}),
 		http: http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)},
@@ -72,15 +79,6 @@ func (s *Server) Close() error {
 	}
 	<-s.ended
 	return s.err
-}
-
-func health(w http.ResponseWriter, s recorder.Stats) {
-	text := "ok\n"
-	if s.Stopped > 0 {
-		text = "ok, but nothing is recorded any more\n"
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = io.WriteString(w, text)
 }
 
 // exposition writes the counters in Prometheus' text format, version 0.0.4. Names follow

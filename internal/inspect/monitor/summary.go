@@ -2,6 +2,7 @@ package monitor
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -86,9 +87,7 @@ func Text(w io.Writer, r Report) error {
 
 func files(r recorder.RankSummary) string {
 	text := strings.Join(r.Files, ", ")
-	if text == "" {
-		text = "no file is whole"
-	}
+	text = cmp.Or(text, "no file is whole")
 	if r.Err != nil {
 		text += ": " + safetext.Line(strings.ReplaceAll(r.Err.Error(), "\n", "; "))
 	}

@@ -73,7 +73,13 @@ func New(line string) (*Messages, error) {
 		return nil, err
 	}
 	m := &Messages{Codec: codec, ready: registered(codec)}
-	m.handshake()
+	hello, ready, register := m.builder(), m.builder(), m.builder()
+	m.hello = &scenario{name: "HELLO", root: hello.status("HELLO")}
+	m.end = &scenario{name: "READY", root: ready.status("READY")}
+	m.register = &scenario{name: rootRegister, root: register.build(nil, rootRegister, rootRegister, protocol.ParsePyType(rootRegister))}
+	m.add(hello.all, func(*node) *scenario { return m.hello })
+	m.add(register.all, func(*node) *scenario { return m.register })
+	m.add(ready.all, func(*node) *scenario { return m.end })
 	m.outputs()
 	m.utilities()
 	m.frames()
@@ -95,16 +101,6 @@ func (m *Messages) add(nodes []*node, of func(*node) *scenario) {
 }
 
 func (m *Messages) builder() *builder { return &builder{profile: m.Codec.Profile()} }
-
-func (m *Messages) handshake() {
-	hello, ready, register := m.builder(), m.builder(), m.builder()
-	m.hello = &scenario{name: "HELLO", root: hello.status("HELLO")}
-	m.end = &scenario{name: "READY", root: ready.status("READY")}
-	m.register = &scenario{name: rootRegister, root: register.build(nil, rootRegister, rootRegister, protocol.ParsePyType(rootRegister))}
-	m.add(hello.all, func(*node) *scenario { return m.hello })
-	m.add(register.all, func(*node) *scenario { return m.register })
-	m.add(ready.all, func(*node) *scenario { return m.end })
-}
 
 // outputs are the answers to completions, each place once.
 func (m *Messages) outputs() {

@@ -29,18 +29,13 @@ func NewRequests(line string) (*Messages, error) {
 	b := m.builder()
 	m.init = &scenario{name: "INIT", root: b.build(nil, rootInit, rootInit, protocol.ParsePyType(rootInit))}
 	m.add(b.all, func(*node) *scenario { return m.init })
-	m.requests()
-	m.calls()
-	m.inputs()
-	return m, nil
-}
-
-// requests are those for completions, each place once.
-func (m *Messages) requests() {
-	b := m.builder()
+	b = m.builder()
 	root := b.build(nil, rootRequest, rootRequest, protocol.ParsePyType(rootRequest))
 	m.plain = &scenario{name: "request", kind: protocol.TypeAdd, root: root, open: []string{rootRequest + ".prompt_token_ids", samplingPlace}}
 	m.add(b.all, func(*node) *scenario { return m.plain })
+	m.calls()
+	m.inputs()
+	return m, nil
 }
 
 // calls are the envelope of a utility call once, and the arguments of each method.

@@ -96,9 +96,7 @@ func (x *Index) base() (*url.URL, error) {
 			}
 		}
 	}
-	if text == "" {
-		text = DefaultURL
-	}
+	text = cmp.Or(text, DefaultURL)
 	u, err := url.Parse(text)
 	if err != nil || errors.Is(checkURL(u), errNoURL) {
 		return nil, fmt.Errorf("%s is not the URL of an index: want https://HOST/simple", from)

@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -45,9 +46,7 @@ func (x *Index) OpenWheel(ctx context.Context, f File) (*Wheel, error) {
 	if err := checkURL(u); err != nil {
 		return nil, fmt.Errorf("the URL of wheel %q is of no use: %w", f.Name, err)
 	}
-	if f.Name == "" {
-		f.Name = path.Base(u.Path)
-	}
+	f.Name = cmp.Or(f.Name, path.Base(u.Path))
 	w := &Wheel{File: f, where: shown(u), parts: &parts{index: x, ctx: ctx, url: u, size: f.Size}}
 	if err := w.parts.open(f); err != nil {
 		return nil, err

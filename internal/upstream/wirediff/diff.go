@@ -184,7 +184,14 @@ func Compare(a, b *protocol.Profile) *Diff {
 		c.group = group
 		compare()
 	}
-	c.findNeeds()
+	_, err := protocol.NewCodec(c.a)
+	canSpeakA := err == nil // so that a change of it alone can be tried
+	for i := range c.changes {
+		ch := &c.changes[i]
+		ch.Caution = c.caution(ch)
+		ch.Needs = Needs{Player: c.playerNeeds(ch, canSpeakA), Recorder: c.recorderNeeds(ch)}
+		ch.apply = nil
+	}
 	d.Changes = append(d.Changes, c.changes...)
 	slices.SortStableFunc(d.Changes, func(x, y Change) int {
 		return cmp.Or(

@@ -12,18 +12,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// findNeeds sets, of each change, what programs need that do not follow the declarations alone: ours, and vllm-rs.
-func (c *comparison) findNeeds() {
-	_, err := protocol.NewCodec(c.a)
-	canSpeakA := err == nil // so that a change of it alone can be tried
-	for i := range c.changes {
-		ch := &c.changes[i]
-		ch.Caution = c.caution(ch)
-		ch.Needs = Needs{Player: c.playerNeeds(ch, canSpeakA), Recorder: c.recorderNeeds(ch)}
-		ch.apply = nil
-	}
-}
-
 // frontendRefusesLonger reports whether vllm-rs of a line refuses an array of a struct that is longer than it knows,
 // and fails every open request: seen of the released binaries. Python, and the rules of msgspec, take such an array.
 func frontendRefusesLonger(structName, line string) bool {

@@ -87,7 +87,12 @@ func (c *comparison) compareStruct(name string, a, b protocol.Struct) {
 	}
 	if p.isArray { // the order of a map's keys means nothing
 		for _, field := range p.fields.moved {
-			p.fieldMoved(field)
+			from, to := p.fields.inA[field], p.fields.inB[field]
+			ch := p.fieldChange(FieldMoved, p.comparison.b, p.b, to)
+			ch.Before, ch.After = fmt.Sprint("position ", from+p.tagShift), fmt.Sprint("position ", to+p.tagShift)
+			ch.Breaks = p.parties(true, true)
+			ch.Reason = fmt.Sprintf("%s read it at its old position, and %s at the new one", p.readers, p.newReader)
+			p.report(ch, func(s *protocol.Struct) { s.Fields = insert(without(s.Fields, field), p.b.Fields[to], p.b.Fields[:to]) })
 		}
 	}
 	for _, f := range b.Fields {
@@ -312,17 +317,6 @@ func (p *structPair) fieldRenamed(before string, f protocol.Field) {
 			before, p.readers, p.newReader, p.writers)
 	}
 	p.reportEdit(ch, before, func(old *protocol.Field) { *old = f })
-}
-
-func (p *structPair) fieldMoved(name string) {
-	from, to := p.fields.inA[name], p.fields.inB[name]
-	ch := p.fieldChange(FieldMoved, p.comparison.b, p.b, to)
-	ch.Before, ch.After = fmt.Sprint("position ", from+p.tagShift), fmt.Sprint("position ", to+p.tagShift)
-	ch.Breaks = p.parties(true, true)
-	ch.Reason = fmt.Sprintf("%s read it at its old position, and %s at the new one", p.readers, p.newReader)
-	p.report(ch, func(s *protocol.Struct) {
-		s.Fields = insert(without(s.Fields, name), p.b.Fields[to], p.b.Fields[:to])
-	})
 }
 
 // reportEdit takes in a change of a field that both structs have, which edit makes alone.

@@ -141,18 +141,14 @@ func (d *differ) value(w, g int) (nextW, nextG int) {
 	case hw.kind != hg.kind:
 		d.report(path, w, g, formatValue(d.want, w), formatValue(d.got, g))
 	case hw.kind == Array:
-		d.openArray(path, w, g, hw, hg)
+		if hw.n != hg.n {
+			d.report(path, w, g, lengthText(hw.n), lengthText(hg.n))
+		}
+		d.stack = append(d.stack, level{path: path, w: hw.body, g: hg.body, n: min(hw.n, hg.n)})
 	default:
 		d.openMap(path, w, g, hw, hg)
 	}
 	return nextW, nextG
-}
-
-func (d *differ) openArray(path string, w, g int, hw, hg head) {
-	if hw.n != hg.n {
-		d.report(path, w, g, lengthText(hw.n), lengthText(hg.n))
-	}
-	d.stack = append(d.stack, level{path: path, w: hw.body, g: hg.body, n: min(hw.n, hg.n)})
 }
 
 func lengthText(n int) string {
@@ -171,7 +167,7 @@ func (d *differ) openMap(path string, w, g int, hw, hg head) {
 	if d.opt.MapOrder && !keys.inOrder() {
 		d.report(path, w, g, formatKeys(d.want, keys.want), formatKeys(d.got, keys.got))
 	}
-	d.stack = append(d.stack, level{path: path, n: keys.len(), keys: keys})
+	d.stack = append(d.stack, level{path: path, n: len(keys.want) + len(keys.extra), keys: keys})
 }
 
 // pair compares the values of one key; either may be missing.
@@ -357,9 +353,6 @@ type pairing struct {
 	match     []int // of each want entry, its got entry or -1
 	extra     []int // got entries no want entry has
 }
-
-// len counts the pairs to compare: every want entry, then the extra got entries.
-func (p *pairing) len() int { return len(p.want) + len(p.extra) }
 
 // at returns pair i; nil on the side that lacks the key.
 func (p *pairing) at(i int) (want, got *entry) {

@@ -70,7 +70,9 @@ func (f *formatter) run(off int) bool {
 		}
 		h, err := readHead(f.b, f.off)
 		if err != nil {
-			f.fail(err)
+			f.out = append(f.out, '<')
+			f.out = append(f.out, strings.TrimPrefix(err.Error(), "msgpack: ")...)
+			f.out = append(f.out, '>')
 			return false
 		}
 		f.off = h.next()
@@ -144,12 +146,6 @@ func (f *formatter) scalar(h head) {
 		f.out = append(f.out, ", "...)
 		f.out = appendSize(f.out, h.n)
 	}
-}
-
-func (f *formatter) fail(err error) {
-	f.out = append(f.out, '<')
-	f.out = append(f.out, strings.TrimPrefix(err.Error(), "msgpack: ")...)
-	f.out = append(f.out, '>')
 }
 
 func (i integer) append(out []byte) []byte {

@@ -15,11 +15,11 @@ const utilityCallType = "UtilityCall"
 // and classes of vLLM, as the wire shows them.
 var (
 	// vllm/v1/engine/__init__.py EngineCoreEventType
-	eventType = enumShape{text: "EngineCoreEventType", codes: []int64{1, 2, 3}}
+	eventType = newEnum("EngineCoreEventType", 1, 2, 3)
 	// vllm/sampling_params.py RequestOutputKind
-	outputKind = enumShape{text: "RequestOutputKind", codes: []int64{0, 1, 2}}
+	outputKind = newEnum("RequestOutputKind", 0, 1, 2)
 	// vllm/v1/engine/__init__.py PauseMode
-	pauseMode = literalShape{text: "PauseMode", words: []string{"abort", "wait", "keep"}}
+	pauseMode = newLiteral("PauseMode", "abort", "wait", "keep")
 )
 
 // parse finds what an annotation allows.
@@ -42,22 +42,22 @@ func (r *rules) shape(t PyType) shape {
 	}
 	switch t.Name {
 	case "list", "set", "frozenset", "Sequence":
-		return listShape{text: text, element: argument(0)}
+		return listShape{kindShape{text, pack.Array}, argument(0)}
 	case "tuple":
 		if n := len(t.Args); n == 0 || n == 2 && t.Args[1].Name == "..." { // as long as you like
-			return listShape{text: text, element: argument(0)}
+			return listShape{kindShape{text, pack.Array}, argument(0)}
 		}
-		s := tupleShape{text: text}
+		s := tupleShape{kindShape: kindShape{text, pack.Array}}
 		for i := range t.Args {
 			s.elements = append(s.elements, argument(i))
 		}
 		return s
 	case "dict", "Mapping":
-		return dictShape{text: text, key: argument(0), value: argument(1)}
+		return dictShape{kindShape{text, pack.Map}, argument(0), argument(1)}
 	case "Annotated":
 		return argument(0)
 	case "Literal":
-		l := literalShape{text: text}
+		l := newLiteral(text)
 		for _, value := range t.Args {
 			l.words = append(l.words, strings.Trim(value.Name, `'"`))
 		}
@@ -78,7 +78,7 @@ func (r *rules) parseName(name string) shape {
 	}
 	switch name {
 	case "CacheHitSource": // the Python client makes a member of it
-		words := literalShape{text: name}
+		words := newLiteral(name)
 		for _, m := range r.profile.Enums[name].Members {
 			var word string
 			if json.Unmarshal(m.Value, &word) == nil {
@@ -92,16 +92,20 @@ func (r *rules) parseName(name string) shape {
 	case "Any":
 		return anyShape{}
 	case "FinishReason":
-		return finishShape(r.profile.FinishReasons())
+		e := newEnum("FinishReason")
+		for _, code := range r.profile.FinishReasons() {
+			e.codes = append(e.codes, int64(code))
+		}
+		return e
 	case "np.ndarray", "torch.Tensor":
-		return tensorShape{text: name, torch: name == "torch.Tensor"}
+		return newTensor(name)
 	case "MultiModalKwargsItem": // vllm/multimodal/inputs.py: fields by name
-		return dictShape{text: name, key: plainTypes["str"], value: r.parse("MultiModalFieldElem")}
+		return dictShape{kindShape{name, pack.Map}, plainTypes["str"], r.parse("MultiModalFieldElem")}
 	case "BaseMultiModalField":
 		return fieldShape{batched: r.parse("MultiModalBatchedField"), flat: r.parse("MultiModalFlatField"), shared: r.parse("MultiModalSharedField")}
 	case "slice": // vllm/v1/serial_utils.py: start, stop, step
 		step := r.parse("int | None")
-		return tupleShape{text: name, elements: []shape{step, step, step}}
+		return tupleShape{kindShape{name, pack.Array}, []shape{step, step, step}}
 	case utilityCallType:
 		return callShape{}
 	}
@@ -118,16 +122,8 @@ var plainTypes = map[string]shape{
 	"PoolingTask": kindShape{"PoolingTask", pack.String}, "EEPNotificationType": kindShape{"EEPNotificationType", pack.String},
 	"ExternalBlockHash": unionShape{text: "ExternalBlockHash", options: []shape{kindShape{"bytes", pack.Bin}, kindShape{"int", pack.Int}}},
 	// [type_info, value]: the value is of the method called.
-	"UtilityResult": tupleShape{text: "UtilityResult", elements: []shape{anyShape{}, anyShape{}}},
+	"UtilityResult": tupleShape{kindShape{"UtilityResult", pack.Array}, []shape{anyShape{}, anyShape{}}},
 	"NestedTensors": nestedShape{},
-}
-
-func finishShape(reasons map[string]int) shape {
-	e := enumShape{text: "FinishReason"}
-	for _, code := range reasons {
-		e.codes = append(e.codes, int64(code))
-	}
-	return e
 }
 
 // FieldName names a position of an array-encoded struct for [pack.Diff], so that a difference reads

@@ -276,6 +276,13 @@ func (x *examination) report(expected, actual string) *Mismatch {
 	return &x.found[len(x.found)-1]
 }
 
+// missing reports that a value has no field of a name.
+func (x *examination) missing(name, want string) {
+	x.path = append(x.path, place{name: name})
+	x.report(want, "missing")
+	x.path = x.path[:len(x.path)-1]
+}
+
 func (x *examination) where() string {
 	var b strings.Builder
 	for i, s := range x.path {
@@ -368,7 +375,7 @@ func (s callShape) check(x *examination) {
 	if parameters, known := x.rules.methods[method]; known && x.cur.Kind() == pack.Array {
 		x.at(place{name: method}, argumentsShape{method, parameters})
 	} else {
-		x.at(place{name: "args"}, listShape{text: "list of arguments", element: anyShape{}})
+		x.at(place{name: "args"}, listShape{kindShape{"list of arguments", pack.Array}, anyShape{}})
 	}
 }
 

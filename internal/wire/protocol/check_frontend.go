@@ -72,7 +72,7 @@ func (r *rules) narrow(root string) {
 			case elementTypes[s.name][f.Name] != nil:
 				s.types[i] = withElements(s.types[i], elementTypes[s.name][f.Name])
 			case s.name == "EngineCoreReadyResponse" && f.Name == "dtype":
-				s.types[i] = literalShape{text: "dtype", words: []string{"float32", "float16", "bfloat16"}}
+				s.types[i] = newLiteral("dtype", "float32", "float16", "bfloat16")
 			case has(halfCounts[s.name], f.Name):
 				s.types[i] = counted(s.types[i], math.MaxUint32)
 			default:
@@ -108,7 +108,7 @@ func counted(s shape, limit uint64) shape {
 	switch t := s.(type) {
 	case kindShape:
 		if t.kind == pack.Int {
-			return countShape{t.text, limit}
+			return countShape{t, limit}
 		}
 	case unionShape:
 		t.options = slices.Clone(t.options)
@@ -128,12 +128,9 @@ func counted(s shape, limit uint64) shape {
 
 // countShape is an int that is not negative, and has 32 or 64 bits.
 type countShape struct {
-	text  string
+	kindShape
 	limit uint64
 }
-
-func (s countShape) String() string         { return s.text }
-func (s countShape) takes(k pack.Kind) bool { return k == pack.Int }
 
 func (s countShape) check(x *examination) {
 	ahead := x.cur

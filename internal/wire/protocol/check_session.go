@@ -43,7 +43,7 @@ func (c *Codec) CheckStatus(payload []byte) []Mismatch {
 			m.Offset, m.Unknown = at, !declares
 			x.skip()
 		case key == "status":
-			x.value(literalShape{text: "the status", words: []string{"HELLO", "READY"}})
+			x.value(newLiteral("the status", "HELLO", "READY"))
 		default:
 			x.value(x.rules.parse(statusTypes[key]))
 		}
@@ -52,9 +52,7 @@ func (c *Codec) CheckStatus(payload []byte) []Mismatch {
 	}
 	for _, k := range declared.Keys {
 		if !k.Optional && !seen[k.Name] {
-			x.path = append(x.path, place{name: k.Name})
-			x.report("a key of "+name, "missing")
-			x.path = x.path[:len(x.path)-1]
+			x.missing(k.Name, "a key of "+name)
 		}
 	}
 	return x.found

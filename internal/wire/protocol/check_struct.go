@@ -98,9 +98,7 @@ func (s *structShape) checkDecodable(x *examination) {
 	}
 	for i := range s.declared.Fields {
 		if f := &s.declared.Fields[i]; f.Required && !seen.has(i) {
-			x.path = append(x.path, place{name: f.Name})
-			x.report(f.Type, "missing")
-			x.path = x.path[:len(x.path)-1]
+			x.missing(f.Name, f.Type)
 		}
 	}
 }
@@ -155,15 +153,11 @@ func (s *structShape) checkMap(x *examination) {
 		others[name] = true
 	}
 	if s.declared.Tag != "" && !others[tagKey] {
-		x.path = append(x.path, place{name: tagKey})
-		x.report(s.declared.Tag, "missing")
-		x.path = x.path[:len(x.path)-1]
+		x.missing(tagKey, s.declared.Tag)
 	}
 	for i := range fields {
 		if f := &fields[i]; !seen.has(i) && (f.Required || slices.Contains(neededKeys[s.name], f.Name)) {
-			x.path = append(x.path, place{name: f.Name})
-			x.report(f.Type, "missing")
-			x.path = x.path[:len(x.path)-1]
+			x.missing(f.Name, f.Type)
 		}
 	}
 }
@@ -198,9 +192,9 @@ const tagKey = "type"
 // checkOther checks the value behind the key at a place, which is not a field, or is one for the second time.
 func (s *structShape) checkOther(x *examination, key string, at pack.Cursor, twice bool) {
 	x.path = append(x.path, place{name: keyStep(key)})
+	defer func() { x.path = x.path[:len(x.path)-1] }()
 	if key == tagKey && s.declared.Tag != "" && !twice {
-		x.value(literalShape{text: "the tag of " + s.name, words: []string{s.declared.Tag}})
-		x.path = x.path[:len(x.path)-1]
+		x.value(newLiteral("the tag of "+s.name, s.declared.Tag))
 		return
 	}
 	if twice {
@@ -212,7 +206,6 @@ func (s *structShape) checkOther(x *examination, key string, at pack.Cursor, twi
 			m.hint("a key of " + LineRanges(lines))
 		}
 	}
-	x.path = x.path[:len(x.path)-1]
 	x.skip()
 }
 
@@ -253,12 +246,13 @@ func (floatShape) check(x *examination)   { x.skip() }
 
 // enumShape is an IntEnum.
 type enumShape struct {
-	text  string
+	kindShape
 	codes []int64
 }
 
-func (s enumShape) String() string         { return s.text }
-func (s enumShape) takes(k pack.Kind) bool { return k == pack.Int }
+func newEnum(text string, codes ...int64) enumShape {
+	return enumShape{kindShape{text, pack.Int}, codes}
+}
 
 func (s enumShape) check(x *examination) {
 	ahead := x.cur
@@ -270,12 +264,13 @@ func (s enumShape) check(x *examination) {
 
 // literalShape is one of some words.
 type literalShape struct {
-	text  string
+	kindShape
 	words []string
 }
 
-func (s literalShape) String() string         { return s.text }
-func (s literalShape) takes(k pack.Kind) bool { return k == pack.String }
+func newLiteral(text string, words ...string) literalShape {
+	return literalShape{kindShape{text, pack.String}, words}
+}
 
 func (s literalShape) check(x *examination) {
 	ahead := x.cur
@@ -287,12 +282,9 @@ func (s literalShape) check(x *examination) {
 
 // listShape is a list, set or sequence: an array of any length.
 type listShape struct {
-	text    string
+	kindShape
 	element shape
 }
-
-func (s listShape) String() string         { return s.text }
-func (s listShape) takes(k pack.Kind) bool { return k == pack.Array }
 
 func (s listShape) check(x *examination) {
 	if x.decodes && s.element == plainTypes["int"] {
@@ -310,12 +302,9 @@ func (s listShape) check(x *examination) {
 
 // tupleShape is an array whose elements have a type each.
 type tupleShape struct {
-	text     string
+	kindShape
 	elements []shape
 }
-
-func (s tupleShape) String() string         { return s.text }
-func (s tupleShape) takes(k pack.Kind) bool { return k == pack.Array }
 
 func (s tupleShape) check(x *examination) {
 	ahead := x.cur
@@ -333,12 +322,9 @@ func (s tupleShape) check(x *examination) {
 
 // dictShape is a map with keys of one type and values of one type.
 type dictShape struct {
-	text       string
+	kindShape
 	key, value shape
 }
-
-func (s dictShape) String() string         { return s.text }
-func (s dictShape) takes(k pack.Kind) bool { return k == pack.Map }
 
 func (s dictShape) check(x *examination) {
 	n, _ := x.cur.MapLen()

@@ -13,14 +13,15 @@ import (
 
 // tensorShape is an array or tensor, [dtype, shape, data] (vllm/v1/serial_utils.py).
 type tensorShape struct {
-	text  string
+	kindShape
 	torch bool // else numpy
 	// types are those of the elements, where a frontend does not take all; nil where it does.
 	types []string
 }
 
-func (s tensorShape) String() string         { return s.text }
-func (s tensorShape) takes(k pack.Kind) bool { return k == pack.Array }
+func newTensor(text string) tensorShape {
+	return tensorShape{kindShape: kindShape{text, pack.Array}, torch: text == "torch.Tensor"}
+}
 
 func (s tensorShape) check(x *examination) {
 	ahead := x.cur
@@ -155,9 +156,9 @@ func (s nestedShape) check(x *examination) {
 	case err != nil:
 		x.skip()
 	case n == 3 && ahead.Kind() == pack.String:
-		tensorShape{text: "torch.Tensor", torch: true}.check(x)
+		newTensor("torch.Tensor").check(x)
 	default:
-		listShape{text: s.String(), element: s}.check(x)
+		listShape{kindShape{s.String(), pack.Array}, s}.check(x)
 	}
 }
 

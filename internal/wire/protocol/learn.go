@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"sync"
@@ -31,11 +32,7 @@ func (t *taught) text(line string) ([]byte, bool) {
 func (t *taught) lines() []string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	lines := make([]string, 0, len(t.texts))
-	for line := range t.texts {
-		lines = append(lines, line)
-	}
-	return lines
+	return slices.Collect(maps.Keys(t.texts))
 }
 
 // Learn makes a profile that of its line, for all of the process, and in the

@@ -66,11 +66,6 @@ func appendOptional(b []byte, s *string) []byte {
 	return pack.AppendString(b, *s)
 }
 
-// concurrency is how many requests of the greatest length the KV cache holds.
-func (r *ReadyResponse) concurrency() float64 {
-	return float64(r.NumGPUBlocks*r.BlockSize) / float64(max(r.MaxModelLen, 1))
-}
-
 // AppendReady writes the registration payload of the line.
 func (c *Codec) AppendReady(b []byte, r *ReadyResponse) []byte { return appendStruct(b, c, c.ready, r) }
 

@@ -117,7 +117,7 @@ var derived = map[string]func([]byte, unsafe.Pointer) []byte{
 		return pack.AppendInt(b, int64(r.NumGPUBlocks*r.BlockSize))
 	}),
 	"EngineCoreReadyResponse.kv_cache_max_concurrency": deriving(func(b []byte, r *ReadyResponse) []byte {
-		return pack.AppendFloat64(b, r.concurrency())
+		return pack.AppendFloat64(b, float64(r.NumGPUBlocks*r.BlockSize)/float64(max(r.MaxModelLen, 1)))
 	}),
 	"EngineCoreReadyResponse.effective_attention_block_size": deriving(func(b []byte, r *ReadyResponse) []byte {
 		return pack.AppendInt(b, int64(r.BlockSize))

@@ -85,7 +85,7 @@ func (m *View) add(of shape, begin, end, parent, index, key int) {
 			break
 		}
 		if n, _ := cur.ArrayLen(); n == 3 && cur.Kind() == pack.String {
-			of = tensorShape{text: "torch.Tensor", torch: true}
+			of = newTensor("torch.Tensor")
 		}
 	}
 	if !of.takes(kind) {

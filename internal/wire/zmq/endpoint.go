@@ -26,9 +26,19 @@ func parseEndpoint(endpoint string) (address, error) {
 	case !ok:
 		return address{}, fmt.Errorf("endpoint %q: want tcp://host:port or ipc://path", endpoint)
 	case scheme == "tcp":
-		return parseTCP(endpoint, rest)
+		host, port, err := net.SplitHostPort(rest)
+		if err != nil || host == "" || port == "" {
+			return address{}, fmt.Errorf("endpoint %q: want tcp://host:port", endpoint)
+		}
+		return address{network: "tcp", addr: net.JoinHostPort(host, port)}, nil
 	case scheme == "ipc":
-		return parseIPC(endpoint, rest)
+		if rest == "" || rest == "*" {
+			return address{}, fmt.Errorf("endpoint %q: want ipc:// and the path of a socket", endpoint)
+		}
+		if len(rest) > maxPath {
+			return address{}, fmt.Errorf("endpoint %q: the path has %d bytes, a Unix socket allows %d; use a shorter directory", endpoint, len(rest), maxPath)
+		}
+		return address{network: "unix", addr: rest}, nil
 	}
 	return address{}, fmt.Errorf("endpoint %q: transport %q is not supported, want tcp or ipc", endpoint, scheme)
 }
@@ -44,25 +54,6 @@ func CheckEndpoint(endpoint string) error {
 		return fmt.Errorf("endpoint %q: port %q: want a number up to 65535, or *", endpoint, port)
 	}
 	return nil
-}
-
-func parseTCP(endpoint, hostport string) (address, error) {
-	host, port, err := net.SplitHostPort(hostport)
-	if err != nil || host == "" || port == "" {
-		return address{}, fmt.Errorf("endpoint %q: want tcp://host:port", endpoint)
-	}
-	return address{network: "tcp", addr: net.JoinHostPort(host, port)}, nil
-}
-
-func parseIPC(endpoint, path string) (address, error) {
-	if path == "" || path == "*" {
-		return address{}, fmt.Errorf("endpoint %q: want ipc:// and the path of a socket", endpoint)
-	}
-	if len(path) > maxPath {
-		return address{}, fmt.Errorf("endpoint %q: the path has %d bytes, a Unix socket allows %d; use a shorter directory",
-			endpoint, len(path), maxPath)
-	}
-	return address{network: "unix", addr: path}, nil
 }
 
 // forListening resolves the wildcards libzmq allows when binding: host * is every

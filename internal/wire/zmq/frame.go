@@ -126,7 +126,10 @@ func (r *frameReader) readFrame() error {
 	}
 	for int64(len(r.body)) < r.size {
 		if len(r.body) == cap(r.body) {
-			r.grow()
+			room := max(firstGrow, growth*int64(cap(r.body)))
+			body := make([]byte, len(r.body), min(room, r.size))
+			copy(body, r.body)
+			r.body = body
 		}
 		n, err := r.br.Read(r.body[len(r.body):cap(r.body)])
 		r.body = r.body[:len(r.body)+n]
@@ -135,14 +138,6 @@ func (r *frameReader) readFrame() error {
 		}
 	}
 	return nil
-}
-
-// grow makes room for more of the body, in proportion to what has arrived.
-func (r *frameReader) grow() {
-	room := max(firstGrow, growth*int64(cap(r.body)))
-	body := make([]byte, len(r.body), min(room, r.size))
-	copy(body, r.body)
-	r.body = body
 }
 
 func (r *frameReader) readHeader() error {

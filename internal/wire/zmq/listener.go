@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 )
 
@@ -174,10 +176,7 @@ func (l *Listener) Close() error {
 func (l *Listener) close() error {
 	l.mu.Lock()
 	l.closed = true
-	conns := make([]*Conn, 0, len(l.conns))
-	for c := range l.conns {
-		conns = append(conns, c)
-	}
+	conns := slices.Collect(maps.Keys(l.conns))
 	l.mu.Unlock()
 
 	l.cancel()

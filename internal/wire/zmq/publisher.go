@@ -2,6 +2,7 @@ package zmq
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,9 +90,7 @@ func newPublisher(endpoint string, opt PubOptions) (*Publisher, address, error) 
 	if opt.HighWater < 0 {
 		return nil, address{}, fmt.Errorf("%s: high-water mark %d, want 0 for none or how many messages may wait", endpoint, opt.HighWater)
 	}
-	if opt.MaxFrame == 0 {
-		opt.MaxFrame = maxSubscription
-	}
+	opt.MaxFrame = cmp.Or(opt.MaxFrame, maxSubscription)
 	addr, common, err := prepare(endpoint, Pub, opt.Options, []Type{Pub})
 	if err != nil {
 		return nil, address{}, err
@@ -198,7 +197,13 @@ func (p *Publisher) refuse(err error) {
 
 // serve says to s over c what it asks for, until the peer goes or Close ends it.
 func (p *Publisher) serve(c *Conn, s *subscriber) {
-	c.handle = func(command []byte) error { return s.handleCommand(c, command) }
+	c.handle = func(command []byte) error {
+		w, err := readCommand(command)
+		if err != nil {
+			return err
+		}
+		return s.handle(c, w)
+	}
 	end := &session{conn: c, written: make(chan struct{}), gone: make(chan struct{})}
 	if p.join(s, end) {
 		p.wg.Go(func() { s.write(end, p.ending) })
@@ -211,7 +216,12 @@ func (p *Publisher) serve(c *Conn, s *subscriber) {
 	}
 	// Close, if it is under way, gets the error.
 	_ = c.Close()
-	p.leave(s)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.now = nil
+	if p.ln != nil { // what waits for one that is dialed stays
+		delete(p.all, s)
+	}
 }
 
 // join makes s one that is said to, unless the publisher was closed.
@@ -224,16 +234,6 @@ func (p *Publisher) join(s *subscriber, now *session) bool {
 	p.all[s] = struct{}{}
 	s.now = now
 	return true
-}
-
-// leave forgets s if it will not come back: what waits for one that is dialed stays.
-func (p *Publisher) leave(s *subscriber) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s.now = nil
-	if p.ln != nil {
-		delete(p.all, s)
-	}
 }
 
 // Close stops accepting. With [Options.Linger] it lets the subscribers take what waits
@@ -375,15 +375,6 @@ func (s *subscriber) read(c *Conn) error {
 			return err
 		}
 	}
-}
-
-// handleCommand takes a command of the peer.
-func (s *subscriber) handleCommand(c *Conn, command []byte) error {
-	w, err := readCommand(command)
-	if err != nil {
-		return err
-	}
-	return s.handle(c, w)
 }
 
 // handle changes what the peer is said.

@@ -92,7 +92,10 @@ func Relay(ctx context.Context, a, b *Conn, fromA, fromB Observer) (first *Conn,
 		// The other way is over too: there is no connection to send it on.
 		interrupt(ways)
 	case !one.p.drained:
-		one.p.sendEnd()
+		// The other way stays open. That to is gone already is for the other way to learn.
+		if half, ok := one.p.to.nc.(interface{ CloseWrite() error }); ok {
+			_ = half.CloseWrite()
+		}
 	}
 	two := <-ends
 	interrupt(ways)
@@ -180,14 +183,19 @@ func (p *passage) run() error {
 		}
 		switch {
 		case p.lost:
-			return p.discard()
+			// The way back is not ended: to may have said something before it went, and how it went is what that way learns.
+			_, _ = io.Copy(io.Discard, onlyReader{p.from.nc})
+			return nil
 		case err == nil && p.extended && p.between():
 			p.drained = true
 			return nil
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded) && p.ending.Load():
 			if p.drained = p.between() || !p.extend(); p.drained {
-				return p.unfinished(err)
+				if p.between() {
+					return nil
+				}
+				return fmt.Errorf("relay from %s: the rest of a message did not come within %v: %w", p.from.peer, finishTime, err)
 			}
 		case errors.Is(err, io.EOF) && p.between():
 			p.hungUp()
@@ -228,14 +236,6 @@ func (p *passage) pass(n int) error {
 	return nil
 }
 
-// discard reads what is not passed on any more, until from hangs up as well. The way
-// back is not ended: to may have said something before it went, and how it went is
-// what that way learns.
-func (p *passage) discard() error {
-	_, _ = io.Copy(io.Discard, onlyReader{p.from.nc})
-	return nil
-}
-
 // extend gives a message that has begun the time to end, once.
 func (p *passage) extend() bool {
 	if p.extended {
@@ -244,14 +244,6 @@ func (p *passage) extend() bool {
 	p.extended = true
 	p.allow(time.Now().Add(finishTime), time.Time{})
 	return true
-}
-
-// unfinished is what to say of an end that err forced.
-func (p *passage) unfinished(err error) error {
-	if p.between() {
-		return nil
-	}
-	return fmt.Errorf("relay from %s: the rest of a message did not come within %v: %w", p.from.peer, finishTime, err)
 }
 
 // hungUp reports to the observer that from has, unless it is the relay that ends.
@@ -265,12 +257,4 @@ func (p *passage) isCut() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cut
-}
-
-// sendEnd lets to know that from will send no more, and leaves the other way open. That
-// to is gone already is for the other way to learn.
-func (p *passage) sendEnd() {
-	if half, ok := p.to.nc.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite()
-	}
 }

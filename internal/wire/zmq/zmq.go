@@ -1,6 +1,7 @@
 package zmq
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -54,9 +55,7 @@ type Peer struct {
 // String names the peer in errors.
 func (p Peer) String() string {
 	name := string(p.Type)
-	if name == "" {
-		name = "peer"
-	}
+	name = cmp.Or(name, "peer")
 	if len(p.Identity) > 0 {
 		name = fmt.Sprintf("%s %x", name, p.Identity)
 	}
@@ -108,15 +107,9 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("negative option: handshake timeout %v, max frame %d, max stranger %d, max strangers %d, linger %v",
 			o.HandshakeTimeout, o.MaxFrame, o.MaxStranger, o.MaxStrangers, o.Linger)
 	}
-	if o.HandshakeTimeout == 0 {
-		o.HandshakeTimeout = defaultHandshakeTimeout
-	}
-	if o.MaxFrame == 0 {
-		o.MaxFrame = defaultMaxFrame
-	}
-	if o.MaxStrangers == 0 {
-		o.MaxStrangers = maxStrangers
-	}
+	o.HandshakeTimeout = cmp.Or(o.HandshakeTimeout, defaultHandshakeTimeout)
+	o.MaxFrame = cmp.Or(o.MaxFrame, defaultMaxFrame)
+	o.MaxStrangers = cmp.Or(o.MaxStrangers, maxStrangers)
 	return o, nil
 }
 

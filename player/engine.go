@@ -187,22 +187,17 @@ func (e *engine) answerLater(q *request) {
 				q.setScript(Script{Tokens: []uint32{late.end}, Finish: FinishStop, CachedTokens: LookUp})
 				e.enqueueInTime(q)
 			case err != nil:
-				e.withdraw(q, err)
+				e.log.Error("request refused", "request", q.id, "code", codeOf(err), "error", err)
+				if e.onRefused != nil {
+					e.onRefused(q.id, err)
+				}
+				e.endUncomputed(q, &protocol.RequestError{Code: codeOf(err), Message: err.Error()})
 			default:
 				q.setScript(script)
 				e.enqueueInTime(q)
 			}
 		}
 	})
-}
-
-// withdraw answers a request that was accepted, and that there turns out to be no answer to.
-func (e *engine) withdraw(q *request, err error) {
-	e.log.Error("request refused", "request", q.id, "code", codeOf(err), "error", err)
-	if e.onRefused != nil {
-		e.onRefused(q.id, err)
-	}
-	e.endUncomputed(q, &protocol.RequestError{Code: codeOf(err), Message: err.Error()})
 }
 
 // endUncomputed answers a request with an error before anything is computed or looked up for it, as a real engine answers one whose
@@ -346,17 +341,6 @@ func (e *engine) endWithError(q *request, err error) {
 	e.sendFinal(q.client, q.stream, out)
 }
 
-// endUnexplained ends a request as endWithError does. The error has no reason, only what has happened to the request.
-func (e *engine) endUnexplained(q *request, err error) {
-	e.log.Error("request ended, and its client is not told why, as with a real engine", "request", q.id, "error", err)
-	if e.onRefused != nil {
-		e.onRefused(q.id, err)
-	}
-	out := &protocol.Output{Finish: protocol.FinishError, Events: q.events, TraceHeaders: q.traceHeaders}
-	e.remove(q)
-	e.sendFinal(q.client, q.stream, out)
-}
-
 // internalError is the last output of a request that cannot go on.
 func (e *engine) internalError(id string, err error) *protocol.Output {
 	if e.onRefused != nil {
@@ -414,15 +398,6 @@ func (e *engine) abortAll() {
 	for _, q := range all {
 		e.cancel(q)
 		e.sendFinal(q.client, q.stream, &protocol.Output{Finish: protocol.FinishAbort})
-	}
-}
-
-// dropClient cancels the requests of a client that is gone.
-func (e *engine) dropClient(client int) {
-	for _, q := range e.byID {
-		if q.client == client {
-			e.cancel(q)
-		}
 	}
 }
 

@@ -38,7 +38,11 @@ func NewGroup(options []Options) (*Group, error) {
 		}
 		g.players = append(g.players, p)
 	}
-	g.share()
+	first := g.players[0]
+	w := newWaves(first.Line(), len(g.players), len(g.players) >= first.ready.DataParallelSize)
+	for rank, p := range g.players {
+		p.waves, p.rank = w, rank
+	}
 	return g, nil
 }
 
@@ -48,15 +52,6 @@ func nameEngine(err error, index, count int) error {
 		return err
 	}
 	return fmt.Errorf("engine %d: %w", index, err)
-}
-
-// share makes the players ranks of the same waves.
-func (g *Group) share() {
-	first := g.players[0]
-	w := newWaves(first.Line(), len(g.players), len(g.players) >= first.ready.DataParallelSize)
-	for rank, p := range g.players {
-		p.waves, p.rank = w, rank
-	}
 }
 
 // Ranks are the options of count engines with consecutive indexes, beginning with that

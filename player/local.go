@@ -38,7 +38,10 @@ func (p *Player) runLocal(ctx context.Context) error {
 	defer p.startFetching(ctx)()
 	err := p.serve(ctx)
 	if errors.Is(err, ErrKilled) {
-		p.engine.failAll()
+		for _, q := range p.engine.byID { // a frontend in another process finds its engine dead
+			p.engine.cancel(q)
+			q.stream.Receiver().Receive(&protocol.Output{Finish: protocol.FinishError}, seconds(p.engine.clock.Now()))
+		}
 	}
 	p.engine.abortAll()
 	for _, e := range p.inbox.take() { // those that came too late
@@ -74,11 +77,3 @@ func (g *Group) Call(engine int, call UtilityCall) {
 
 // Resume makes an engine ask receivers again whether they are full.
 func (g *Group) Resume(engine int) { g.players[engine].inbox.ring() }
-
-// failAll ends every request of a frontend in this process with an error, as one in another process finds its engine dead.
-func (e *engine) failAll() {
-	for _, q := range e.byID {
-		e.cancel(q)
-		q.stream.Receiver().Receive(&protocol.Output{Finish: protocol.FinishError}, seconds(e.clock.Now()))
-	}
-}

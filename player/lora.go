@@ -57,25 +57,19 @@ func (e *engine) loadLoRA(id int64) {
 	a := s.loras[id]
 	if a == nil {
 		if most := cmp.Or(e.opt.LoRA.MaxCPULoRAs, e.opt.LoRA.MaxLoRAs); most > 0 && len(s.loras) >= most {
-			e.dropOldest()
+			for _, r := range e.scheduler.Running() { // those in the batch have just been used
+				if a := s.loras[r.LoRA]; a != nil {
+					s.uses++
+					a.used = s.uses
+				}
+			}
+			s.loras.dropOldest()
 		}
 		a = &adapter{}
 		s.loras[id] = a
 	}
 	s.uses++
 	a.used = s.uses
-}
-
-// dropOldest frees a place for an adapter. Those in the batch have just been used.
-func (e *engine) dropOldest() {
-	s := &e.state
-	for _, r := range e.scheduler.Running() {
-		if a := s.loras[r.LoRA]; a != nil {
-			s.uses++
-			a.used = s.uses
-		}
-	}
-	s.loras.dropOldest()
 }
 
 func (all adapters) dropOldest() {

@@ -269,21 +269,11 @@ func (o Options) withDefaults() Options {
 		}
 	}
 	o.Decoding.TokensPerStep = max(o.Decoding.TokensPerStep, 1)
-	if o.Timing.Scale == 0 {
-		o.Timing.Scale = 1
-	}
-	if o.Vocab == 0 {
-		o.Vocab = defaultVocab
-	}
-	if o.HandshakeTimeout == 0 {
-		o.HandshakeTimeout = 5 * time.Minute
-	}
-	if o.Linger == 0 {
-		o.Linger = 4 * time.Second
-	}
-	if o.MaxUnread == 0 {
-		o.MaxUnread = 64 << 20
-	}
+	o.Timing.Scale = cmp.Or(o.Timing.Scale, 1)
+	o.Vocab = cmp.Or(o.Vocab, defaultVocab)
+	o.HandshakeTimeout = cmp.Or(o.HandshakeTimeout, 5*time.Minute)
+	o.Linger = cmp.Or(o.Linger, 4*time.Second)
+	o.MaxUnread = cmp.Or(o.MaxUnread, 64<<20)
 	if o.Clock == nil {
 		o.Clock = NewClock()
 	}

@@ -264,7 +264,11 @@ func (p *Player) answerBroken(e *event) {
 
 func (p *Player) clientGone(client int, cause error) error {
 	p.opt.Log.Warn("client disconnected", "client", client, "error", cause)
-	p.engine.dropClient(client)
+	for _, q := range p.engine.byID {
+		if q.client == client {
+			p.engine.cancel(q)
+		}
+	}
 	p.links[client].gone = true
 	p.links[client].out.close()
 	for _, l := range p.links {

@@ -333,13 +333,6 @@ type imageCache struct{ recent, older map[[sha256.Size]byte]bool }
 
 const maxImages = 1 << 16
 
-func (c *imageCache) add(key [sha256.Size]byte) {
-	if c.recent == nil || len(c.recent) == maxImages {
-		c.recent, c.older = map[[sha256.Size]byte]bool{}, c.recent
-	}
-	c.recent[key] = true
-}
-
 // lostImages are the hashes of images that a request names without their content, and that the engine does not have. Lines
 // before 0.28 cannot ask for them. A frontend in this process sends no content at all.
 func (e *engine) lostImages(r *protocol.Request) (lost []string) {
@@ -353,7 +346,10 @@ func (e *engine) lostImages(r *protocol.Request) (lost []string) {
 	for _, item := range items {
 		key := sha256.Sum256([]byte(item.Key))
 		if c := &e.state.images; !item.Named || c.recent[key] || c.older[key] {
-			c.add(key)
+			if c.recent == nil || len(c.recent) == maxImages {
+				c.recent, c.older = map[[sha256.Size]byte]bool{}, c.recent
+			}
+			c.recent[key] = true
 		} else {
 			lost = append(lost, item.Key)
 		}

@@ -65,7 +65,11 @@ func (e *engine) beginStep(begin, now time.Duration) bool {
 	}
 	step := e.scheduler.Schedule()
 	for _, r := range step.Preempted {
-		e.preempted(r.Owner, begin)
+		q := r.Owner
+		q.addEvent(protocol.EventPreempted, begin)
+		if !e.pool.Fits(len(q.Seq.Tokens) + 1) { // it is alone with the cache, and would come back for ever
+			e.endWithError(q, fmt.Errorf("the %d tokens of the request fill the KV cache", len(q.Seq.Tokens)))
+		}
 	}
 	e.batch = len(e.scheduler.Running())
 	for _, r := range step.Admitted {
@@ -142,12 +146,7 @@ func (e *engine) anyDue(now time.Duration) bool {
 
 // hasChunks reports whether a step computes a part of a prompt, and not its end.
 func hasChunks(step *scheduler.Step[*request]) bool {
-	for _, r := range step.Scheduled {
-		if !r.Complete() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(step.Scheduled, func(r *scheduler.Request[*request]) bool { return !r.Complete() })
 }
 
 // duration is how long a step takes by the model.
@@ -173,15 +172,6 @@ func (e *engine) duration(step *scheduler.Step[*request]) time.Duration {
 		q.modelled = d.Decodes[i].Tokens
 	}
 	return took
-}
-
-// preempted records that a request has lost its place in the batch. One that is alone
-// with the KV cache and finds it too small would come back for ever: it ends.
-func (e *engine) preempted(q *request, at time.Duration) {
-	q.addEvent(protocol.EventPreempted, at)
-	if !e.pool.Fits(len(q.Seq.Tokens) + 1) {
-		e.endWithError(q, fmt.Errorf("the %d tokens of the request fill the KV cache", len(q.Seq.Tokens)))
-	}
 }
 
 // admitted records that a request has got its place in the batch.

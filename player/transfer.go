@@ -162,7 +162,13 @@ func (e *engine) finishPull(q *request, err error) {
 	err = fmt.Errorf("the KV cache of its prompt did not arrive from the other engine: %w", err)
 	if e.connector.FailurePolicy == FailOnLoadFailure {
 		// vllm/v1/core/sched/scheduler.py update_from_output, and the golden frames-transfer of 0.33
-		e.endUnexplained(q, err)
+		e.log.Error("request ended, and its client is not told why, as with a real engine", "request", q.id, "error", err)
+		if e.onRefused != nil {
+			e.onRefused(q.id, err)
+		}
+		out := &protocol.Output{Finish: protocol.FinishError, Events: q.events, TraceHeaders: q.traceHeaders}
+		e.remove(q)
+		e.sendFinal(q.client, q.stream, out)
 		return
 	}
 	e.log.Warn("a KV cache did not arrive, so the prompt is computed here", "request", q.id, "error", err)

@@ -1,9 +1,9 @@
 package player
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"unicode/utf8"
 
@@ -128,7 +128,12 @@ func (e *engine) callLoRA(call protocol.UtilityCall) (any, error) {
 	case "add_lora":
 		return e.addLoRA(call)
 	case "remove_lora":
-		return e.removeLoRA(call)
+		id, err := intArg(call, 0)
+		_, loaded := e.state.loras[id]
+		if err == nil {
+			delete(e.state.loras, id)
+		}
+		return loaded, err
 	case "pin_lora":
 		return e.pinLoRA(call)
 	}
@@ -175,15 +180,6 @@ func (e *engine) addLoRA(call protocol.UtilityCall) (any, error) {
 	return true, nil
 }
 
-func (e *engine) removeLoRA(call protocol.UtilityCall) (any, error) {
-	id, err := intArg(call, 0)
-	_, loaded := e.state.loras[id]
-	if err == nil {
-		delete(e.state.loras, id)
-	}
-	return loaded, err
-}
-
 // pinLoRA keeps an adapter loaded (vllm/lora/model_manager.py pin_adapter).
 func (e *engine) pinLoRA(call protocol.UtilityCall) (any, error) {
 	id, err := intArg(call, 0)
@@ -200,12 +196,7 @@ func (e *engine) pinLoRA(call protocol.UtilityCall) (any, error) {
 
 // loraIDs are the numbers of the loaded adapters, lowest first.
 func (e *engine) loraIDs() []int64 {
-	ids := make([]int64, 0, len(e.state.loras))
-	for id := range e.state.loras {
-		ids = append(ids, id)
-	}
-	slices.SortFunc(ids, cmp.Compare[int64])
-	return ids
+	return append([]int64{}, slices.Sorted(maps.Keys(e.state.loras))...)
 }
 
 // resetPrefixCache reports whether the cache could be emptied: not while requests

@@ -52,7 +52,14 @@ func Derive(ctx context.Context, path string, opt Options, sinks func(rank int) 
 	for _, warning := range r.Warnings() {
 		log.Warn(warning)
 	}
-	return d.close(path)
+	if len(d.order) == 0 {
+		return fmt.Errorf("%s has no messages, so no trace can be derived from it", path)
+	}
+	var errs []error
+	for _, o := range d.order {
+		errs = append(errs, o.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // derivation is a run of Derive.
@@ -103,17 +110,6 @@ func (d *derivation) observer(rank int) (*Observer, error) {
 	d.observers[rank] = o
 	d.order = append(d.order, o)
 	return o, nil
-}
-
-func (d *derivation) close(path string) error {
-	if len(d.order) == 0 {
-		return fmt.Errorf("%s has no messages, so no trace can be derived from it", path)
-	}
-	var errs []error
-	for _, o := range d.order {
-		errs = append(errs, o.Close())
-	}
-	return errors.Join(errs...)
 }
 
 // abandon ends the outputs without giving them their names.

@@ -1,6 +1,7 @@
 package recorder
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -72,21 +73,19 @@ func newFileSet(opt Options, sinks Sinks, counts *Counts, log *slog.Logger) *fil
 	}
 	if sinks.Frames != nil {
 		c.sinks[framesFile] = &sink{file: sinks.Frames, name: "frames file"}
-		c.beginFrames(sinks.Frames)
+		meta, err := json.Marshal(c.opt)
+		if err == nil {
+			c.frames, err = trace.NewFrameWriter(sinks.Frames, sinks.Frames.Gzip(), meta)
+		}
+		if err != nil {
+			c.fail(framesFile, err)
+		}
 	}
 	return c
 }
 
 // usable reports whether a file is wanted and has not failed.
 func (c *fileSet) usable(i int) bool { return c.sinks[i] != nil && !c.sinks[i].dead }
-
-// register remembers what the engine registered with.
-func (c *fileSet) register(payload []byte, version string) {
-	if c.trace != nil {
-		c.log.Warn("the engine registered after the trace had begun, so the meta line lacks its registration", "vllm_version", version)
-	}
-	c.ready, c.version = append([]byte{}, payload...), version
-}
 
 // begin writes the meta line, unless it is there.
 func (c *fileSet) begin() {
@@ -110,9 +109,7 @@ func (c *fileSet) meta() trace.Meta {
 	hash := c.opt.ConfigHash
 	if hash == "" {
 		tag := c.opt.VLLMVersion
-		if tag == "" {
-			tag = version
-		}
+		tag = cmp.Or(tag, version)
 		hash = trace.ConfigHash(c.opt.GPU, tag, c.opt.EngineConfig)
 	}
 	m := trace.Meta{
@@ -358,18 +355,6 @@ func (c Channel) String() string {
 	return channelNames[c]
 }
 
-// beginFrames writes the meta line of the frames file, from which a trace can
-// be derived again.
-func (c *fileSet) beginFrames(file *File) {
-	meta, err := json.Marshal(c.opt)
-	if err == nil {
-		c.frames, err = trace.NewFrameWriter(file, file.Gzip(), meta)
-	}
-	if err != nil {
-		c.fail(framesFile, err)
-	}
-}
-
 // message writes an event to the frames file.
 func (c *fileSet) message(ev *Event) {
 	if c.frames == nil {
@@ -385,11 +370,6 @@ func (c *fileSet) message(ev *Event) {
 	}
 	c.raw(m)
 	m.Frames = nil
-}
-
-// note writes what the tap noted to the frames file.
-func (c *fileSet) note(rank int, at time.Duration, what string) {
-	c.raw(&trace.Message{At: max(at, 0), Rank: rank, Note: what})
 }
 
 func (c *fileSet) raw(m *trace.Message) {
@@ -429,7 +409,7 @@ func (o *Observer) Note(at time.Duration, what string) {
 	o.left = true
 	o.counts.Notes.Add(1)
 	o.log.Warn(what, "at", at)
-	o.files.note(o.rank, at, what)
+	o.files.raw(&trace.Message{At: max(at, 0), Rank: o.rank, Note: what})
 }
 
 // Err returns why an output could not be written on, nil while all are.

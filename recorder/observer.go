@@ -147,7 +147,11 @@ func (o *Observer) register(ev *Event) {
 	if err != nil {
 		o.undecodable(ev, "the registration", err)
 	}
-	o.files.register(payload, ready.VLLMVersion)
+	files := o.files
+	if files.trace != nil {
+		files.log.Warn("the engine registered after the trace had begun, so the meta line lacks its registration", "vllm_version", ready.VLLMVersion)
+	}
+	files.ready, files.version = append([]byte{}, payload...), ready.VLLMVersion
 	o.chooseLine(ready.VLLMVersion)
 	o.files.begin()
 }

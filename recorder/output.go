@@ -62,7 +62,11 @@ func Create(d Destination) (*File, error) {
 	case info.IsDir():
 		return nil, fmt.Errorf("output %s is a folder; name a file in it", d.Path)
 	case !info.Mode().IsRegular():
-		return openInPlace(d)
+		f, err := os.OpenFile(d.Path, os.O_WRONLY, 0)
+		if err != nil {
+			return nil, fmt.Errorf("output: %w", err)
+		}
+		return &File{dest: d, f: f, w: f, inPlace: true}, nil
 	case !d.Overwrite:
 		return nil, errExists(d.Path)
 	}
@@ -84,14 +88,6 @@ func Probe(d Destination) error {
 
 func errExists(path string) error {
 	return fmt.Errorf("output %s exists already; move it away, or allow overwriting", path)
-}
-
-func openInPlace(d Destination) (*File, error) {
-	f, err := os.OpenFile(d.Path, os.O_WRONLY, 0)
-	if err != nil {
-		return nil, fmt.Errorf("output: %w", err)
-	}
-	return &File{dest: d, f: f, w: f, inPlace: true}, nil
 }
 
 // createBeside makes a new file in the folder of path.
@@ -157,7 +153,11 @@ func (o *File) Commit(ctx context.Context) (where string, err error) {
 		return "", o.failed(err)
 	}
 	if o.dest.Upload != nil {
-		return o.upload(ctx)
+		where, err := o.dest.Upload(ctx, o.dest.Path, o.Name())
+		if err != nil {
+			return "", fmt.Errorf("output %s is complete but was not uploaded: %w; it is kept in %s", o.dest.Path, err, o.Name())
+		}
+		return where, os.Remove(o.Name())
 	}
 	if err := o.rename(); err != nil {
 		return "", o.failed(err)
@@ -167,14 +167,6 @@ func (o *File) Commit(ctx context.Context) (where string, err error) {
 
 func (o *File) failed(err error) error {
 	return fmt.Errorf("output %s: %w; what was written is in %s", o.dest.Path, err, o.Name())
-}
-
-func (o *File) upload(ctx context.Context) (string, error) {
-	where, err := o.dest.Upload(ctx, o.dest.Path, o.Name())
-	if err != nil {
-		return "", fmt.Errorf("output %s is complete but was not uploaded: %w; it is kept in %s", o.dest.Path, err, o.Name())
-	}
-	return where, os.Remove(o.Name())
 }
 
 // rename moves the file to its place. Without Overwrite it is linked there,

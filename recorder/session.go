@@ -2,6 +2,7 @@ package recorder
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -580,9 +581,7 @@ func (t *tap) openGate(host, name string, typ zmq.Type) (*zmq.Gate, error) {
 
 func (t *tap) dataEndpoint(host, name string) (string, error) {
 	data := t.cfg.Data
-	if data == "" {
-		data = t.cfg.Listen
-	}
+	data = cmp.Or(data, t.cfg.Listen)
 	if path, ok := strings.CutPrefix(data, "ipc://"); ok {
 		return "ipc://" + path + "." + name, nil
 	}

@@ -1,6 +1,7 @@
 package recorder
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,18 +75,10 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	if c.HandshakeTimeout == 0 {
-		c.HandshakeTimeout = defaultHandshakeTimeout
-	}
-	if c.QueueLimit == 0 {
-		c.QueueLimit = defaultQueueLimit
-	}
-	if c.MaxObserved == 0 {
-		c.MaxObserved = defaultMaxObserved
-	}
-	if c.UntilWait == 0 {
-		c.UntilWait = defaultUntilWait
-	}
+	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, defaultHandshakeTimeout)
+	c.QueueLimit = cmp.Or(c.QueueLimit, defaultQueueLimit)
+	c.MaxObserved = cmp.Or(c.MaxObserved, defaultMaxObserved)
+	c.UntilWait = cmp.Or(c.UntilWait, defaultUntilWait)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -245,18 +238,13 @@ func (t *tap) serve(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil // stopped
 		case accepting.Err() != nil:
-			return t.why()
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			return errors.Join(t.ends...)
 		default:
 			return fmt.Errorf("no engine sent HELLO to %s within %v: check the address that the engine was given, --data-parallel-address and --data-parallel-rpc-port", gate.Endpoint(), t.cfg.HandshakeTimeout)
 		}
 	}
-}
-
-// why is how the sessions ended.
-func (t *tap) why() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return errors.Join(t.ends...)
 }
 
 // observe feeds the observers until the queue ends. It alone touches them.

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -159,9 +160,7 @@ func (l *lineWriter) hand(b []byte, what string) error {
 		err = io.ErrShortWrite
 	}
 	if err != nil {
-		if what == "" {
-			what = fmt.Sprintf("%s %d", l.kind, l.records+1)
-		}
+		what = cmp.Or(what, fmt.Sprintf("%s %d", l.kind, l.records+1))
 		l.err = &WriteError{What: what, Records: l.records, Bytes: l.bytes, Err: err}
 		return l.err
 	}

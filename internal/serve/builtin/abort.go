@@ -55,21 +55,16 @@ func (o *running) abort(ids ...string) {
 		for _, q := range o.byID[id] {
 			if !ended[q] {
 				ended[q] = true
-				q.abort()
+				group := q.gen.server.opt.Group
+				group.Abort(q.engine, q.id)
+				// The reply comes from the goroutine of the engine, behind all outputs that were on their way: what is counted
+				// is what is sent.
+				group.Call(q.engine, player.UtilityCall{Method: "is_sleeping", Reply: func(any, error) {
+					q.Receive(&player.EngineOutput{Finish: protocol.FinishAbort}, 0)
+				}})
 			}
 		}
 	}
-}
-
-// abort ends an answer while its HTTP request goes on: the client gets what there is.
-func (q *sequence) abort() {
-	group := q.gen.server.opt.Group
-	group.Abort(q.engine, q.id)
-	// The reply comes from the goroutine of the engine, behind all outputs that were on their way: what is counted is
-	// what is sent.
-	group.Call(q.engine, player.UtilityCall{Method: "is_sleeping", Reply: func(any, error) {
-		q.Receive(&player.EngineOutput{Finish: protocol.FinishAbort}, 0)
-	}})
 }
 
 // serveAbort ends requests, all of them without ids. needed says whether the ids have to be there.

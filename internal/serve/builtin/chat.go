@@ -317,16 +317,6 @@ func (c *chatStream) send(delta chatDelta, usage *usage) {
 	c.chunk(&c.event)
 }
 
-func (c *chatStream) begin(one *sequence) {
-	c.states[one.index] = chatState{begun: true, parser: c.s.parser(c.q)}
-	c.event.PromptIDs = idsIf(c.q.ReturnTokenIDs, one.prompt)
-	c.send(chatDelta{Index: one.index, Delta: messageDelta{Role: "assistant"}}, one.atBegin())
-	c.event.PromptIDs = nil
-	if c.q.echo != "" {
-		c.delta(one, &piece{}, messageDelta{Content: c.content(c.q.echo)})
-	}
-}
-
 func (c *chatStream) content(text string) any {
 	if c.q.image {
 		return []any{textPart(text)}
@@ -352,7 +342,13 @@ func (c *chatStream) delta(one *sequence, p *piece, m messageDelta) {
 func (c *chatStream) write(ctx context.Context, one *sequence, p *piece, text string) {
 	q, state := c.q, &c.states[one.index]
 	if !state.begun {
-		c.begin(one)
+		c.states[one.index] = chatState{begun: true, parser: c.s.parser(c.q)}
+		c.event.PromptIDs = idsIf(c.q.ReturnTokenIDs, one.prompt)
+		c.send(chatDelta{Index: one.index, Delta: messageDelta{Role: "assistant"}}, one.atBegin())
+		c.event.PromptIDs = nil
+		if c.q.echo != "" {
+			c.delta(one, &piece{}, messageDelta{Content: c.content(c.q.echo)})
+		}
 	}
 	if q.calls || c.s.reasoning != nil {
 		state.parser.add(text, one.ended, func(e callEvent) {

@@ -45,7 +45,9 @@ func (s *Server) calling(method string, arguments arguments) handler {
 		}
 		switch method {
 		case "reset_mm_cache":
-			s.images.clear()
+			s.images.mu.Lock()
+			s.images.names, s.images.oldest = nil, nil
+			s.images.mu.Unlock()
 		case "set_weight_version":
 			cur := pack.NewCursor(args[0])
 			version, _ := cur.StrString()

@@ -413,7 +413,12 @@ func (g *generation) whole(ctx context.Context) *apiError {
 			return errInternal
 		}
 	}
-	return g.failure()
+	for _, q := range g.all {
+		if q.finish == protocol.FinishError {
+			return ofEngine(q.failure)
+		}
+	}
+	return nil
 }
 
 func (g *generation) open() bool {
@@ -438,16 +443,6 @@ func (g *generation) close() {
 	g.server.held.Add(-g.held)
 	g.held = 0
 	g.mu.Unlock()
-}
-
-// failure is the error of an answer that ended with one.
-func (g *generation) failure() *apiError {
-	for _, q := range g.all {
-		if q.finish == protocol.FinishError {
-			return ofEngine(q.failure)
-		}
-	}
-	return nil
 }
 
 // leave is called once for each answer, when it has ended.

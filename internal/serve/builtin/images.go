@@ -480,12 +480,6 @@ func (s *seenImages) add(name string) bool {
 	return false
 }
 
-func (s *seenImages) clear() {
-	s.mu.Lock()
-	s.names, s.oldest = nil, nil
-	s.mu.Unlock()
-}
-
 // ids are the tokens of a rendered chat, in which each image has as many as the model gives it.
 func (s *Server) ids(ctx context.Context, c *chat, text string, special bool) (ids []uint32, items []mediaItem, wrong *apiError) {
 	if len(c.media) == 0 {

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -313,43 +314,24 @@ type metricsText struct {
 	model string
 }
 
-// metric is one with a value for each engine; more are further labels with their values.
-type metric struct {
-	name, kind, help string
-}
-
-func (t *metricsText) head(m metric) {
-	t.b = append(append(append(append(t.b, "# HELP "...), m.name...), ' '), m.help...)
-	t.b = append(append(append(append(t.b, "\n# TYPE "...), m.name...), ' '), m.kind...)
-	t.b = append(t.b, '\n')
+func (t *metricsText) head(name, kind, help string) {
+	t.b = fmt.Appendf(t.b, "# HELP %s %s\n# TYPE %[1]s %[3]s\n", name, help, kind)
 }
 
 var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// sample writes a line. more are names and values of labels, one after the other.
+// sample writes a line of an engine.
 func (t *metricsText) sample(name string, engine int, value float64, more ...string) {
-	t.b = append(append(t.b, name...), `{model_name="`...)
-	t.b = append(append(t.b, t.model...), `",engine="`...)
-	t.b = append(strconv.AppendInt(t.b, int64(engine), 10), '"')
-	t.rest(value, more)
+	t.bare(name, value, append([]string{"model_name", t.model, "engine", strconv.Itoa(engine)}, more...)...)
 }
 
-// bare writes a line without an engine. The first label is whole.
-func (t *metricsText) bare(name string, value float64, first string, more ...string) {
-	t.b = append(append(append(append(t.b, name...), '{'), first...), '"')
-	t.rest(value, more)
-}
-
-func (t *metricsText) rest(value float64, more []string) {
-	for i := 0; i+1 < len(more); i += 2 {
-		t.b = append(append(append(t.b, ','), more[i]...), `="`...)
-		t.b = append(append(t.b, labelEscapes.Replace(more[i+1])...), '"')
+// bare writes a line. labels are their names and values, one after the other.
+func (t *metricsText) bare(name string, value float64, labels ...string) {
+	t.b = append(t.b, name...)
+	for i := 0; i < len(labels); i += 2 {
+		t.b = fmt.Appendf(t.b, `%c%s="%s"`, "{,"[min(i, 1)], labels[i], labelEscapes.Replace(labels[i+1]))
 	}
 	t.b = append(strconv.AppendFloat(append(t.b, "} "...), value, 'f', -1, 64), '\n')
-}
-
-func (t *metricsText) histogram(name string, engine int, h *histogram) {
-	h.each(name, func(name string, value float64, more ...string) { t.sample(name, engine, value, more...) })
 }
 
 // each hands on the lines of a histogram.
@@ -379,12 +361,12 @@ var finishReasons = [...]string{
 func (m *metrics) render() []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t := &metricsText{model: labelEscapes.Replace(m.model), b: []byte(Mark)}
+	t := &metricsText{model: m.model, b: []byte(Mark)}
 	each := func(name, kind, help string, write func(name string, engine int, e *engineMetrics)) {
 		if kind == "counter" {
 			name += "_total"
 		}
-		t.head(metric{name, kind, help})
+		t.head(name, kind, help)
 		for i := range m.engines {
 			write(name, i, &m.engines[i])
 		}
@@ -396,7 +378,9 @@ func (m *metrics) render() []byte {
 		number(name, "counter", help, func(e *engineMetrics) float64 { return float64(value(e)) })
 	}
 	observed := func(name, help string, of func(e *engineMetrics) *histogram) {
-		each(name, "histogram", help, func(name string, i int, e *engineMetrics) { t.histogram(name, i, of(e)) })
+		each(name, "histogram", help, func(name string, i int, e *engineMetrics) {
+			of(e).each(name, func(name string, value float64, more ...string) { t.sample(name, i, value, more...) })
+		})
 	}
 	number("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", func(e *engineMetrics) float64 { return float64(e.running) })
 	number("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", func(e *engineMetrics) float64 { return float64(e.waiting + e.deferred) })
@@ -486,16 +470,15 @@ func (m *metrics) render() []byte {
 // ofServer writes the metrics that belong to no engine.
 func (m *metrics) ofServer(t *metricsText) {
 	const rejections, invocations = "vllm:admission_rejections_total", "vllm:tool_call_parser_invocations_total"
-	t.head(metric{rejections, "counter", "Number of admission attempts rejected by a queue limit, by reason."})
-	model := `model_name="` + t.model
+	t.head(rejections, "counter", "Number of admission attempts rejected by a queue limit, by reason.")
 	for _, reason := range []string{"max_num_queued_reqs", "max_num_queued_tokens"} {
-		t.bare(rejections, 0, model, "reason", reason)
+		t.bare(rejections, 0, "model_name", t.model, "reason", reason)
 	}
-	t.head(metric{invocations, "counter", "Total number of ToolParser invocations. Non-streaming increments once per choice; streaming increments once per delta."})
+	t.head(invocations, "counter", "Total number of ToolParser invocations. Non-streaming increments once per choice; streaming increments once per delta.")
 	for stream, mode := range []string{"non_streaming", "streaming"} {
 		for found, outcome := range []string{"no_tool_call", "tool_call"} {
 			for of, kind := range parsedFor {
-				t.bare(invocations, float64(m.parsed[stream][found][of].Load()), model, "mode", mode, "outcome", outcome, "request_type", kind)
+				t.bare(invocations, float64(m.parsed[stream][found][of].Load()), "model_name", t.model, "mode", mode, "outcome", outcome, "request_type", kind)
 			}
 		}
 	}
@@ -509,16 +492,17 @@ func (m *metrics) ofServer(t *metricsText) {
 		if slices.Sort(names); names == nil {
 			continue
 		}
-		label := func(name string) string { return `operation="` + name }
 		first, running := strings.ToUpper(kind.what[:1])+kind.what[1:], "vllm:"+kind.name+"s_in_flight"
 		duration := "vllm:" + kind.name + "_duration_seconds"
-		t.head(metric{duration, "histogram", "Duration of one " + kind.what + " operation."})
+		t.head(duration, "histogram", "Duration of one "+kind.what+" operation.")
 		for _, name := range names {
-			m.timed[operation{kind.name, name}].each(duration, func(line string, value float64, more ...string) { t.bare(line, value, label(name), more...) })
+			m.timed[operation{kind.name, name}].each(duration, func(line string, value float64, more ...string) {
+				t.bare(line, value, append([]string{"operation", name}, more...)...)
+			})
 		}
-		t.head(metric{running, "gauge", first + " operations currently awaited."})
+		t.head(running, "gauge", first+" operations currently awaited.")
 		for _, name := range names {
-			t.bare(running, float64(m.underWay[operation{kind.name, name}]), label(name))
+			t.bare(running, float64(m.underWay[operation{kind.name, name}]), "operation", name)
 		}
 	}
 }

@@ -225,7 +225,7 @@ func missing(names ...string) *apiError {
 
 // readHeaders reads the headers that change a request.
 func (s *Server) readHeaders(r *http.Request, p *params) {
-	s.sim.headers(r, p)
+	p.cacheThreshold = s.sim != nil && r.Header.Get("X-Cache-Threshold-Finish-Reason") == "true"
 	number := func(name string) (n int64, ok bool) {
 		n, err := strconv.ParseInt(r.Header.Get(name), 10, 32)
 		return n, err == nil

@@ -77,9 +77,6 @@ const (
 	afterReasoning
 )
 
-// parses reports whether the text is not simply shown.
-func (p *answerParser) parses() bool { return p.format != nil || p.calls }
-
 // add handles a part of the text. last handles all of it.
 func (p *answerParser) add(text string, last bool, each func(callEvent)) {
 	if p.format != nil && p.stage != afterReasoning {
@@ -157,7 +154,7 @@ func (s *Server) parser(q *chatRequest) answerParser {
 
 // whole parses an answer that has ended.
 func (p *answerParser) whole(text string) (reasoning, shown string) {
-	if !p.parses() {
+	if p.format == nil && !p.calls { // the text is simply shown
 		return "", text
 	}
 	var r, t strings.Builder

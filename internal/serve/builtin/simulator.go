@@ -251,11 +251,6 @@ func (m *simulator) left(answers int, id string) {
 	}
 }
 
-// headers reads headers that change an answer.
-func (m *simulator) headers(r *http.Request, p *params) {
-	p.cacheThreshold = m != nil && r.Header.Get("X-Cache-Threshold-Finish-Reason") == "true"
-}
-
 // check refuses what the simulator refuses, in its words.
 func (m *simulator) check(p *params) *apiError {
 	if m == nil {

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -198,9 +199,7 @@ func checkSchema(at string, raw json.RawMessage, depth int) error {
 	}
 	for _, value := range schema.Enum {
 		is := map[byte]string{'"': "string", 't': "boolean", 'f': "boolean", 'n': "null", '[': "array", '{': "object"}[value[0]]
-		if is == "" {
-			is = "number"
-		}
+		is = cmp.Or(is, "number")
 		if is != schema.Type && !(is == "number" && schema.Type == "integer") {
 			return fmt.Errorf("%s: the enum of a %s has the value %s", at, schema.Type, value)
 		}

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -99,9 +100,7 @@ func readTemplate(dir string, config json.RawMessage, special map[string]string)
 			}
 		}
 	}
-	if source == "" {
-		source = DefaultTemplate
-	}
+	source = cmp.Or(source, DefaultTemplate)
 	t = chatTemplate{vars: special, parts: loopsOverParts().MatchString(source)}
 	if t.Template, err = jinja.Parse(source); err != nil {
 		return t, fmt.Errorf("chat template of %s: %w", dir, err)

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -84,9 +85,7 @@ func (w *callWriter) end() {
 		} `json:"error"`
 	}
 	_ = json.Unmarshal(w.body, &body) // the status has a text too
-	if body.Error.Message == "" {
-		body.Error.Message = http.StatusText(w.status)
-	}
+	body.Error.Message = cmp.Or(body.Error.Message, http.StatusText(w.status))
 	code, known := codes[w.status]
 	if !known {
 		code = 2

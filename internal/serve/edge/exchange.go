@@ -49,7 +49,12 @@ func (x *exchange) Write(p []byte) (int, error) {
 		x.WriteHeader(http.StatusOK)
 	}
 	if x.record != nil {
-		x.note(p)
+		x.record.BytesOut += int64(len(p))
+		x.record.Events += bytes.Count(p, []byte("\n\n"))
+		x.tail = append(x.tail, p[max(0, len(p)-tailSize):]...)
+		if extra := len(x.tail) - tailSize; extra > 0 {
+			x.tail = append(x.tail[:0], x.tail[extra:]...)
+		}
 	}
 	return x.ResponseWriter.Write(p)
 }
@@ -158,9 +163,6 @@ func (e *Edge) setID(r *http.Request, x *exchange) {
 		x.Header()[headerRequestID] = shown
 	}
 }
-
-// hasRequestID reports whether a body may have an id of its own.
-func hasRequestID(body []byte) bool { return bytes.Contains(body, []byte(`"request_id"`)) }
 
 // A wrapper is a ResponseWriter around another one.
 type wrapper struct{ http.ResponseWriter }

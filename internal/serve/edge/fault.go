@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -254,9 +255,7 @@ func parseTime(text string) (time.Duration, error) {
 func (f *Fault) answer(model string) apiError {
 	a := apiError{status: f.Status, retryAfter: f.RetryAfter}
 	failure := f.Failure
-	if failure == "" {
-		failure = map[int]string{400: "context_length", 401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit", 503: "server_error"}[f.Status]
-	}
+	failure = cmp.Or(failure, map[int]string{400: "context_length", 401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit", 503: "server_error"}[f.Status])
 	switch failure {
 	case "rate_limit":
 		a.status = http.StatusTooManyRequests

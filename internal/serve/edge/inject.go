@@ -212,7 +212,7 @@ func (s *spoiler) send(event []byte) error {
 			if strings.HasPrefix(s.Header().Get("Content-Type"), "application/grpc") {
 				event = malformMessage(event)
 			} else {
-				event = malformEvent(event)
+				event = append(bytes.Clone(event[:len(event)/2]), "\n\n"...)
 			}
 		default:
 			if err := s.FlushError(); err != nil {
@@ -270,11 +270,6 @@ func cutEvent(text []byte, seen int) ([]byte, error) {
 		return nil, nil
 	}
 	return text[:from+end+2], nil
-}
-
-// malformEvent returns half of an event.
-func malformEvent(event []byte) []byte {
-	return append(bytes.Clone(event[:len(event)/2]), "\n\n"...)
 }
 
 // vanish ends a request in the middle of its answer.

@@ -144,7 +144,7 @@ func (e *Edge) readBody(next http.Handler) http.Handler {
 		}
 		x.body, x.size = text.Bytes(), text.Len()
 		if isGeneration(r) && strings.HasPrefix(cmp.Or(r.Header.Get("Content-Type"), "application/json"), "application/json") {
-			if e.reads() || hasRequestID(x.body) {
+			if e.reads() || bytes.Contains(x.body, []byte(`"request_id"`)) {
 				x.ask()
 			}
 			if !x.given && validID(x.asked.id) {

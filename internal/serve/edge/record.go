@@ -43,16 +43,6 @@ func (x *exchange) begin(r *http.Request, rank int) {
 	x.record = &Record{Time: time.Now(), Client: r.RemoteAddr, Method: r.Method, Path: r.URL.Path, Rank: rank, BytesIn: max(r.ContentLength, 0)}
 }
 
-// note counts a part of the answer.
-func (x *exchange) note(p []byte) {
-	x.record.BytesOut += int64(len(p))
-	x.record.Events += bytes.Count(p, []byte("\n\n"))
-	x.tail = append(x.tail, p[max(0, len(p)-tailSize):]...)
-	if extra := len(x.tail) - tailSize; extra > 0 {
-		x.tail = append(x.tail[:0], x.tail[extra:]...)
-	}
-}
-
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // record writes the line. It is called also when the answer is given up, which is a panic.

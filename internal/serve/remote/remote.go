@@ -48,7 +48,8 @@ type Engine struct {
 
 // Accept waits for an engine.
 func Accept(ctx context.Context, opt Options) (_ *Engine, err error) {
-	front, err := coreclient.Listen(coreclient.Options{Address: hostOf(opt.Address), HandshakeAddress: opt.Address, Step: opt.Step})
+	anyPort := opt.Address[:max(strings.LastIndexByte(opt.Address, ':'), 0)] + ":0"
+	front, err := coreclient.Listen(coreclient.Options{Address: anyPort, HandshakeAddress: opt.Address, Step: opt.Step})
 	if err != nil {
 		return nil, err
 	}
@@ -120,11 +121,6 @@ func (e *Engine) PoolingTasks() []string {
 		return nil
 	}
 	return e.tasks
-}
-
-// hostOf is an address with any free port.
-func hostOf(address string) string {
-	return address[:max(strings.LastIndexByte(address, ':'), 0)] + ":0"
 }
 
 // Handshake is where the engine has come from.

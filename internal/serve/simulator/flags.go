@@ -38,7 +38,7 @@ func (s *Flags) Add(flags *pflag.FlagSet) {
 		flags.Var(value, name, "of llm-d-inference-sim, see docs/simulator.md")
 		added := flags.Lookup(name)
 		added.Hidden = true
-		if value.IsBoolFlag() {
+		if value.flag.Kind == "bool" || value.flag.Kind == "switch" {
 			added.NoOptDefVal = "true"
 		}
 	}
@@ -69,8 +69,7 @@ type Value struct {
 	texts []string
 }
 
-func (v *Value) String() string   { return strings.Join(v.texts, ",") }
-func (v *Value) IsBoolFlag() bool { return v.flag.Kind == "bool" || v.flag.Kind == "switch" }
+func (v *Value) String() string { return strings.Join(v.texts, ",") }
 
 // Type has names of its own, so that errors have the texts of Set.
 func (v *Value) Type() string {

@@ -176,9 +176,6 @@ func (s *Flags) kvCache() error {
 	return s.set("num-gpu-blocks-override", strconv.Itoa(blocks))
 }
 
-// MaxBody is the maximum size of the body of a request in bytes.
-func (s *Flags) MaxBody() int64 { return int64(s.int("max-request-body-size-mb")) << 20 }
-
 // Verbose reports whether the log has everything.
 func (s *Flags) Verbose() bool { return s.On && s.int("v") >= 4 }
 
@@ -294,7 +291,7 @@ func (s *Flags) Apply(cfg *serve.Config, fake *Fake, settings *Settings) {
 	maxLoRAs, _ := strconv.Atoi(s.get("max-loras"))
 	fake.Imitate, fake.MaxLoRAs, fake.MaxModelLen = true, maxLoRAs, s.modelLen
 	cfg.CacheConfig = []edge.Label{{Name: "block_size", Value: strconv.Itoa(o.BlockSize)}, {Name: "num_gpu_blocks", Value: strconv.Itoa(max(s.int("kv-cache-size"), 1))}}
-	cfg.HTTP.Limits.Body = s.MaxBody()
+	cfg.HTTP.Limits.Body = int64(s.int("max-request-body-size-mb")) << 20
 	cfg.HTTP.Settings = append(cfg.HTTP.Settings, settings)
 	cfg.HTTP.Policy.HideID = !s.bool("enable-request-id-headers")
 	cfg.HTTP.Policy.OpenAdmin, cfg.HTTP.Policy.ReturnError = true, true

@@ -32,7 +32,7 @@ var importRules = map[string][]string{
 	"conformance": {
 		"player", "compat", "manifest", "trace", "internal/check", "internal/frontends", "internal/wire", "internal/golden",
 	},
-	"internal/check":          {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/golden", "internal/upstream/acceptance/tables", "github.com/kballard/go-shellquote"},
+	"internal/check":          {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/engine", "internal/golden", "internal/upstream/acceptance/tables", "github.com/kballard/go-shellquote"},
 	"internal/check/httpdiff": {"internal/frontends/openai", toml},
 	"compat":                  {toml},
 	"manifest":                {toml},
@@ -51,6 +51,7 @@ var importRules = map[string][]string{
 	"internal/engine/kvtransfer": {"internal/wire"},
 	"internal/engine/nixl":       {"internal/wire", "github.com/vmihailenco/msgpack/v5"},
 	"internal/engine/nixl/agent": {},
+	"internal/engine/nixl/pairs": {"internal/engine/nixl", "internal/wire", toml},
 	"internal/engine/latency":    {"trace"},
 	"internal/engine/grammar":    {},
 	"internal/engine/tokenizer":  {"golang.org/x/text"},

@@ -8,6 +8,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/internal/check/live"
+	"github.com/vllm-vcr/conformance/internal/check/pd"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
 )
 
@@ -20,6 +21,10 @@ func checksOf(s Suite) []check.Check {
 		return live.Checks
 	case SuiteFrontend:
 		return frontendsuite.Checks
+	case SuitePrefill:
+		return pd.PrefillChecks
+	case SuiteDecode:
+		return pd.DecodeChecks
 	}
 	return nil
 }

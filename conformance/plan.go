@@ -10,6 +10,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/internal/check/live"
+	"github.com/vllm-vcr/conformance/internal/check/pd"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -87,6 +88,8 @@ func (s Selection) cases(lines []compat.Line, mf *manifest.Manifest) []Case {
 			cases = append(cases, s.asserted(live.Cases(line, mf, gating))...)
 		case SuiteFrontend:
 			cases = append(cases, frontendsuite.Cases(line, mf, s.Assertions, gating)...)
+		case SuitePrefill, SuiteDecode:
+			cases = append(cases, s.asserted(pd.Cases(s.Suite, line, gating))...)
 		default:
 			cases = append(cases, s.lineCases(line, mf, gating)...)
 		}

@@ -58,6 +58,8 @@ type Runner struct {
 	// Logits: the engine under test was started with --logprobs-mode raw_logits or processed_logits, so it sends numbers
 	// above 0 as log-probabilities. The wire does not tell.
 	Logits bool
+	// NIXL is a Python with the package nixl, which the suites prefill and decode need.
+	NIXL string
 	// KeepAlive, unless nil, is for a person with a debugger: it is told of each
 	// subject as it starts, no deadline counts, and the last one stays until the
 	// run's context ends or it does.
@@ -123,7 +125,7 @@ func (r *Runner) begin(ctx context.Context) *run {
 // newEnv is what subjects of the run have in common. One is used by one goroutine.
 func (r *run) newEnv(ctx context.Context) *check.Env {
 	return &check.Env{
-		Engine: r.Engine, Address: r.Address, Logits: r.Logits, Frontend: r.Frontend, KeepAlive: r.KeepAlive, Timeouts: r.Timeouts,
+		Engine: r.Engine, Address: r.Address, Logits: r.Logits, NIXL: r.NIXL, Frontend: r.Frontend, KeepAlive: r.KeepAlive, Timeouts: r.Timeouts,
 		Log: r.Log, Context: ctx, Versions: map[string]string{}, Step: r.Step,
 	}
 }

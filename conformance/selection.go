@@ -31,7 +31,9 @@ type Selection struct {
 }
 
 // Suites are those that a plan is made of.
-func Suites() []Suite { return []Suite{SuiteReplay, SuiteLive, SuiteFrontend} }
+func Suites() []Suite {
+	return []Suite{SuiteReplay, SuiteLive, SuiteFrontend, SuitePrefill, SuiteDecode}
+}
 
 // other reports whether another suite than replay is selected.
 func (s Selection) other() bool { return s.Suite != "" && s.Suite != SuiteReplay }

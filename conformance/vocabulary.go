@@ -69,6 +69,10 @@ const (
 	SuiteLive = check.SuiteLive
 	// SuiteFrontend puts a frontend under test before the player.
 	SuiteFrontend = check.SuiteFrontend
+	// SuitePrefill pulls KV blocks out of an engine under test with a NixlConnector.
+	SuitePrefill = check.SuitePrefill
+	// SuiteDecode has an engine under test with a NixlConnector pull KV blocks.
+	SuiteDecode = check.SuiteDecode
 	// SuiteSelfTest injects faults into the player and demands that the replay
 	// suite finds each.
 	SuiteSelfTest = check.SuiteSelfTest

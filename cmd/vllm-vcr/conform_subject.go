@@ -15,6 +15,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -43,7 +44,7 @@ type subjectOptions struct {
 
 func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	opts.given = flags
-	flags.StringVar(&opts.suite, "suite", "", "`SUITE` of checks: replay (for an engine that replays traces), live (for an engine that computes), frontend (default replay, or frontend if one is under test)")
+	flags.StringVar(&opts.suite, "suite", "", "`SUITE` of checks: replay (for an engine that replays traces), live (for an engine that computes), frontend, prefill and decode (for an engine with a NixlConnector; default replay, or frontend if one is under test)")
 	choices(flags, "suite", conformance.Suites()...)
 	flags.StringVar(&opts.engineCommand, "engine-command", "", "`COMMAND` that starts the engine under test, once for each case (live: for each line). It is split into words as in a shell, but no shell runs it. "+
 		"Placeholders: {handshake}, {handshake_host}, {handshake_port}, {trace}, {match}, {line}, {tag}, {index}")
@@ -93,6 +94,8 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 		return "", errors.New("--suite frontend needs a frontend: --frontend-command, or --frontend-url with --frontend-handshake")
 	case suite != conformance.SuiteFrontend && opts.hasFrontend():
 		return "", fmt.Errorf("--suite %s needs an engine under test, but a frontend is given", suite)
+	case (suite == conformance.SuitePrefill || suite == conformance.SuiteDecode) && !opts.hasEngine():
+		return "", fmt.Errorf("--suite %s needs an engine under test: --engine-command or --engine-handshake", suite)
 	}
 	for _, name := range slices.Concat(opts.engineEnv, opts.frontendEnv) {
 		if before, _, assigned := strings.Cut(name, "="); assigned || before == "" { // what follows may be a secret
@@ -164,6 +167,15 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 		}
 	}
 	r.Logits = strings.HasSuffix(opts.logprobsMode, "_logits")
+	if suite == conformance.SuitePrefill || suite == conformance.SuiteDecode {
+		found, err := local.FindNIXL("")
+		if err != nil {
+			return err
+		}
+		if r.NIXL = found.Python; !exists(r.NIXL) {
+			return infra(fmt.Errorf("no Python with nixl at %s: `vllm-vcr capture nixl` installs it", r.NIXL))
+		}
+	}
 	switch {
 	case opts.engineCommand != "":
 		command := opts.command()

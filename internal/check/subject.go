@@ -78,6 +78,7 @@ type Env struct {
 	Engine    Engine // makes the engine of a case
 	Address   string // where an engine that somebody else starts is awaited instead
 	Logits    bool   // it sends logits as log-probabilities
+	NIXL      string // a Python with nixl, for the suites prefill and decode
 	Frontend  *FrontendUnderTest
 	KeepAlive func(Attached) // nil unless subjects are kept alive
 	Timeouts  Timeouts

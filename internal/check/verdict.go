@@ -58,6 +58,10 @@ const (
 	SuiteLive Suite = "live"
 	// SuiteFrontend puts a frontend under test before the player.
 	SuiteFrontend Suite = "frontend"
+	// SuitePrefill pulls KV blocks out of an engine under test with a NixlConnector.
+	SuitePrefill Suite = "prefill"
+	// SuiteDecode has an engine under test with a NixlConnector pull KV blocks.
+	SuiteDecode Suite = "decode"
 	// SuiteSelfTest injects faults into the player and demands that the replay
 	// suite finds each.
 	SuiteSelfTest Suite = "self-test"

@@ -1,0 +1,480 @@
+// Package pd holds the suites prefill and decode. An engine with a NixlConnector is judged by another side of ours: a decode that
+// pulls blocks out of it, or a prefill that it pulls blocks from. Blocks move by NIXL; what is not about NIXL goes over the wire of
+// the engine core, so no frontend takes part.
+package pd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
+	"github.com/vllm-vcr/conformance/internal/engine/nixl"
+	"github.com/vllm-vcr/conformance/internal/engine/nixl/agent"
+	"github.com/vllm-vcr/conformance/internal/wire/pack"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
+)
+
+// side is an engine under test and what the cases of its line know of it. It is used by one goroutine.
+type side struct {
+	env    *check.Env
+	line   compat.Line
+	codec  *protocol.Codec
+	nixl   *nixl.Line
+	s      *check.Session
+	random *rand.Rand // of prompts, the same in every run
+	number int        // of requests, which names them
+	open   map[string]*reply
+	out    protocol.Outputs // scratch
+	usage  float64          // of the KV cache, in the last statistics
+	calls  uint64
+	called map[uint64]bool
+
+	// Learned from the first prompt that the engine keeps:
+	address  string // of its side channel
+	answer   *nixl.Answer
+	metadata *nixl.Metadata
+	ours     *reader
+
+	// Of the case:
+	ctx context.Context
+	f   *check.Outcome
+}
+
+// A reply is what the engine answered to a request.
+type reply struct {
+	id     string
+	tokens int
+	finish protocol.FinishReason
+	params []byte // kv_transfer_params, a raw msgpack map, nil without
+	failed string // the error, if there was one
+	closed bool
+}
+
+// maxBlocks is how many blocks of an engine a reader holds.
+const maxBlocks = 64
+
+// Cases lists the cases of a suite on a line.
+func Cases(suite check.Suite, line compat.Line, gating bool) []check.Case {
+	checks := PrefillChecks
+	if suite == check.SuiteDecode {
+		checks = DecodeChecks
+	}
+	var cases []check.Case
+	for _, k := range checks {
+		cases = append(cases, check.Case{Line: line, Suite: suite, Assertion: k.Name, Gating: gating})
+	}
+	return cases
+}
+
+// judged makes the function of a check. The engine of the line starts with the first case. A failure to learn of its side channel
+// belongs to the case handshake, and others are not judged after it.
+func judged(judge func(*side) error) func(context.Context, *check.Env, *check.Golden, check.Case) (check.Outcome, error) {
+	return func(ctx context.Context, e *check.Env, _ *check.Golden, c check.Case) (f check.Outcome, err error) {
+		d, err := engineOf(e, c)
+		if err != nil {
+			return f, err
+		}
+		d.s = d.s.Owner().During(ctx)
+		defer d.s.Close()
+		d.ctx, d.f = d.s.Context, &f
+		if d.ours == nil {
+			if err := d.learn(); err != nil {
+				var wrong failed
+				if !errors.As(err, &wrong) {
+					return f, err
+				}
+				if c.Assertion != Handshake {
+					return f, check.Infra(fmt.Errorf("the case handshake failed: %w", err))
+				}
+				f.Asserted++
+				f.Fail(check.Failure(wrong))
+				return f, nil
+			}
+		}
+		err = judge(d)
+		if wrong := (failed{}); errors.As(err, &wrong) {
+			f.Asserted++
+			f.Fail(check.Failure(wrong))
+			err = nil
+		}
+		return f, errors.Join(err, d.rest())
+	}
+}
+
+// failed is a failure that ends a case.
+type failed check.Failure
+
+func (f failed) Error() string { return f.Message }
+
+// wrong is a failure as an error.
+func wrong(code check.Code, format string, args ...any) error {
+	return failed(check.Failed(code, format, args...))
+}
+
+// engineOf returns the engine of the line.
+func engineOf(e *check.Env, c check.Case) (*side, error) {
+	if e.NIXL == "" {
+		return nil, check.Infra(errors.New("no Python with nixl is known"))
+	}
+	codec, err := check.CodecFor(c.Line)
+	if err != nil {
+		return nil, err
+	}
+	s, err := e.Share(string(c.Suite)+" "+c.Line.Name, func() (*check.Session, error) {
+		opt := player.Options{VLLMVersion: check.PlayedVersion(c.Line)}
+		if e.Address != "" {
+			return e.Join(e.Context, codec, opt)
+		}
+		return e.Start(e.Context, codec, opt)
+	})
+	if err != nil {
+		return nil, err
+	}
+	state := e.State()
+	if *state == nil {
+		boundary, err := nixl.Load(codec.Line())
+		if err != nil {
+			return nil, err
+		}
+		*state = &side{
+			env: e, line: c.Line, codec: codec, nixl: boundary, s: s, random: rand.New(rand.NewPCG(1, 2)), open: map[string]*reply{}, called: map[uint64]bool{},
+		}
+	}
+	return (*state).(*side), nil
+}
+
+// learn has the engine keep a prompt, whose kv_transfer_params name its side channel, asks that for the metadata, and connects.
+func (d *side) learn() error {
+	kept, err := d.keep(d.prompt(3))
+	if err != nil {
+		return err
+	}
+	d.address = nixl.JoinAddress(kept.Host, kept.Port)
+	if d.answer, err = d.nixl.Handshake(d.ctx, d.address, 0, 0); err != nil {
+		return wrong(CodeSideChannel, "%v", err)
+	}
+	if d.metadata, err = d.nixl.DecodeMetadata(d.answer.Payload); err != nil {
+		return wrong(CodeMetadata, "%v", err)
+	}
+	ours, err := d.newReader("vllm-vcr-judge")
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(d.s.Owner().Context, func() { ours.Close() })
+	d.ours = ours
+	return ours.notify(d.ctx, kept, 1)
+}
+
+// prompt makes up a prompt of so many tokens, of which no other one has the first.
+func (d *side) prompt(n int) []uint32 {
+	prompt := make([]uint32, n)
+	for i := range prompt {
+		prompt[i] = 3 + d.random.Uint32N(1997)
+	}
+	return prompt
+}
+
+// send sends a request with the kv_transfer_params, a raw msgpack map or nil.
+func (d *side) send(prompt []uint32, tokens int, params []byte) (*reply, error) {
+	d.number++
+	r := &reply{id: fmt.Sprintf("cmpl-pd-%d-%d", d.number, d.random.Uint32())}
+	d.open[r.id] = r
+	request := &protocol.Request{
+		ID: r.id, ExternalID: r.id, PromptTokenIDs: prompt, DataParallelRank: -1, HasSampling: true,
+		ArrivalTime: float64(time.Now().UnixMicro()) / 1e6,
+		Sampling:    protocol.Sampling{MaxTokens: tokens, HasMaxTokens: true, EOSTokenID: -1, Logprobs: protocol.NoLogprobs, PromptLogprobs: protocol.NoLogprobs},
+	}
+	if params != nil {
+		request.Sampling.ExtraArgs = append(pack.AppendString(pack.AppendMapHeader(nil, 1), "kv_transfer_params"), params...)
+	}
+	if err := d.s.Front.Submit(request); err != nil {
+		return nil, d.s.Explain(err)
+	}
+	return r, nil
+}
+
+// await receives until the requests have ended.
+func (d *side) await(replies ...*reply) error {
+	for slices.ContainsFunc(replies, func(r *reply) bool { return !r.closed }) {
+		if err := d.receive(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ask sends a request and waits for its end.
+func (d *side) ask(prompt []uint32, tokens int, params []byte) (*reply, error) {
+	r, err := d.send(prompt, tokens, params)
+	if err == nil {
+		err = d.await(r)
+	}
+	return r, err
+}
+
+func (d *side) receive() error {
+	ctx, stop := context.WithTimeoutCause(d.ctx, d.s.Limits.Idle, check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no output for %v", d.s.Limits.Idle))))
+	defer stop()
+	if _, err := d.s.Front.Next(ctx, 0, &d.out); err != nil {
+		return d.s.WithOutput(d.s.Explain(err))
+	}
+	for i := range d.out.Outputs {
+		o := &d.out.Outputs[i]
+		r := d.open[string(o.ID)]
+		if r == nil {
+			continue // the suite live judges that
+		}
+		r.tokens += len(o.Tokens)
+		if o.KVTransfer != nil {
+			r.params = bytes.Clone(o.KVTransfer)
+		}
+		if o.Finish != protocol.Unfinished {
+			r.finish, r.closed, r.failed = o.Finish, true, string(o.Error)
+			delete(d.open, r.id)
+		}
+	}
+	if d.out.SchedulerStats != nil {
+		stats, err := protocol.DecodeStats(d.out.SchedulerStats)
+		if err != nil {
+			return wrong(check.CodeLayout, "scheduler_stats: %v", err)
+		}
+		d.usage = stats.KVCacheUsage
+	}
+	if d.out.Utility != nil {
+		d.called[d.out.Utility.CallID] = true
+	}
+	return nil
+}
+
+// forgetCache makes the engine forget what it has cached of prompts.
+func (d *side) forgetCache() error {
+	d.calls++
+	id, no := d.calls, pack.AppendBool(nil, false)
+	call := protocol.AppendUtilityCall(nil, protocol.UtilityCall{CallID: id, Method: "reset_prefix_cache", Args: [][]byte{no, no}})
+	if err := d.s.Front.SendRaw(0, []byte{protocol.TypeUtility}, call); err != nil {
+		return d.s.Explain(err)
+	}
+	for !d.called[id] {
+		if err := d.receive(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rest aborts what a case has left open.
+func (d *side) rest() error {
+	owner := d.s.Owner()
+	if len(d.open) == 0 || owner.Lost != nil || owner.Context.Err() != nil {
+		return nil
+	}
+	for id := range d.open {
+		if err := d.s.Front.Abort(0, id); err != nil {
+			return d.s.Explain(err)
+		}
+	}
+	clear(d.open)
+	return nil
+}
+
+// blocksInUse is how many blocks the engine does not have free. It makes a step, in which it sees what happened meanwhile.
+func (d *side) blocksInUse() (int, error) {
+	if _, err := d.ask(d.prompt(2), 1, nil); err != nil {
+		return 0, err
+	}
+	return int(d.usage*float64(d.metadata.Blocks/max(d.metadata.PhysicalBlocks, 1)) + 0.5), nil
+}
+
+// awaitInUse makes steps until so many blocks are in use, and returns after how long; not within the limit it is an error.
+func (d *side) awaitInUse(want int, limit time.Duration, code check.Code, why string) (time.Duration, error) {
+	began := time.Now()
+	for {
+		got, err := d.blocksInUse()
+		took := time.Since(began)
+		switch {
+		case err != nil:
+			return took, err
+		case got == want:
+			return took, nil
+		case took > limit:
+			return took, wrong(code, "%s, and %s in use %v later, want %d", why, safetext.Count(got, "block"), took.Round(time.Second), want)
+		}
+		select { // an idle engine looks for notifications when it has something to do
+		case <-d.ctx.Done():
+			return took, context.Cause(d.ctx)
+		case <-time.After(min(100*time.Millisecond+took/20, time.Second)):
+		}
+	}
+}
+
+// promptFor is the number of tokens of a prompt with so many blocks, the last of which has one token less than it could.
+func (d *side) promptFor(blocks int) int { return blocks*d.logicalBlock() - 1 }
+
+// logicalBlock is the number of tokens of a block of the scheduler, which has one or more blocks of the kernel.
+func (d *side) logicalBlock() int { return d.metadata.BlockSize * max(d.metadata.PhysicalBlocks, 1) }
+
+// kept is a prompt whose blocks an engine keeps for another one.
+type kept struct {
+	kvtransfer.Cache
+	reply  *reply
+	fields []string // of kv_transfer_params
+	blocks []int    // of the scheduler, of the first group
+	tokens int      // remote_num_tokens
+	cached int      // remote_prefill_cached_tokens; -1 if the line has none
+}
+
+// producing are the kv_transfer_params with which a router asks for a prompt to be kept.
+var producing = func() []byte {
+	b := pack.AppendMapHeader(nil, 6)
+	b = pack.AppendBool(pack.AppendString(b, "do_remote_decode"), true)
+	b = pack.AppendBool(pack.AppendString(b, "do_remote_prefill"), false)
+	for _, key := range []string{"remote_engine_id", "remote_block_ids", "remote_host", "remote_port"} {
+		b = pack.AppendNil(pack.AppendString(b, key))
+	}
+	return b
+}()
+
+// keep has the engine compute a prompt and keep its blocks.
+func (d *side) keep(prompt []uint32) (*kept, error) {
+	r, err := d.ask(prompt, 1, producing)
+	if err != nil {
+		return nil, err
+	}
+	if r.params == nil {
+		return nil, wrong(CodeParams, "request %s with do_remote_decode ended by %s, and its last output has no kv_transfer_params: the engine has no NixlConnector", r.id, r.finish)
+	}
+	return readKept(r)
+}
+
+func readKept(r *reply) (*kept, error) {
+	unreadable := func(err error) error { return wrong(CodeParams, "kv_transfer_params: %v", err) }
+	params, err := kvtransfer.DecodeParams(r.params)
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	if err := params.Incomplete(); err != nil {
+		return nil, wrong(CodeParams, "the kv_transfer_params of an answer lack what a decode engine needs: %v", err)
+	}
+	k := &kept{Cache: params.Cache, reply: r, cached: -1}
+	cur := pack.NewCursor(r.params)
+	n, err := cur.MapLen()
+	for range n {
+		var key string
+		var raw []byte
+		if key, err = cur.StrString(); err == nil {
+			raw, err = cur.Raw()
+		}
+		if err != nil {
+			break
+		}
+		k.fields = append(k.fields, key)
+		value := pack.NewCursor(raw)
+		switch key {
+		case "remote_num_tokens", "remote_prefill_cached_tokens":
+			to := &k.tokens
+			if key != "remote_num_tokens" {
+				to = &k.cached
+			}
+			var number int64
+			number, err = value.Int()
+			*to = int(number)
+		case "remote_block_ids":
+			k.blocks, err = firstGroup(raw)
+		}
+	}
+	if err != nil {
+		return nil, unreadable(err)
+	}
+	return k, nil
+}
+
+// firstGroup reads a list of lists of block ids, of which there is one for each group of layers.
+func firstGroup(raw []byte) (ids []int, err error) {
+	groups, err := pack.Elements(raw)
+	if err != nil || len(groups) == 0 {
+		return nil, err
+	}
+	values, err := pack.Elements(groups[0])
+	for _, v := range values {
+		cur := pack.NewCursor(v)
+		id, err := cur.Int()
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, int(id))
+	}
+	return ids, err
+}
+
+// A reader is a decode of ours: an agent that is connected to the engine.
+type reader struct {
+	agent.Agent
+	peer     agent.Peer
+	metadata *nixl.Metadata
+}
+
+// newReader starts an agent and connects it to the engine.
+func (d *side) newReader(name string) (*reader, error) {
+	r := &reader{metadata: d.metadata}
+	var err error
+	if r.Agent, err = agent.Start(d.ctx, agent.Options{Python: d.env.NIXL, Name: name, Length: int64(maxBlocks * r.blockLen()), Log: d.env.Log}); err != nil {
+		return nil, check.Infra(err)
+	}
+	if r.peer, err = r.Connect(d.ctx, d.metadata.AgentMetadata); err != nil {
+		r.Close()
+		return nil, wrong(CodeMetadata, "agent_metadata: %v", err)
+	}
+	return r, nil
+}
+
+// blockLen is the number of bytes of a block of the scheduler in all regions.
+func (r *reader) blockLen() int {
+	n := 0
+	for _, size := range r.metadata.BlockLens {
+		n += size
+	}
+	return n * max(r.metadata.PhysicalBlocks, 1)
+}
+
+// descriptors are where the blocks are in the engine, and where they go: to the beginning of the region, one after the other.
+func (r *reader) descriptors(blocks []int) (all []agent.Block) {
+	m, ratio, local := r.metadata, max(r.metadata.PhysicalBlocks, 1), int64(0)
+	for _, id := range blocks {
+		for physical := id * ratio; physical < (id+1)*ratio; physical++ {
+			for region, base := range m.BaseAddresses {
+				all = append(all, agent.Block{
+					Remote: base + uint64(physical)*uint64(m.Stride(region)), RemoteDevice: m.DeviceID, Local: local, Len: m.BlockLens[region],
+				})
+				local += int64(m.BlockLens[region])
+			}
+		}
+	}
+	return all
+}
+
+// read pulls the blocks of a prompt as a decode does, with the notification that ends their lease, and returns their bytes.
+func (r *reader) read(ctx context.Context, k *kept, readers int) ([]byte, error) {
+	if len(k.blocks) > maxBlocks {
+		return nil, check.Infra(fmt.Errorf("a prompt of %d tokens has %d blocks", k.tokens, len(k.blocks)))
+	}
+	if err := r.Read(ctx, r.peer, r.descriptors(k.blocks), nixl.Notification{Request: k.RequestID, Readers: readers}.String()); err != nil {
+		return nil, wrong(CodeRead, "%v", err)
+	}
+	p := make([]byte, len(k.blocks)*r.blockLen())
+	_, err := r.ReadAt(p, 0)
+	return p, err
+}
+
+// notify ends the lease of a prompt without a read.
+func (r *reader) notify(ctx context.Context, k *kept, readers int) error {
+	return r.Notify(ctx, r.peer, nixl.Notification{Request: k.RequestID, Readers: readers}.String())
+}

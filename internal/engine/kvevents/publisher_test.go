@@ -233,12 +233,13 @@ func TestAskersMistakes(t *testing.T) {
 		{name: "ten bytes", frames: zmq.Message{{}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}, start: 1},
 		{name: "a number too large", frames: zmq.Message{{}, {1, 0, 0, 0, 0, 0, 0, 0, 0}}, start: 3},
 	}
-	p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
-	for range 3 {
-		require.NoError(t, p.Publish(0, stored(1)))
-	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			// Its own, as one publisher logs only the first of several refusals at once.
+			p := publisher(t, profile(t, "0.33"), Options{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"})
+			for range 3 {
+				require.NoError(t, p.Publish(0, stored(1)))
+			}
 			c := dial(t, p.ReplayEndpoint(), zmq.Dealer)
 			require.NoError(t, c.Send(tt.frames...))
 			if tt.start < 0 {

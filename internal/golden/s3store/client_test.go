@@ -134,10 +134,16 @@ func TestS3TriesAgain(t *testing.T) {
 	}
 }
 
+// hungServer answers nothing. The SDK goes on with a request for credentials that nothing waits for any more.
+func hungServer(t *testing.T) *httptest.Server {
+	hung := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	t.Cleanup(func() { hung.CloseClientConnections(); hung.Close() })
+	return hung
+}
+
 // A laptop has no credentials, and where a machine would give its role nobody answers.
 func TestS3WithoutCredentialsIsAnonymous(t *testing.T) {
-	hung := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
-	t.Cleanup(hung.Close)
+	hung := hungServer(t)
 	tests := []struct {
 		name string
 		env  map[string]string
@@ -324,8 +330,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestS3DeadlineWhileLookingForCredentials(t *testing.T) {
-	hung := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
-	t.Cleanup(hung.Close)
+	hung := hungServer(t)
 	fake, s := newFakeS3(t, serve(content))
 	withoutAWS(t)
 	setenv(t, map[string]string{"AWS_EC2_METADATA_SERVICE_ENDPOINT": hung.URL, "AWS_EC2_METADATA_DISABLED": "false"})

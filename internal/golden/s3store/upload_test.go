@@ -266,23 +266,6 @@ func TestRealS3PublishOfAFileThatChanges(t *testing.T) {
 	}
 }
 
-// S3 makes an object of the parts of an upload after it has begun its answer.
-func TestErrorBehindStatus200(t *testing.T) {
-	_, s := newFakeS3(t, func(w http.ResponseWriter, r *http.Request) {
-		switch query := r.URL.Query(); {
-		case r.Method == http.MethodHead:
-			w.WriteHeader(http.StatusNotFound)
-		case query.Has("uploads"):
-			fmt.Fprint(w, `<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>`)
-		case r.Method == http.MethodPost:
-			fmt.Fprint(w, `<?xml version="1.0"?>`+"\n  \n"+`<Error><Code>InternalError</Code><Message>no</Message></Error>`)
-		}
-	})
-	s.maxPut, s.minPart = 1, 1000
-	_, err := s.Publish(t.Context(), "s3://bucket/key", contentFile(t))
-	wantPublishError(t, err, "InternalError: no")
-}
-
 func TestContentType(t *testing.T) {
 	for key, want := range map[string]string{
 		"a/b.jsonl.gz": "application/gzip", "a.jsonl": "application/x-ndjson", "a.gz/b": "application/octet-stream",
@@ -374,7 +357,6 @@ func TestPublishToS3(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			fake, s := newFakeS3(t, test.steps...)
-			out := logTo(s)
 			if len(test.fails) == 0 {
 				wantPublished(t, s, "s3://bucket/dir/key", contentFile(t), test.existed)
 			} else {
@@ -382,11 +364,6 @@ func TestPublishToS3(t *testing.T) {
 				wantPublishError(t, err, append(test.fails, "publish to s3://bucket/dir/key: ")...)
 				if test.is != nil && !errors.Is(err, test.is) {
 					t.Errorf("%v is not %v", err, test.is)
-				}
-				for _, secret := range []string{"AKID", "topsecret", "toptoken", "123456789012"} {
-					if text := err.Error() + out.String(); strings.Contains(text, secret) {
-						t.Errorf("%q is told: %s", secret, text)
-					}
 				}
 			}
 			var methods []string

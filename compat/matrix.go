@@ -36,14 +36,12 @@ type Matrix struct {
 	Lines []Line
 }
 
-// The diagnostics of a file, their severities, and the rules that they name.
+// The diagnostics of a file, and their severities.
 type (
 	// Diagnostic is one defect of a file, with its place.
 	Diagnostic = tomlfile.Diagnostic
 	// Severity is Error or Warning.
 	Severity = tomlfile.Severity
-	// Rule is one check of the file format.
-	Rule = tomlfile.Rule
 )
 
 const (

@@ -18,13 +18,8 @@ import (
 var update = flag.Bool("update", false, "rewrite the .diagnostics files in testdata")
 
 func TestExpectationRules(t *testing.T) {
-	var rules []tomlfile.Rule
-	for _, code := range []Code{
-		CodeExpectUnreadable, CodeExpectSyntax, CodeExpectUnknownKey, CodeExpectWrongType, CodeExpectMissing, CodeExpectPattern, CodeExpectOutcome, CodeExpectTwice, CodeExpectCode,
-	} {
-		rules = append(rules, tomlfile.Rule{Code: string(code)})
-	}
-	testenv.CheckRules(t, *update, rules, func(path string) []tomlfile.Diagnostic {
+	codes := []string{"X101", "X102", "X103", "X104", "X105", "X106", "X107", "X108", "X109"}
+	testenv.CheckRules(t, *update, codes, func(path string) []tomlfile.Diagnostic {
 		_, findings := LoadExpectations(path)
 		return findings
 	}, "X101")

@@ -110,14 +110,12 @@ type Manifest struct {
 	Blocks  []Block // only well-formed ones
 }
 
-// The diagnostics of a file, their severities, and the rules that they name.
+// The diagnostics of a file, and their severities.
 type (
 	// Diagnostic is one defect of a file, with its place.
 	Diagnostic = tomlfile.Diagnostic
 	// Severity is Error or Warning.
 	Severity = tomlfile.Severity
-	// Rule is one check of the file format.
-	Rule = tomlfile.Rule
 )
 
 const (

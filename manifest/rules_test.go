@@ -54,7 +54,7 @@ func TestRules(t *testing.T) {
 		tomlfile.Sort(diagnostics)
 		return diagnostics
 	}
-	testenv.CheckRules(t, *update, Rules(), check, codeUnreadable)
+	testenv.CheckRules(t, *update, testenv.RuleCodes(t, "rules.md"), check, codeUnreadable)
 }
 
 func TestStrict(t *testing.T) {

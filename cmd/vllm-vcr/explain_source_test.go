@@ -44,20 +44,23 @@ func readSource(t *testing.T) *sourceOfFindings {
 		})
 		return nil
 	}
-	for _, root := range []string{"../../conformance", "../../internal/check"} {
+	for _, root := range []string{"../../conformance", "../../internal/check", "../../compat", "../../manifest", "../../internal/capture/target"} {
 		require.NoError(t, filepath.WalkDir(root, parse))
 	}
 	return s
 }
 
-// constants takes the constants of type Code, which other packages qualify.
+// ruleCode is the code of a rule of a configuration file.
+var ruleCode = regexp.MustCompile(`^[CMK]\d{3}$`)
+
+// constants takes the constants of type Code, which other packages qualify, and the codes of configuration files.
 func (s *sourceOfFindings) constants(spec *ast.ValueSpec) {
-	if name := lastName(spec.Type); name != "Code" {
-		return
-	}
 	for i, value := range spec.Values {
-		if text, ok := value.(*ast.BasicLit); ok {
-			code, _ := strconv.Unquote(text.Value)
+		text, ok := value.(*ast.BasicLit)
+		if !ok {
+			continue
+		}
+		if code, _ := strconv.Unquote(text.Value); lastName(spec.Type) == "Code" || ruleCode.MatchString(code) {
 			s.codes = append(s.codes, code)
 			s.named[spec.Names[i].Name] = code
 		}

@@ -13,11 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
-	"github.com/vllm-vcr/conformance/manifest"
 )
 
 var update = flag.Bool("update", false, "rewrite docs/cli.md and the expected files of the scripts")
@@ -101,8 +98,9 @@ func TestDescriptionsAreOfCommands(t *testing.T) {
 			t.Errorf("commands.md describes %q, which is not a command", path)
 		}
 	}
-	for _, rules := range [][]tomlfile.Rule{compat.Rules(), manifest.Rules(), target.Rules()} {
-		if codes := rules[0].Code + " to " + rules[len(rules)-1].Code; !strings.Contains(strings.ReplaceAll(commandTexts, "\n", " "), codes) {
+	for _, page := range rulePages {
+		rules := check.Explain(string(embedded(page)))
+		if codes := string(rules[0].Code + " to " + rules[len(rules)-1].Code); !strings.Contains(strings.ReplaceAll(commandTexts, "\n", " "), codes) {
 			t.Errorf("commands.md does not have the rules %s", codes)
 		}
 	}

@@ -39,8 +39,7 @@ type AcceptOptions struct {
 	// DryRun checks everything, replays, and writes nothing.
 	DryRun bool
 
-	Timeouts conformance.Timeouts
-	Log      *slog.Logger
+	Log *slog.Logger
 	// Progress is called with each result of the replay; may be nil.
 	Progress func(conformance.Result)
 }
@@ -134,7 +133,7 @@ func (opt AcceptOptions) registrations(rec Recording) []conformance.Registration
 		Scenario: string(t.Scenario), Seed: &seed, CapturedAt: rec.CapturedAt.UTC().Truncate(time.Second), CaptureRun: opt.Run,
 		EngineBuild: rec.EngineBuild,
 		Matrix:      opt.Matrix, Manifest: opt.Manifest, Goldens: opt.Goldens, Upload: opt.Upload, S3: opt.S3,
-		DryRun: opt.DryRun, Timeouts: opt.Timeouts, Log: opt.Log, Progress: opt.Progress,
+		DryRun: opt.DryRun, Log: opt.Log, Progress: opt.Progress,
 	}
 	if t.Session != nil {
 		frames := base

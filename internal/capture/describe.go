@@ -30,8 +30,7 @@ type DescribeOptions struct {
 	// Run is the page of the run that publishes; may be empty.
 	Run string
 
-	Timeouts conformance.Timeouts
-	Log      *slog.Logger
+	Log *slog.Logger
 }
 
 // A Description is the text of a pull request with the goldens of a line.
@@ -157,7 +156,7 @@ func (d *describer) replay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	runner := conformance.Runner{Store: d.NewStore, Timeouts: d.Timeouts, Log: d.Log}
+	runner := conformance.Runner{Store: d.NewStore, Log: d.Log}
 	d.result.Report = runner.Run(ctx, cases)
 	for _, r := range d.rows {
 		for _, result := range d.result.Report.Results {

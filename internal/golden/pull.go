@@ -3,20 +3,18 @@ package golden
 import (
 	"context"
 	"sync"
-	"time"
 )
 
-// defaultParallel is how many goldens are downloaded at a time.
-const defaultParallel = 4
+// parallel is how many goldens are downloaded at a time.
+const parallel = 4
 
 // Pulled is the result of fetching one golden.
 type Pulled struct {
 	Object
-	From     string        // location that it came from, fit for messages; empty if it did not come
-	Cached   bool          // it was in the cache before
-	Bytes    int64         // its size
-	Duration time.Duration // from when it was its turn
-	Err      error         // as of [Store.Open]
+	From   string // location that it came from, fit for messages; empty if it did not come
+	Cached bool   // it was in the cache before
+	Bytes  int64  // its size
+	Err    error  // as of [Store.Open]
 }
 
 // Pull gets goldens into the cache, several at a time in constant memory, and says in the same order what became of each.
@@ -30,10 +28,6 @@ func (s *Store) Pull(ctx context.Context, objects []Object) []Pulled {
 // PullEach is Pull for those who cannot wait for all: done is called with each golden and its index as soon as it is there,
 // from several goroutines. Goldens are begun in their order, and PullEach returns after the last.
 func (s *Store) PullEach(ctx context.Context, objects []Object, done func(i int, p Pulled)) {
-	parallel := s.Parallel
-	if parallel <= 0 {
-		parallel = defaultParallel
-	}
 	turns := make(chan int)
 	var workers sync.WaitGroup
 	for range min(parallel, len(objects)) {
@@ -51,14 +45,13 @@ func (s *Store) PullEach(ctx context.Context, objects []Object, done func(i int,
 }
 
 func (s *Store) pull(ctx context.Context, o Object) Pulled {
-	start := time.Now()
 	if s.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, s.Timeout, &TimeoutError{s.Timeout})
 		defer cancel()
 	}
 	g, err := s.get(ctx, o, checked)
-	return Pulled{Object: o, From: g.from, Cached: g.cached, Bytes: g.size, Duration: time.Since(start), Err: err}
+	return Pulled{Object: o, From: g.from, Cached: g.cached, Bytes: g.size, Err: err}
 }
 
 // IsRemote reports whether a golden may have to come from the network.

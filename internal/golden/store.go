@@ -47,8 +47,6 @@ type Store struct {
 	Timeout time.Duration
 	// Offline forbids the network: what is remote comes from the cache or not at all.
 	Offline bool
-	// Parallel is how many goldens Pull downloads at a time; by default 4.
-	Parallel int
 	// Log gets downloads, retries, mirrors and faults of the cache; by default nothing is logged.
 	Log *slog.Logger
 

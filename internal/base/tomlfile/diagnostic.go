@@ -65,9 +65,3 @@ func Sort(diagnostics []Diagnostic) {
 func HasErrors(diagnostics []Diagnostic) bool {
 	return slices.ContainsFunc(diagnostics, func(d Diagnostic) bool { return d.Severity == Error })
 }
-
-// Rule is one check of a file format, for reports that list what was checked.
-type Rule struct {
-	Code string // such as "C005"
-	Text string // what holds in a correct file, one sentence
-}

@@ -29,7 +29,7 @@ func TestRules(t *testing.T) {
 		_, findings := Load(path, testMatrix())
 		return findings
 	}
-	testenv.CheckRules(t, *update, Rules(), check, codeUnreadable)
+	testenv.CheckRules(t, *update, testenv.RuleCodes(t, "rules.md"), check, codeUnreadable)
 }
 
 func FuzzParse(f *testing.F) {

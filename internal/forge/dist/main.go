@@ -17,6 +17,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 )
 
 // Exit codes, see the comment of the package.
@@ -88,9 +90,19 @@ func dispatch(ctx context.Context, args []string, stdin io.Reader, stdout io.Wri
 	case "reproduce":
 		return p.reproduceCommand(ctx, o)
 	case "tag":
-		return p.tagCommand(ctx, o)
+		released, err := p.releaseOf(ctx, o.rest[0])
+		if err != nil {
+			return err
+		}
+		_, err = p.notes(released)
+		return err
 	case "notes":
-		return p.notesCommand(o)
+		notes, err := p.notes(o.rest[0])
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(stdout, notes)
+		return err
 	case "image-version":
 		return p.imageVersionCommand(ctx, o)
 	default:
@@ -229,7 +241,7 @@ func (p *product) filesCommand(ctx context.Context, o options) error {
 	for _, file := range []struct{ name, text string }{
 		{checksumsName, sums.String()}, {treeName, tree + "\n"}, {versionName, o.version + "\n"},
 	} {
-		if err := replaceFile(p.path(filepath.Join("release", file.name)), file.text); err != nil {
+		if err := atomicfile.Write(p.path(filepath.Join("release", file.name)), []byte(file.text), 0o644); err != nil {
 			return err
 		}
 	}
@@ -247,26 +259,6 @@ func (p *product) requireCommitted(ctx context.Context) error {
 		return fmt.Errorf("commit these first, as the digests are of what is built from a commit:\n%s", out)
 	}
 	return nil
-}
-
-// replaceFile writes a file that is never seen half written. Package atomicfile would do it too, but this program has the
-// standard library alone, so that it also builds other modules.
-func replaceFile(path, text string) error {
-	fresh := path + ".new"
-	if err := os.WriteFile(fresh, []byte(text), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(fresh, path)
-}
-
-// tagCommand checks a tag before anything is built from it.
-func (p *product) tagCommand(ctx context.Context, o options) error {
-	released, err := p.releaseOf(ctx, o.rest[0])
-	if err != nil {
-		return err
-	}
-	_, err = p.notes(released)
-	return err
 }
 
 // releaseOf returns the version of a tag, which is the committed one, of this very tree, on main.
@@ -315,15 +307,6 @@ func (p *product) imageVersionCommand(ctx context.Context, o options) error {
 		return fmt.Errorf("ref %q: images are built of refs/heads/main and of tags", ref)
 	}
 	_, err := fmt.Fprintf(p.log, "kind=%s\nversion=%s\n", kind, of)
-	return err
-}
-
-func (p *product) notesCommand(o options) error {
-	notes, err := p.notes(o.rest[0])
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(p.log, notes)
 	return err
 }
 

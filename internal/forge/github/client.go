@@ -71,7 +71,6 @@ type Client struct {
 	graphql     string // address
 	run         string
 	dryRun      bool
-	log         *slog.Logger
 }
 
 var repositoryName = lazyregexp.New(`^([A-Za-z0-9][A-Za-z0-9-]{0,38})/([A-Za-z0-9._-]{1,100})$`)
@@ -104,7 +103,7 @@ func New(o Options) (*Client, error) {
 	rest.BaseURL = base
 	rest.UserAgent = "vllm-vcr"
 	return &Client{
-		rest: rest, owner: parts[1], name: parts[2], graphql: graphqlAddress(base), run: o.Run, dryRun: o.DryRun, log: log,
+		rest: rest, owner: parts[1], name: parts[2], graphql: graphqlAddress(base), run: o.Run, dryRun: o.DryRun,
 	}, nil
 }
 

@@ -49,6 +49,24 @@ func runBlock(t *testing.T, dir, block string, env ...string) string {
 	return string(out)
 }
 
+// TestDeployingPage runs the commands of docs/deploying.md that need no cluster.
+func TestDeployingPage(t *testing.T) {
+	t.Parallel()
+	blocks, _ := shellBlocks(t, "../../docs/deploying.md")
+	if len(blocks) < 4 {
+		t.Fatalf("the page has only %d commands", len(blocks))
+	}
+	dir := t.TempDir()
+	for _, block := range blocks {
+		runBlock(t, dir, block)
+	}
+	for _, name := range []string{"compose.yaml", "my-pool.yaml", "pd/kustomization.yaml", "replay.yaml", "golden.yaml"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestGoldensPage runs the commands of docs/goldens.md one after the other, as a reader would, in a checkout and with a
 // real S3 server.
 func TestGoldensPage(t *testing.T) {

@@ -217,6 +217,36 @@ func TestPushImage(t *testing.T) {
 	}
 }
 
+// TestPublishChart publishes the chart with the digest of an image that is in the registry.
+func TestPublishChart(t *testing.T) {
+	helm := testenv.Helm(t)
+	testenv.ImageTool(t, "skopeo")
+	registry := startRegistry(t)
+	layout := buildImage(t)
+	digest := rawDigest(t, "oci:"+layout)
+	env := append(insecure(t, registry), "PLAIN_HTTP=1", "PATH="+filepath.Dir(helm)+":"+os.Getenv("PATH"))
+	command(t, env, "skopeo", "copy", "--quiet", "--all", "--preserve-digests", "oci:"+layout, "docker://"+registry+"/serve:1.2.3-vllm0.33")
+	const matrix = `[{"line": "nightly", "tag": "nightly"}, {"line": "0.33", "tag": "v0.33.0"}]`
+	for _, step := range []struct {
+		name, matrix, version, want string
+		code                        int
+	}{
+		{name: "an image that is absent", matrix: matrix, version: "1.2.4", code: 3, want: "/serve:1.2.4-vllm0.33: "},
+		{name: "no matrix", matrix: "{", version: "1.2.3", code: 2, want: "stdin: want the output of vllm-vcr compat matrix"},
+		{name: "a release", matrix: matrix, version: "1.2.3", want: "Pushed: " + registry + "/charts/vllm-vcr:1.2.3"},
+		{name: "the same again", matrix: matrix, version: "1.2.3", want: "is there already"},
+	} {
+		out, code := script(t, env, step.matrix, "publish-chart", step.version, registry+"/serve", registry+"/charts")
+		if code != step.code || !strings.Contains(out, step.want) {
+			t.Fatalf("%s: exit code %d, want %d and %q:\n%s", step.name, code, step.code, step.want, out)
+		}
+	}
+	out := command(t, env, helm, "template", "fleet", "oci://"+registry+"/charts/vllm-vcr", "--version", "1.2.3", "--plain-http")
+	if want := "image: ghcr.io/vllm-vcr/serve:1.2.3-vllm0.33@" + digest + "\n"; !strings.Contains(out, want) {
+		t.Errorf("no %q in:\n%s", want, out)
+	}
+}
+
 // requireTags compares the tags of a repository with what they should be.
 func requireTags(t *testing.T, step, registry, name string, want map[string]string) {
 	t.Helper()

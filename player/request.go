@@ -103,6 +103,11 @@ func (e *engine) prepare(q *request, r *protocol.Request) (err error) {
 	if q.script, err = e.source.Script(&e.scratch.asked); err != nil {
 		return err
 	}
+	if raw := e.scratch.asked.Sampling.StructuredOutputs; raw != nil && isChoiceOfXgrammar(raw) && !protocol.XgrammarCompilesChoices.Holds(e.codec.Line()) {
+		q.script = Script{CachedTokens: LookUp, Later: func(context.Context) (Script, error) {
+			return Script{}, refusal(errChoiceOfXgrammar)
+		}}
+	}
 	q.setScript(q.script)
 	q.limit = tokenLimit(r, e.ready.MaxModelLen)
 	q.stops = stopRule{eos: r.Sampling.EOSTokenID, minTokens: r.Sampling.MinTokens}

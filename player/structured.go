@@ -154,6 +154,17 @@ func uncompiled(err error, c *unwritten) error {
 	return &uncompiledError{refusal(err), c.end}
 }
 
+var errChoiceOfXgrammar = errors.New("xgrammar has no choice, and engines of this line do not make a grammar of it: the frontend must")
+
+// isChoiceOfXgrammar reports whether a constraint is a choice that xgrammar is to compile, see [protocol.XgrammarCompilesChoices].
+func isChoiceOfXgrammar(raw []byte) bool {
+	if len(raw) > maxRaw {
+		return false
+	}
+	constraint, guidance, err := decodeConstraint(raw)
+	return err == nil && constraint.Kind == grammar.Choice && !guidance
+}
+
 // maxRaw bounds a constraint as it is sent, in bytes: nothing larger waits for its turn.
 const maxRaw = 4 << 20
 

@@ -78,6 +78,9 @@ const (
 	// GuidanceGoesOn: a regular expression, schema or choice that llguidance cannot compile is
 	// answered with the end of sequence as its only token. Elsewhere the request fails.
 	GuidanceGoesOn
+	// XgrammarCompilesChoices: an engine makes a grammar of a choice that xgrammar is to compile. Elsewhere only the Python frontend
+	// does, and a choice that another one sends as it is fails.
+	XgrammarCompilesChoices
 )
 
 // lineRules says from which line to which a rule holds, both included, and from where
@@ -116,6 +119,8 @@ var lineRules = map[LineRule]struct{ since, until, source string }{
 	RustJoinsConstraints:    {"0.32", "", rustSource},
 	RustRefusesLongerOutput: {"", "0.30", rustSource},
 	RustScalesOut:           {"0.30", "", rustSource},
+
+	XgrammarCompilesChoices: {"0.33", "", "vllm/v1/structured_output/backend_xgrammar.py compile_grammar of 0.32.0 and 0.33.0; vllm-rs 0.33.0 before engines of 0.29 to 0.32"},
 
 	GuidanceGoesOn: {"", "0.32", "vllm/v1/structured_output/backend_guidance.py compile_grammar of 0.32.0 and 0.33.0, and their engines, run by hand"},
 }

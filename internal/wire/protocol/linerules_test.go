@@ -40,6 +40,7 @@ func TestLineRules(t *testing.T) {
 		{RustRefusesLongerOutput, Nightly, false},
 		{GuidanceGoesOn, "0.32", true},
 		{GuidanceGoesOn, "0.33", false},
+		{XgrammarCompilesChoices, "0.32", false},
 	}
 	for _, tt := range tests {
 		if got := tt.rule.Holds(tt.line); got != tt.want {
@@ -50,7 +51,7 @@ func TestLineRules(t *testing.T) {
 
 // TestLineRuleTable: every rule has a row and a source, and changes with some line.
 func TestLineRuleTable(t *testing.T) {
-	for r := range GuidanceGoesOn + 1 {
+	for r := range XgrammarCompilesChoices + 1 {
 		row := lineRules[r]
 		if row.source == "" {
 			t.Errorf("rule %d has no source", r)
@@ -59,7 +60,7 @@ func TestLineRuleTable(t *testing.T) {
 			t.Errorf("rule %d holds for every line", r)
 		}
 	}
-	if n := int(GuidanceGoesOn) + 1; len(lineRules) != n {
+	if n := int(XgrammarCompilesChoices) + 1; len(lineRules) != n {
 		t.Errorf("%d rules have a row, want %d", len(lineRules), n)
 	}
 }

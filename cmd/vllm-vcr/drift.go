@@ -59,6 +59,7 @@ type diffOptions struct {
 	format string
 	output string
 	failOn string
+	strict bool
 	index  string
 }
 
@@ -76,6 +77,7 @@ func newDriftDiffCommand(env *environment) *cobra.Command {
 	oneOf(flags, &opts.format, "format", formText, "output format: text, json, markdown (at most 60 kB) or sarif", formText, formJSON, formMarkdown, "sarif")
 	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
 	oneOf(flags, &opts.failOn, "fail-on", failBreaking, "changes that give exit code 1: breaking, any or never", failBreaking, failAny, failNever)
+	flags.BoolVar(&opts.strict, "strict", false, "also take as breaking what fails a decoder that checks the length of arrays, as those with tuples of serde do")
 	flags.StringVar(&opts.index, "index", "", indexUsage)
 	return cmd
 }
@@ -91,6 +93,9 @@ func runDriftDiff(ctx context.Context, env *environment, opts diffOptions, from,
 	}
 	d := wirediff.Compare(before.Profile, after.Profile)
 	d.Gaps = append(append(d.Gaps, before.Gaps...), after.Gaps...)
+	if opts.strict {
+		d.AsStrict()
+	}
 	err = writeResult(env, opts.output, func(w io.Writer) error {
 		switch opts.format {
 		case formJSON:

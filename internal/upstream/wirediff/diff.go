@@ -82,6 +82,17 @@ func JoinParties(parties []Party) string {
 	return strings.Join(words, "")
 }
 
+// A Reader is a kind of program that reads messages.
+type Reader string
+
+// Readers. The first is measured, the others follow from the declarations.
+const (
+	ReaderRust     Reader = "vllm-rs"         // the released frontend
+	ReaderMsgspec  Reader = "msgspec"         // vLLM's own Python, and others that ignore what comes after the fields that they know
+	ReaderStrict   Reader = "strict decoders" // those that check the length of an array, as tuples of serde do
+	ReaderRecorder Reader = "recorders"       // those that forward a message and read some of its fields
+)
+
 // Level is how much a change weighs.
 type Level string
 
@@ -106,14 +117,17 @@ type Change struct {
 	Breaks   []Party `json:"breaks"` // never nil
 	// Reason is a sentence: what fails how, or why nothing fails.
 	Reason string `json:"reason"`
-	// Caution names a real program that is stricter than the declaration. It weighs nothing.
+	// Caution is what a released frontend does, measured, where it is stricter than the declaration. Such a change is breaking.
 	Caution string `json:"caution,omitempty"`
-	Where   Where  `json:"where"`
-	Needs   Needs  `json:"needs"`
+	// Readers are the kinds of programs of the older side that read it, and whether each fails.
+	Readers map[Reader]bool `json:"fails"`
+	Where   Where           `json:"where"`
+	Needs   Needs           `json:"needs"`
 
-	group int
-	order int                     // in its struct
-	apply func(*protocol.Profile) // makes this change alone
+	group  int
+	order  int                     // in its struct
+	strict []Party                 // that read it
+	apply  func(*protocol.Profile) // makes this change alone
 }
 
 // Where is the place upstream: of the newer release, or of the older if the subject is gone.
@@ -188,11 +202,20 @@ func Compare(a, b *protocol.Profile) *Diff {
 	canSpeakA := err == nil // so that a change of it alone can be tried
 	for i := range c.changes {
 		ch := &c.changes[i]
-		ch.Caution = c.caution(ch)
+		ch.Readers, ch.strict = c.readersOf(ch), c.routes.of(ch.Struct).parties(true, ch.Kind == FieldRemoved)
+		if ch.Caution = c.caution(ch); ch.Caution != "" {
+			ch.Readers[ReaderRust] = true
+			ch.Level, ch.Breaks = Breaking, []Party{Frontends}
+		}
 		ch.Needs = Needs{Player: c.playerNeeds(ch, canSpeakA), Recorder: c.recorderNeeds(ch)}
 		ch.apply = nil
 	}
 	d.Changes = append(d.Changes, c.changes...)
+	d.sort()
+	return d
+}
+
+func (d *Diff) sort() {
 	slices.SortStableFunc(d.Changes, func(x, y Change) int {
 		return cmp.Or(
 			cmp.Compare(slices.Index(levels, x.Level), slices.Index(levels, y.Level)),
@@ -203,7 +226,6 @@ func Compare(a, b *protocol.Profile) *Diff {
 			cmp.Compare(x.Kind, y.Kind),
 		)
 	})
-	return d
 }
 
 func releaseOf(p *protocol.Profile) Release {
@@ -222,6 +244,17 @@ func (d *Diff) Verdict() Verdict {
 		return Changed
 	}
 	return None
+}
+
+// AsStrict makes every change breaking at which decoders fail that check the length of an array.
+func (d *Diff) AsStrict() {
+	for i := range d.Changes {
+		if c := &d.Changes[i]; c.Level == Compatible && c.Readers[ReaderStrict] {
+			c.Level, c.Breaks = Breaking, c.strict
+			c.Reason += "; a decoder that checks the length of an array refuses it"
+		}
+	}
+	d.sort()
 }
 
 // At returns the changes of a level.

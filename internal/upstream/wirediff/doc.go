@@ -70,8 +70,9 @@
 // These are the rules of the declarations, which are those of msgspec and of
 // vLLM's Python. The Rust frontend is stricter in places: up to 0.30 it refuses an
 // EngineCoreOutput longer than its own, and in every release such an
-// EngineCoreOutputs. That does not make an appended field breaking, as a wheel
-// brings both sides; it is the Caution of the change.
+// EngineCoreOutputs. A change at which it fails is [Breaking] for frontends, and its
+// Caution says so. Decoders of others check the length of every array: Readers
+// has a verdict for each kind of reader, and AsStrict makes what fails those breaking.
 //
 // A field that goes where another of the same type and default comes is a rename.
 //

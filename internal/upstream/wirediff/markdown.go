@@ -88,6 +88,9 @@ func (m *markdown) level(level Level, changes []Change) {
 		if c.Caution != "" {
 			why = append(why, "But "+inMarkdown(c.Caution))
 		}
+		if c.Readers[ReaderMsgspec] != c.Readers[ReaderStrict] {
+			why = append(why, c.readers())
+		}
 		for _, need := range c.Needs.Wanted() {
 			why = append(why, inMarkdown(need))
 		}

@@ -29,6 +29,7 @@ func (c *comparison) caution(ch *Change) string {
 	_, field, _ := strings.Cut(ch.Subject, ".")
 	switch {
 	case ch.Level != Compatible:
+	case ch.Position == nil && frontendRefusesLonger(ch.Struct, c.a.Line): // a map
 	case ch.Kind == FieldAdded && frontendRefusesLonger(ch.Struct, c.a.Line):
 		return fmt.Sprintf("vllm-rs of %s refuses a longer %s, and all its requests fail: not before an engine of %s",
 			c.from, ch.Struct, c.to)
@@ -38,6 +39,20 @@ func (c *comparison) caution(ch *Change) string {
 		return fmt.Sprintf("vllm-rs requires the key although it has a default: the one of %s fails if it does too", c.from)
 	}
 	return ""
+}
+
+// readersOf are the kinds of readers of the older side that fail at a change, by its declaration.
+func (c *comparison) readersOf(ch *Change) map[Reader]bool {
+	way := c.routes.of(ch.Struct)
+	fails := slices.ContainsFunc(ch.Breaks, func(p Party) bool { return p != Recorders })
+	isLength := ch.Position != nil && (ch.Kind == FieldAdded || ch.Kind == FieldRemoved)
+	all := map[Reader]bool{
+		ReaderMsgspec: fails, ReaderStrict: fails || isLength, ReaderRecorder: slices.Contains(ch.Breaks, Recorders),
+	}
+	if way&toFrontend != 0 {
+		all[ReaderRust] = slices.Contains(ch.Breaks, Frontends)
+	}
+	return all
 }
 
 // An answer is what the player knows of a method.

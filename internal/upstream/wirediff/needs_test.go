@@ -137,7 +137,7 @@ func TestWantedKeys(t *testing.T) {
 	stats.Fields = stats.Fields[1:]
 	b.Structs["SchedulerStats"] = stats
 	d := wirediff.Compare(load(t, "0.33"), b)
-	if len(d.Changes) != 1 || !strings.Contains(d.Changes[0].Caution, "vllm-rs requires the key") || d.Changes[0].Level != wirediff.Compatible {
+	if len(d.Changes) != 1 || !strings.Contains(d.Changes[0].Caution, "vllm-rs requires the key") || d.Changes[0].Level != wirediff.Breaking {
 		t.Errorf("got %+v", d.Changes)
 	}
 	if need := d.Changes[0].Needs.Recorder; !strings.Contains(need, "it reads SchedulerStats.num_running_reqs by this name") {

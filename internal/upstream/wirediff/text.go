@@ -39,6 +39,9 @@ func Text(w io.Writer, d *Diff) error {
 			if c.Caution != "" {
 				wrap(&b, "      ", "but "+c.Caution)
 			}
+			if c.Readers[ReaderMsgspec] != c.Readers[ReaderStrict] {
+				wrap(&b, "      ", c.readers())
+			}
 			for _, need := range c.Needs.Wanted() {
 				wrap(&b, "      ", need)
 			}
@@ -61,6 +64,20 @@ func Text(w io.Writer, d *Diff) error {
 	b.WriteString(d.Headline() + "\n")
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// readers lists which readers of the older side fail, where they differ.
+func (c *Change) readers() string {
+	var fail, read []string
+	for _, r := range []Reader{ReaderRust, ReaderMsgspec, ReaderStrict, ReaderRecorder} {
+		switch fails, is := c.Readers[r]; {
+		case fails:
+			fail = append(fail, string(r))
+		case is:
+			read = append(read, string(r))
+		}
+	}
+	return "fails: " + strings.Join(fail, ", ") + "; reads on: " + strings.Join(read, ", ")
 }
 
 // wrap writes a text in lines, of which those after the first are indented more. No line is a command for a CI service.

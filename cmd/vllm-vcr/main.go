@@ -74,7 +74,7 @@ func newRootCommand(env *environment, args ...string) *cobra.Command {
 		"conform": newConformCommand, "play": newPlayCommand, "serve": newServeCommand, "record": newRecordCommand,
 		"github": groupOf("github", "Open, update or close an issue or a pull request on GitHub", newGithubIssueCommand, newGithubPullRequestCommand),
 		"compat": groupOf("compat", "Manage compat.toml, the matrix of supported vLLM lines",
-			newCompatCheckCommand, newCompatMatrixCommand, newCompatSetCommand, newCompatWatchCommand),
+			newCompatCheckCommand, newCompatMatrixCommand, newCompatSetCommand, newCompatSkewCommand, newCompatWatchCommand),
 		"golden": groupOf("golden", "Manage goldens, the recorded sessions of released engines",
 			newGoldenAddCommand, newGoldenListCommand, newGoldenShowCommand, newGoldenPullCommand, newGoldenVerifyCommand, newGoldenBundleCommand, newGoldenExportCommand),
 		"capture": groupOf("capture", "Capture goldens from released engines",

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
+	"github.com/vllm-vcr/conformance/internal/upstream/acceptance"
+	"github.com/vllm-vcr/conformance/internal/upstream/skew"
+)
+
+// The engines that compat skew --measure puts behind each frontend.
+const (
+	playedEngines = "player"
+	realEngines   = "real"
+)
+
+// skewOptions are the flags of compat skew.
+type skewOptions struct {
+	in               inputs
+	frontend, engine string
+	format, output   string
+	measure, check   bool
+	engines          string
+	lines            []string
+	install          engineOptions
+	cache            string
+	jobs             int
+}
+
+func newCompatSkewCommand(env *environment) *cobra.Command {
+	var opts skewOptions
+	cmd := &cobra.Command{
+		Use:   "skew",
+		Short: "Show which frontends of vLLM work with engines of other lines",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return runCompatSkew(cmd.Context(), env, opts) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&opts.frontend, "frontend", "", "`LINE` of the frontend; with --engine, the exit code is 0 only if the two work together")
+	flags.StringVar(&opts.engine, "engine", "", "`LINE` of the engine")
+	oneOf(flags, &opts.format, "format", formText, "output format: text, json, markdown or html", formText, formJSON, formMarkdown, "html")
+	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
+	grouped(flags, "Question")
+	flags.BoolVar(&opts.measure, "measure", false, "measure the pairs with released frontends instead of showing the table of this build")
+	flags.BoolVar(&opts.check, "check", false, "with --measure, compare with the table of this build; exit code 1 if a verdict differs")
+	oneOf(flags, &opts.engines, "engines", playedEngines, "with --measure, the engines: player, or real (released engines for CPUs, which are installed: up to 6 GB each)", playedEngines, realEngines)
+	flags.StringSliceVar(&opts.lines, "engine-line", nil, "with --measure, only engines of this `LINE`; repeatable (default all lines of compat.toml)")
+	flags.IntVar(&opts.jobs, "jobs", defaultAcceptJobs, "number of pairs that are measured at the same time")
+	above0(flags, "jobs")
+	opts.install.addFlags(flags)
+	flags.StringVar(&opts.cache, "cache", "", "`FOLDER` for the model of the frontends (default vllm-vcr in the user's cache directory)")
+	grouped(flags, "Measurement")
+	opts.in.addFlags(flags)
+	return cmd
+}
+
+func runCompatSkew(ctx context.Context, env *environment, opts skewOptions) error {
+	if !opts.measure && (opts.check || opts.engines == realEngines || len(opts.lines) > 0) {
+		return fmt.Errorf("--check, --engines and --engine-line need --measure")
+	}
+	table := skew.Measured()
+	if opts.measure {
+		var err error
+		if table, err = measureSkew(ctx, env, opts); err != nil {
+			return err
+		}
+	} else if err := opts.narrow(table, &table); err != nil {
+		return err
+	}
+	if opts.check {
+		if differences := skew.Measured().Difference(table); len(differences) > 0 {
+			return exitError{conformance.ExitFail, fmt.Errorf("%d of %d pairs differ from the table of this build:\n%s", len(differences), len(table.Cells), strings.Join(differences, "\n"))}
+		}
+	}
+	err := writeResult(env, opts.output, func(w io.Writer) error {
+		switch {
+		case opts.format == formJSON:
+			return jsonout.Write(w, table)
+		case opts.format == formMarkdown:
+			return table.Markdown(w)
+		case opts.format == "html":
+			return table.HTML(w)
+		case len(table.Cells) == 1:
+			_, err := fmt.Fprintln(w, table.Cells[0])
+			return err
+		}
+		return table.Text(w)
+	})
+	if err != nil {
+		return infra(err)
+	}
+	if opts.frontend != "" && opts.engine != "" && table.Cells[0].Verdict != skew.Works {
+		return exitError{conformance.ExitFail, errReported}
+	}
+	return nil
+}
+
+// narrow keeps the pairs of the lines that were given.
+func (opts skewOptions) narrow(all *skew.Table, kept **skew.Table) error {
+	narrowed := *all
+	narrowed.Cells = nil
+	for _, c := range all.Cells {
+		if (opts.frontend == "" || lineOf(opts.frontend) == c.Frontend) && (opts.engine == "" || lineOf(opts.engine) == c.Engine) {
+			narrowed.Cells = append(narrowed.Cells, c)
+		}
+	}
+	if len(narrowed.Cells) == 0 {
+		return fmt.Errorf("the table of this build has no pair of frontend %q and engine %q: it has %s", opts.frontend, opts.engine, strings.Join(all.Lines(), ", "))
+	}
+	*kept = &narrowed
+	return nil
+}
+
+// lineOf is the line of a line or of a release: "0.33" of "v0.33.1".
+func lineOf(name string) string {
+	parts := strings.SplitN(strings.TrimPrefix(name, "v"), ".", 3)
+	return strings.Join(parts[:min(len(parts), 2)], ".")
+}
+
+// measureSkew measures the pairs of the lines.
+func measureSkew(ctx context.Context, env *environment, opts skewOptions) (*skew.Table, error) {
+	matrix, _, err := loadInputs(env, &opts.in)
+	if err != nil {
+		return nil, err
+	}
+	model, err := acceptanceModel(opts.cache)
+	if err != nil {
+		return nil, exitError{conformance.ExitInfra, fmt.Errorf("model directory: %w", err)}
+	}
+	steps := openSteps(env)
+	defer steps.close()
+	table := &skew.Table{Schema: skew.Schema}
+	m := skew.Measurement{Model: model, Jobs: opts.jobs, Log: env.log, Progress: func(done, of int) {
+		if done*10/of > (done-1)*10/of {
+			steps.show("skew", fmt.Sprintf("%d of %d pairs", done, of))
+		}
+	}}
+	for _, line := range matrix.Lines {
+		version, err := compat.ParseVersion(line.Tag)
+		if err != nil || compat.IsTracker(line.Name) {
+			continue
+		}
+		release := version.String()
+		if opts.frontend == "" || lineOf(opts.frontend) == line.Name {
+			frontend, err := local.EnsureFrontend(ctx, opts.install.options(steps, "frontend "+release, release))
+			if err != nil {
+				return nil, infra(err)
+			}
+			m.Frontends = append(m.Frontends, skew.Frontend{Line: line.Name, Binary: frontend.VLLMRS})
+			table.Frontends = append(table.Frontends, release)
+		}
+		if opts.engine != "" && lineOf(opts.engine) != line.Name || len(opts.lines) > 0 && !slices.ContainsFunc(opts.lines, func(l string) bool { return lineOf(l) == line.Name }) {
+			continue
+		}
+		engine := skew.Engine{Line: line.Name, Version: release}
+		if opts.engines == realEngines {
+			installed, err := opts.install.ensure(ctx, steps, release)
+			if err != nil {
+				return nil, infra(err)
+			}
+			start, stop, err := acceptance.StartEngine(ctx, installed.Python, model)
+			if err != nil {
+				return nil, infra(err)
+			}
+			defer stop()
+			engine.Start = start
+		}
+		m.Engines, table.Engines = append(m.Engines, engine), append(table.Engines, release)
+	}
+	if len(m.Frontends) == 0 || len(m.Engines) == 0 {
+		return nil, fmt.Errorf("compat.toml has no such line: it has %s", strings.Join(skew.Measured().Lines(), ", "))
+	}
+	if table.Cells, err = m.Make(ctx); err != nil {
+		return nil, infra(err)
+	}
+	if opts.frontend == "" && (opts.engines == realEngines || len(opts.lines) > 0) {
+		table = skew.Measured().Merge(table.Cells) // a part was measured: it is written with the rest
+	}
+	return table, nil
+}

@@ -49,7 +49,7 @@ var importRules = map[string][]string{
 	"internal/engine/kvcache":    {"internal/wire/protocol", "github.com/zeebo"},
 	"internal/engine/kvevents":   {"internal/engine/kvcache", "internal/wire"},
 	"internal/engine/kvtransfer": {"internal/wire"},
-	"internal/engine/nixl":       {"internal/wire", "github.com/vmihailenco/msgpack/v5"},
+	"internal/engine/nixl":       {"internal/wire", "internal/engine/kvtransfer", "github.com/vmihailenco/msgpack/v5"},
 	"internal/engine/nixl/agent": {},
 	"internal/engine/nixl/pairs": {"internal/engine/nixl", "internal/wire", toml},
 	"internal/engine/latency":    {"trace"},

@@ -5,8 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // commit is forty times a digit.
@@ -50,7 +48,9 @@ func TestParseTags(t *testing.T) {
 			if err != nil {
 				got = []string{"error: " + err.Error()}
 			}
-			require.NoDiff(t, cmp.Diff(tt.want, strings.Join(got, " ")), "-want +got")
+			if diff := cmp.Diff(tt.want, strings.Join(got, " ")); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
 		})
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestRows(t *testing.T) {
@@ -39,12 +37,16 @@ func TestRows(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := json.Marshal(tt.rows)
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			want := "[]"
 			if len(tt.want) > 0 {
 				want = "[{" + strings.Join(tt.want, "},{") + "}]"
 			}
-			require.NoDiff(t, cmp.Diff(want, string(got)), "-want +got")
+			if diff := cmp.Diff(want, string(got)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
 		})
 	}
 }

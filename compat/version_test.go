@@ -1,10 +1,6 @@
 package compat
 
-import (
-	"testing"
-
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
-)
+import "testing"
 
 func TestMinorLine(t *testing.T) {
 	tests := []struct {
@@ -84,7 +80,9 @@ func TestParseVersion(t *testing.T) {
 func mustParse(t *testing.T, s string) Version {
 	t.Helper()
 	v, err := ParseVersion(s)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return v
 }
 
@@ -126,7 +124,9 @@ func TestNearer(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			parse := func(text string) Version {
 				v, err := ParseVersion(text)
-				require.NoError(t, err)
+				if err != nil {
+					t.Fatal(err)
+				}
 				return v
 			}
 			if got := parse(test.v).Nearer(parse(test.w), parse(test.release)); got != test.want {

@@ -13,7 +13,6 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // releasesOf reads versions; one that was yanked has a "!" behind it.
@@ -230,13 +229,17 @@ func TestResolve(t *testing.T) {
 		releases[i].Rev = "" // as an index has them
 	}
 	d, err := m.WatchStable(releases, 0)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var asked []string
 	err = d.Resolve(func(v Version) (string, error) {
 		asked = append(asked, v.String())
 		return revOf(v.String()), nil
 	})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if diff := gocmp.Diff([]string{"0.34.0", "0.32.1"}, asked); diff != "" {
 		t.Errorf("asked for (-want +got):\n%s", diff)
 	}
@@ -255,7 +258,9 @@ func TestResolve(t *testing.T) {
 // and is not changed again by the same releases.
 func TestWatchProperties(t *testing.T) {
 	shipped, err := os.ReadFile("../compat.toml")
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for seed := range uint64(150) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
@@ -295,12 +300,16 @@ func checkWatch(t *testing.T, text []byte, releases []Release, decide func(*Matr
 	t.Helper()
 	before, _ := Parse("compat.toml", text)
 	d, err := decide(before)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range d.Differences() {
 		checkDifference(t, c, releases)
 	}
 	edited, err := Rewrite("compat.toml", text, d.Lines)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	after, diagnostics := Parse("compat.toml", edited)
 	if tomlfile.HasErrors(diagnostics) {
 		t.Errorf("diagnostics: %v", diagnostics)

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // window is the order of blocks in these tests.
@@ -149,9 +148,13 @@ func TestEditorPutsEveryKey(t *testing.T) {
 	full.CaptureRun, full.RecorderVersion, full.VersionID = "https://example.com/1", "1.0", "v"
 	full.Mirrors, full.Visibility, full.License, full.Notes = []string{"s3://b/a.jsonl"}, Public, "MIT", "two\nlines \"é\""
 	e, err := NewEditor("m.toml", nil, matrix)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, want := range []Golden{full, someGolden("0.33", "a"), full} {
-		require.NoError(t, e.Put(want))
+		if err := e.Put(want); err != nil {
+			t.Fatal(err)
+		}
 		if d := diff.Diff([]Golden{want}, e.Manifest().Goldens, cmpopts.IgnoreFields(Golden{}, "Pos"), cmpopts.EquateApproxTime(0)); d != "" {
 			t.Errorf("-put +read:\n%s", d)
 		}
@@ -169,7 +172,9 @@ func FuzzEditorPut(f *testing.F) {
 	files, _ := filepath.Glob("testdata/*.toml")
 	for _, file := range files {
 		data, err := os.ReadFile(file)
-		require.NoError(f, err)
+		if err != nil {
+			f.Fatal(err)
+		}
 		f.Add(data, "0.33", "a")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, line, id string) {

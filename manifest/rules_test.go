@@ -11,7 +11,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 var update = flag.Bool("update", false, "rewrite the .diagnostics files in testdata")
@@ -93,7 +92,9 @@ func FuzzParse(f *testing.F) {
 	files, _ := filepath.Glob("testdata/*.toml")
 	for _, file := range files {
 		data, err := os.ReadFile(file)
-		require.NoError(f, err)
+		if err != nil {
+			f.Fatal(err)
+		}
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -160,6 +160,7 @@ func (e *engine) add(r *protocol.Request, client int) {
 	if q.transfer = transfer; transfer != nil && transfer.Consume {
 		q.Remote = !q.Seq.Uncached // one that may not use a cache cannot use another engine's
 		e.setFetchStage(q, waitingToStart)
+		e.await(q)
 	}
 	if q.faults != nil {
 		e.faulty++
@@ -415,6 +416,7 @@ func (e *engine) remove(q *request) {
 	e.ended = true
 	delete(e.byID, q.id)
 	e.setFetchStage(q, notFetched)
+	q.stopAwaiting()
 	if q.faults != nil {
 		e.faulty--
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,6 +38,12 @@ const (
 	// FaultKill ends the engine before token After, without a last message: [Player.Run]
 	// returns [ErrKilled].
 	FaultKill FaultKind = "kill"
+	// FaultForgetKV ends the lease of the request's KV cache at once, before another engine has read it.
+	FaultForgetKV FaultKind = "kv-forget"
+	// FaultSlowKV lets the KV cache that the request waits for come Delay later.
+	FaultSlowKV FaultKind = "kv-slow"
+	// FaultLoseKV fails the request's pull of a KV cache.
+	FaultLoseKV FaultKind = "kv-lose"
 )
 
 // faultForms are the kinds in the form that [ParseFaults] reads.
@@ -51,6 +58,9 @@ var faultForms = []struct {
 	{FaultDrop, "drop[:AFTER]"},
 	{FaultWrongToken, "wrong-token[:AFTER]"},
 	{FaultKill, "kill[:AFTER]"},
+	{FaultForgetKV, "kv-forget"},
+	{FaultSlowKV, "kv-slow:TIME"},
+	{FaultLoseKV, "kv-lose"},
 }
 
 // Fault is something that goes wrong with some requests, on purpose. Others notice
@@ -80,6 +90,7 @@ var ErrKilled = errors.New("a fault has killed the engine")
 //	delay:2s:20             the output after 20 tokens is 2 s late
 //	stall:20~*slow*         after 20 tokens, of requests whose id has "slow" in it
 //	drop, wrong-token:5, kill:100
+//	kv-forget, kv-slow:2s, kv-lose
 //
 // A position that is not given is 0, the first token.
 func ParseFaults(s string) ([]Fault, error) {
@@ -131,7 +142,7 @@ func (f Fault) String() string {
 	if f.Kind == FaultFail {
 		text += ":" + strconv.Itoa(f.Times)
 	}
-	if f.Kind == FaultDelay {
+	if f.Delay > 0 {
 		text += ":" + f.Delay.String()
 	}
 	if f.HasAfter {
@@ -148,9 +159,9 @@ func (f Fault) String() string {
 
 func (f *Fault) parseValue(value string, has bool, form string) (err error) {
 	switch f.Kind {
-	case FaultRefuse:
+	case FaultRefuse, FaultForgetKV, FaultLoseKV:
 		if has {
-			return fmt.Errorf("value %q: want %s, or with a probability refuse@0.01", value, form)
+			return fmt.Errorf("value %q: want %s, or with a probability %s@0.01", value, form, form)
 		}
 		return nil
 	case FaultFail:
@@ -158,9 +169,13 @@ func (f *Fault) parseValue(value string, has bool, form string) (err error) {
 			return fmt.Errorf("value %q: want %s, with a number of requests", value, form)
 		}
 		return nil
-	case FaultDelay:
-		var delay string
-		delay, value, has = strings.Cut(value, ":")
+	case FaultDelay, FaultSlowKV:
+		delay := value
+		if f.Kind == FaultDelay {
+			delay, value, has = strings.Cut(value, ":")
+		} else {
+			has = false
+		}
 		if f.Delay, err = time.ParseDuration(delay); err != nil || f.Delay <= 0 {
 			return fmt.Errorf("time %q: want %s, with a time such as 50ms", delay, form)
 		}
@@ -280,6 +295,18 @@ func (t *requestFaults) refusal() *protocol.RequestError {
 		}
 	}
 	return nil
+}
+
+// has returns the fault of a kind.
+func (t *requestFaults) has(kind FaultKind) (f Fault, is bool) {
+	if t == nil {
+		return f, false
+	}
+	i := slices.IndexFunc(t.faults, func(f Fault) bool { return f.Kind == kind })
+	if i < 0 {
+		return f, false
+	}
+	return t.faults[i], true
 }
 
 // heldByFault reports whether a fault withholds the next output of a request now. An

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -394,8 +395,17 @@ func (p *Player) attachConnector() error {
 	if err != nil {
 		return err
 	}
+	if t.Open != nil {
+		t.DataPlane, err = t.Open(t, kvtransfer.Form{
+			Line: p.engine.codec.Line(), Blocks: p.engine.ready.NumGPUBlocks, BlockSize: p.engine.pool.BlockSize(),
+			TensorParallel: max(p.engine.ready.TensorParallelSize, 1),
+		})
+		if err != nil {
+			return err
+		}
+	}
 	p.engine.connector = &connector{
-		Config: t, kept: map[string]*kvcache.Sequence{},
+		Config: t, kept: map[string]*keptCache{},
 		fetch: p.fetch, release: p.release, later: p.later,
 	}
 	return nil
@@ -405,10 +415,10 @@ func (p *Player) attachConnector() error {
 func (p *Player) later(do func()) { p.inbox.put(event{kind: ofEngine, do: do}) }
 
 // fetch pulls a KV cache outside of the engine's loop.
-func (p *Player) fetch(c kvtransfer.Cache, fetched func(error)) {
+func (p *Player) fetch(c kvtransfer.Cache, fetched func(kvtransfer.Moved, error)) {
 	p.fetches.Go(func() {
-		err := p.engine.connector.DataPlane.Pull(p.serving, c)
-		p.later(func() { fetched(err) })
+		moved, err := p.engine.connector.DataPlane.Pull(p.serving, c)
+		p.later(func() { fetched(moved, err) })
 	})
 }
 
@@ -428,6 +438,11 @@ func (p *Player) startFetching(ctx context.Context) (stop func()) {
 	return func() {
 		cancel()
 		p.fetches.Wait()
+		if c := p.engine.connector; c != nil && c.Open != nil {
+			if closer, is := c.DataPlane.(io.Closer); is {
+				_ = closer.Close() // there is nothing left to do with it
+			}
+		}
 	}
 }
 

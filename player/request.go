@@ -41,6 +41,7 @@ type request struct {
 	transfer *kvtransfer.Params // nil when no other engine is involved
 	pulled   time.Duration      // when its KV cache was asked for
 	stage    fetchStage
+	awaited  func() // ends the wait for its KV cache; nil if it does not wait
 	// keepsBlocks leaves its blocks to another engine when it ends.
 	keepsBlocks  bool
 	faults       *requestFaults          // nil without any

@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -265,12 +264,16 @@ func ran(t *testing.T, opt Options, requests ...*protocol.Request) *rig {
 // equal compares two values of what is named, and goes on if they differ.
 func equal(t testing.TB, what string, want, got any, opt ...cmp.Option) {
 	t.Helper()
-	require.NoDiff(t, cmp.Diff(want, got, opt...), "%s (-want +got)", what)
+	if diff := cmp.Diff(want, got, opt...); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
 }
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // forSource is what a source gets of a request.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -60,6 +60,8 @@ var update = flag.Bool("update", false, "rewrite what the scripts of testdata/sc
 //	advance TIME         move the clock; until TIME makes the steps that end before
 //	pull [ERROR], pulled ID
 //	                     the engine's pull of a KV cache ends; another engine has pulled that of a request
+//	wanted, late ID      another engine still wants what was kept of a request; has read it after the lease
+//	waiting              the KV caches that requests wait for
 //	plane, released      what the data plane was asked for; which KV caches of other engines nobody will pull
 //	state, ready FIELD…  what is left in the engine; what it registers with
 //	lines METHOD ARG…    the call at an engine of each line, from the newest on: lines that answer as the one before are left out
@@ -215,13 +217,16 @@ func (s *script) drive(command string, words []string) {
 			err = errors.New(strings.Join(words, " "))
 		}
 		if slices.Equal(words, []string{"unreachable"}) {
-			err = fmt.Errorf("engine: %w", &net.OpError{Op: "dial", Net: "tcp", Err: err})
+			err = fmt.Errorf("engine: %w", kvtransfer.ErrHandshake)
 		}
 		s.plane.ends <- err
 		r.hear()
-	case "pulled": // what was kept of a request, by another engine
-		s.plane.taken[words[0]]()
+	case "pulled", "wanted", "late": // what was kept of a request, by another engine
+		events := s.plane.taken[words[0]]
+		map[string]func(){"pulled": events.Taken, "wanted": events.Extended, "late": events.Late}[command]()
 		r.hear()
+	case "waiting":
+		s.print("waiting for %s", s.plane.waiting)
 	case "plane":
 		s.print("offered %s, withdrawn %s; pulls by stage %v", s.plane.offered, s.plane.withdrawn, r.connector.stages[1:])
 	case "released":

@@ -1,9 +1,10 @@
 package player
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
+	"hash/fnv"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
@@ -48,15 +49,22 @@ const (
 // connector is the state of an engine's KV connector.
 type connector struct {
 	*kvtransfer.Config
-	kept   map[string]*kvcache.Sequence // by request id: not freed yet, as another engine may ask for it
+	kept   map[string]*keptCache // by request id: not freed yet, as another engine may ask for it
 	stages [completedWaiting + 1]int
 	stats  protocol.CacheStats
 	moved  protocol.ConnectorStats // since the last message
+	wrong  int                     // blocks that did not have the contents of their tokens
 	// fetch and release ask the data plane outside of the engine's loop; fetched is called in it.
-	fetch   func(c kvtransfer.Cache, fetched func(error))
+	fetch   func(c kvtransfer.Cache, fetched func(kvtransfer.Moved, error))
 	release func(c kvtransfer.Cache)
 	// later has something done by the engine's goroutine; any goroutine may call it.
 	later func(func())
+}
+
+// keptCache is the KV cache of a request that has ended.
+type keptCache struct {
+	*kvcache.Sequence
+	until time.Duration // the end of its lease
 }
 
 // transferOf reads the kv_transfer_params of a request; nil when there are none, or no
@@ -124,37 +132,65 @@ func (e *engine) startPull(q *request, at time.Duration) {
 	q.pulled = at
 	e.countExternal(q, len(q.Seq.Tokens)-q.Cached, q.External)
 	if err := q.transfer.Incomplete(); err != nil {
-		e.finishPull(q, err)
+		e.finishPull(q, kvtransfer.Moved{}, err)
 		return
 	}
 	took := time.Duration(0)
 	if e.model != nil {
 		took = e.opt.scaled(max(e.model.Transfer(q.timing), 0))
 	}
-	if c.DataPlane == nil {
-		e.finishPullAt(q, at+took, nil)
+	if slow, is := q.faults.has(FaultSlowKV); is {
+		took += slow.Delay
+	}
+	if _, is := q.faults.has(FaultLoseKV); is {
+		e.finishPullAt(q, at+took, kvtransfer.Moved{}, errors.New("lost by a fault"))
 		return
 	}
-	c.fetch(q.transfer.Cache, func(err error) { e.finishPullAt(q, at+took, err) })
+	if c.DataPlane == nil {
+		e.finishPullAt(q, at+took, kvtransfer.Moved{Descriptors: 1}, nil)
+		return
+	}
+	cache := q.transfer.Cache
+	cache.Local, cache.Contents = e.blocksOf(q.Seq, q.Prompt, q.Prompt)
+	first := min(q.Cached/e.pool.BlockSize(), len(cache.Local)) // those before it are here already
+	cache.Local, cache.Contents = cache.Local[first:], cache.Contents[first:]
+	c.fetch(cache, func(moved kvtransfer.Moved, err error) { e.finishPullAt(q, at+took, moved, err) })
+}
+
+// blocksOf returns the blocks of the first tokens of a sequence, and for each a number by which engines know its contents: they follow
+// from the tokens of the prompt up to its end.
+func (e *engine) blocksOf(s *kvcache.Sequence, tokens, prompt int) (ids []int, contents []uint64) {
+	size := e.pool.BlockSize()
+	ids = e.pool.BlockIDs(s)
+	ids = ids[:min(len(ids), (tokens+size-1)/size)]
+	hash := fnv.New64a()
+	for i := range ids {
+		for _, token := range s.Tokens[min(i*size, prompt):min((i+1)*size, prompt)] {
+			_, _ = hash.Write(binary.LittleEndian.AppendUint32(nil, token)) // it does not fail
+		}
+		contents = append(contents, hash.Sum64())
+	}
+	return ids, contents
 }
 
 // finishPullAt ends a pull when its time has come.
-func (e *engine) finishPullAt(q *request, at time.Duration, err error) {
+func (e *engine) finishPullAt(q *request, at time.Duration, moved kvtransfer.Moved, err error) {
 	if at <= e.clock.Now() {
-		e.finishPull(q, err)
+		e.finishPull(q, moved, err)
 		return
 	}
-	e.timers.callAt(at, func() { e.finishPull(q, err) })
+	e.timers.callAt(at, func() { e.finishPull(q, moved, err) })
 }
 
 // finishPull lets a request go on whose KV cache has come. When it has not, the policy
 // decides what becomes of it.
-func (e *engine) finishPull(q *request, err error) {
+func (e *engine) finishPull(q *request, moved kvtransfer.Moved, err error) {
 	if e.byID[q.id] != q {
 		return // aborted meanwhile
 	}
+	q.stopAwaiting()
 	e.setFetchStage(q, completedWaiting)
-	e.countPull(q, err)
+	e.countPull(q, moved, err)
 	if err == nil {
 		e.scheduler.Pulled(&q.Request, false)
 		return
@@ -189,25 +225,44 @@ func (e *engine) countExternal(q *request, queries, hits int) {
 	s.Hits += hits
 }
 
-// countPull counts a pull that has ended (vllm/distributed/kv_transfer/kv_connector/v1/nixl/base_worker.py). A real engine has a
-// descriptor for each region of its memory, and counts bytes: the player has no content to move, and counts one, of no bytes.
-func (e *engine) countPull(q *request, err error) {
+// countPull counts a pull that has ended (vllm/distributed/kv_transfer/kv_connector/v1/nixl/base_worker.py). A data plane without content
+// counts as one descriptor of no bytes.
+func (e *engine) countPull(q *request, moved kvtransfer.Moved, err error) {
 	c := e.connector
-	var dialled *net.OpError
 	switch {
 	case err == nil:
-		c.moved.Transfers = append(c.moved.Transfers, protocol.ConnectorTransfer{Duration: seconds(max(e.clock.Now()-q.pulled, 0)), Descriptors: 1})
-	case errors.As(err, &dialled):
+		c.moved.Transfers = append(c.moved.Transfers, protocol.ConnectorTransfer{
+			Duration: seconds(max(e.clock.Now()-q.pulled, 0)), PostDuration: seconds(moved.Posted), Bytes: moved.Bytes, Descriptors: moved.Descriptors,
+		})
+	case errors.Is(err, kvtransfer.ErrHandshake):
 		c.moved.FailedHandshakes++
 	default:
 		c.moved.FailedTransfers++
+	}
+	if moved.Wrong > 0 {
+		c.wrong += moved.Wrong
+		e.log.Warn("blocks of a KV cache do not have the contents of its tokens", "request", q.id, "blocks", moved.Wrong, "sum", c.wrong)
+	}
+}
+
+// await keeps the KV cache of a request that waits.
+func (e *engine) await(q *request) {
+	if c := e.connector; c.DataPlane != nil && q.transfer.Incomplete() == nil {
+		q.awaited = c.DataPlane.Await(q.transfer.Cache)
+	}
+}
+
+func (q *request) stopAwaiting() {
+	if q.awaited != nil {
+		q.awaited()
+		q.awaited = nil
 	}
 }
 
 // takeMoved is what the connector did since the last message, nil for nothing.
 func (c *connector) takeMoved() *protocol.ConnectorStats {
 	m := c.moved
-	if len(m.Transfers)+m.FailedHandshakes+m.FailedTransfers+m.Expired == 0 {
+	if len(m.Transfers)+m.FailedHandshakes+m.FailedTransfers+m.Expired+m.Late == 0 {
 		return nil
 	}
 	c.moved = protocol.ConnectorStats{}
@@ -234,9 +289,7 @@ func (e *engine) offerBlocks(q *request, out *protocol.Output) {
 	if out.Finish != protocol.FinishLength && out.Finish != protocol.FinishStop {
 		return
 	}
-	size := e.pool.BlockSize()
-	blocks := e.pool.BlockIDs(q.Seq)
-	blocks = blocks[:min(len(blocks), (q.Computed+size-1)/size)]
+	blocks, _ := e.blocksOf(q.Seq, q.Computed, 0)
 	offer := kvtransfer.Offer{
 		Cache: e.cacheOf(q.id), Blocks: blocks, Computed: q.Computed, TensorParallel: e.ready.TensorParallelSize,
 		DecodeContextParallel: e.ready.DecodeContextParallelSize, PipelineParallel: e.ready.PipelineParallelSize, Cached: -1,
@@ -249,29 +302,46 @@ func (e *engine) offerBlocks(q *request, out *protocol.Output) {
 }
 
 // keepBlocks holds back the blocks of a request that ends until another engine has pulled
-// them, or the lease has ended.
+// them, or the lease has ended, which that engine can extend.
 func (e *engine) keepBlocks(q *request) {
-	c, kept, cache := e.connector, q.Seq, e.cacheOf(q.id)
+	c, cache := e.connector, e.cacheOf(q.id)
+	kept := &keptCache{Sequence: q.Seq, until: e.clock.Now() + c.Lease}
+	if _, is := q.faults.has(FaultForgetKV); is {
+		kept.until = e.clock.Now()
+	}
+	cache.Blocks, cache.Contents = e.blocksOf(q.Seq, q.Computed, q.Prompt)
 	q.Seq = kvcache.NewSequence(nil) // which the scheduler frees in its place
 	c.kept[q.id] = kept
 	free := func() {
 		if c.kept[cache.RequestID] == kept {
 			delete(c.kept, cache.RequestID)
-			e.pool.Free(kept)
+			e.pool.Free(kept.Sequence)
 		}
 	}
-	e.timers.callAt(e.clock.Now()+c.Lease, func() {
-		if c.kept[cache.RequestID] == kept {
-			c.moved.Expired++
+	var end func()
+	end = func() {
+		switch {
+		case c.kept[cache.RequestID] != kept:
+			return
+		case e.clock.Now() < kept.until: // extended
+			e.timers.callAt(kept.until, end)
+			return
 		}
-		if c.DataPlane != nil && c.kept[cache.RequestID] == kept {
+		c.moved.Expired++
+		if c.DataPlane != nil {
 			c.DataPlane.Withdraw(cache)
 		}
 		free()
-	})
-	if c.DataPlane != nil {
-		c.DataPlane.Offer(cache, func() { c.later(free) })
 	}
+	e.timers.callAt(kept.until, end)
+	if c.DataPlane == nil {
+		return
+	}
+	c.DataPlane.Offer(cache, kvtransfer.Events{
+		Taken:    func() { c.later(free) },
+		Extended: func() { c.later(func() { kept.until = max(kept.until, e.clock.Now()+c.Lease*2/3) }) },
+		Late:     func() { c.later(func() { c.moved.Late++ }) },
+	})
 }
 
 func (e *engine) cacheOf(id string) kvtransfer.Cache {

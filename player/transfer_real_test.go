@@ -17,6 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // played is a player behind a real frontend.
@@ -153,6 +154,9 @@ func TestRealFrontendsPrefillAndDecode(t *testing.T) {
 			}
 			if q, h := decode.metric("vllm:external_prefix_cache_queries_total"), decode.metric("vllm:external_prefix_cache_hits_total"); q != 40 || h != 40 {
 				t.Errorf("%v of %v tokens came from the other engine, want 40 of 40", h, q)
+			}
+			if got := decode.metric("vllm:nixl_xfer_time_seconds_count"); (got > 0) != protocol.RustCountsTransfers.Holds(version) {
+				t.Errorf("vllm-rs counts %v transfers", got)
 			}
 			t.Run("twice", func(t *testing.T) { neverComes(t, decode, params) })
 			params["remote_engine_id"] = "somebody"

@@ -2,8 +2,10 @@ package player
 
 import (
 	"context"
+	"slices"
 	"sync"
 
+	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 )
 
@@ -11,17 +13,20 @@ import (
 type plane struct {
 	mu                           sync.Mutex
 	offered, withdrawn, released []string
-	taken                        map[string]func()
+	waiting                      []string // written by the engine's goroutine alone
+	taken                        map[string]kvtransfer.Events
 	ends                         chan error
 }
 
-func newPlane() *plane { return &plane{taken: map[string]func(){}, ends: make(chan error, 10)} }
+func newPlane() *plane {
+	return &plane{taken: map[string]kvtransfer.Events{}, ends: make(chan error, 10)}
+}
 
-func (p *plane) Offer(c KVCache, taken func()) {
+func (p *plane) Offer(c KVCache, events kvtransfer.Events) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.offered = append(p.offered, c.RequestID)
-	p.taken[c.RequestID] = taken
+	p.taken[c.RequestID] = events
 }
 
 func (p *plane) Withdraw(c KVCache) {
@@ -30,13 +35,19 @@ func (p *plane) Withdraw(c KVCache) {
 	p.withdrawn = append(p.withdrawn, c.RequestID)
 }
 
-func (p *plane) Pull(ctx context.Context, _ KVCache) error {
+func (p *plane) Pull(ctx context.Context, _ KVCache) (kvtransfer.Moved, error) {
+	moved := kvtransfer.Moved{Descriptors: 1}
 	select {
 	case err := <-p.ends:
-		return err
+		return moved, err
 	case <-ctx.Done():
-		return ctx.Err()
+		return moved, ctx.Err()
 	}
+}
+
+func (p *plane) Await(c KVCache) func() {
+	p.waiting = append(p.waiting, c.RequestID)
+	return func() { p.waiting = slices.DeleteFunc(p.waiting, func(id string) bool { return id == c.RequestID }) }
 }
 
 func (p *plane) Release(_ context.Context, c KVCache) error {

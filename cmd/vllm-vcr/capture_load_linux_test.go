@@ -21,7 +21,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -41,7 +40,9 @@ func startPod(t *testing.T, version, dir string, args ...string) *capturePod {
 	p.server, err = vllmrs.Start(t.Context(), vllmrs.Options{
 		Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), ServedName: "tiny", Env: []string{"VLLM_SERVER_DEV_MODE=1"},
 	})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { p.server.Close() })
 	engine := fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
 	// The load generator begins first, as it may in a pod, and waits.
@@ -60,8 +61,12 @@ func (p *capturePod) startLoad(t *testing.T, args ...string) {
 	c := &command{Cmd: exec.CommandContext(t.Context(), "vllm-vcr", args...)}
 	c.Stdout = &c.stdout
 	stderr, err := c.StderrPipe()
-	require.NoError(t, err)
-	require.NoError(t, c.Start())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { c.Process.Kill() })
 	lines := make(chan string, 100)
 	go func() {
@@ -90,10 +95,14 @@ func (p *capturePod) fetch(t *testing.T, name string) []byte {
 	t.Helper()
 	send := func(offset int) (load.Header, []byte) {
 		out, err := exec.CommandContext(t.Context(), "vllm-vcr", "capture", "pod", "send", name, "--dir", p.dir, "--offset", fmt.Sprint(offset)).Output()
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		line, rest, _ := bytes.Cut(out, []byte("\n"))
 		var head load.Header
-		require.NoError(t, json.Unmarshal(line, &head))
+		if err := json.Unmarshal(line, &head); err != nil {
+			t.Fatal(err)
+		}
 		return head, rest
 	}
 	head, whole := send(0)
@@ -123,7 +132,9 @@ func capturePodOf(t *testing.T, version string) {
 	}
 	home := t.TempDir()
 	for _, name := range []string{load.Trace, load.Steps, load.Frames, load.ReportFile, load.Requests} {
-		require.NoError(t, os.WriteFile(filepath.Join(home, name), p.fetch(t, name), 0o666))
+		if err := os.WriteFile(filepath.Join(home, name), p.fetch(t, name), 0o666); err != nil {
+			t.Fatal(err)
+		}
 	}
 	// The tap still passes on what is said.
 	if _, err := p.server.Complete(t.Context(), openai.Request{Prompt: []uint32{5}, MaxTokens: 3}); err != nil {
@@ -135,7 +146,9 @@ func capturePodOf(t *testing.T, version string) {
 	if code := p.load.end(t); code != 0 || p.line(t) != "" {
 		t.Errorf("the load generator ended with %d", code)
 	}
-	require.NoError(t, p.tap.Process.Signal(syscall.SIGTERM))
+	if err := p.tap.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
 	if code := p.tap.end(t); code != 0 || !strings.Contains(p.tap.stderr.String(), "the recording is complete; messages are still forwarded") {
 		t.Errorf("the tap ended with %d: %s", code, &p.tap.stderr)
 	}
@@ -146,15 +159,21 @@ func capturePodOf(t *testing.T, version string) {
 func (p *capturePod) agrees(t *testing.T, home string) {
 	t.Helper()
 	records, err := load.ReadRecords(filepath.Join(home, load.Requests))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	tr, err := trace.Open(filepath.Join(home, load.Trace), trace.Options{Strict: true, KeepExtra: true})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer tr.Close()
 	if findings, err := load.Compare(records, tr); err != nil || len(findings) > 0 || len(records) != 65 {
 		t.Errorf("%d records, %v, %q", len(records), err, findings)
 	}
 	file, err := os.Open(filepath.Join(home, load.Steps))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer file.Close()
 	if n, err := io.Copy(io.Discard, file); n == 0 || err != nil {
 		t.Errorf("%d bytes of step statistics, %v", n, err)
@@ -169,7 +188,9 @@ func TestCapturePodInterrupted(t *testing.T) {
 			return
 		}
 	}
-	require.NoError(t, p.load.Process.Signal(syscall.SIGTERM))
+	if err := p.load.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
 	last := ""
 	for line := p.line(t); line != ""; line = p.line(t) {
 		last = line

@@ -18,7 +18,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // watchedFile is a matrix that gates nothing, so that it needs no goldens.
@@ -56,7 +55,9 @@ func indexServer(t *testing.T, commits map[string]string) string {
 		})
 	}
 	text, err := json.Marshal(map[string]any{"meta": map[string]string{"api-version": "1.1"}, "name": "vllm", "files": files})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	mux.HandleFunc("/simple/vllm/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/vnd.pypi.simple.v1+json")
 		_, _ = w.Write(text)
@@ -75,7 +76,9 @@ func wheelOf(t *testing.T, commit string) []byte {
 	if err == nil {
 		err = archive.Close()
 	}
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return data.Bytes()
 }
 
@@ -104,7 +107,9 @@ func TestWatchIndex(t *testing.T) {
 				}
 			}
 			path := filepath.Join(t.TempDir(), "compat.toml")
-			require.NoError(t, os.WriteFile(path, []byte(watchedFile), 0o644))
+			if err := os.WriteFile(path, []byte(watchedFile), 0o644); err != nil {
+				t.Fatal(err)
+			}
 			var stdout, stderr bytes.Buffer
 			env := newEnvironment(&stdout, &stderr, func(string) (string, bool) { return "", false })
 			code := env.main(context.Background(), []string{"compat", "watch", "stable", "--compat", path, "--write", "--index=" + indexServer(t, commits) + test.path})
@@ -129,8 +134,12 @@ func checkFile(t *testing.T, path, want string) {
 		want = watchedFile
 	}
 	got, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.NoDiff(t, cmp.Diff(want, string(got)), "window (-want +got)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("window (-want +got):\n%s", diff)
+	}
 }
 
 // An interrupted look at the index is no answer.
@@ -148,7 +157,9 @@ func TestWatchInterrupted(t *testing.T) {
 // A file that somebody else has changed in the meantime is left to them.
 func TestEditYields(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "compat.toml")
-	require.NoError(t, os.WriteFile(path, []byte(watchedFile), 0o644))
+	if err := os.WriteFile(path, []byte(watchedFile), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	edit := matrixEdit{Matrix: &compat.Matrix{File: path}, before: []byte("as it was read"), after: []byte("edited")}
 	if err := edit.write(); err == nil || !strings.Contains(err.Error(), "was changed by another process") {
 		t.Errorf("got %v", err)

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	vcr "github.com/vllm-vcr/conformance"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -31,17 +30,25 @@ func newManifestFixture(t *testing.T, change func(*trace.Trace)) *manifestFixtur
 		manifest: filepath.Join(dir, "manifest.toml"), goldens: filepath.Join(dir, "goldens"),
 	}
 	text, err := os.ReadFile(filepath.Join("..", "..", vcr.ManifestPath))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	editor, err := manifest.NewEditor(vcr.ManifestPath, text, nil)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	all := editor.Manifest().Goldens
 	f.golden = all[slices.IndexFunc(all, func(g manifest.Golden) bool { return g.Role == manifest.Fidelity })]
-	require.NoError(t, editor.Remove(f.golden.Line, f.golden.ID))
+	if err := editor.Remove(f.golden.Line, f.golden.ID); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(f.manifest, editor.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	recorded, err := trace.Read(f.golden.Location("", filepath.Join("..", "..", vcr.GoldensPath)), trace.Options{Strict: true})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if change != nil {
 		change(recorded)
 	}
@@ -58,7 +65,9 @@ func newManifestFixture(t *testing.T, change func(*trace.Trace)) *manifestFixtur
 	if err == nil {
 		err = os.WriteFile(f.trace, b.Bytes(), 0o644)
 	}
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return f
 }
 

@@ -22,10 +22,13 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/engine/kvevents"
 	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
+	"github.com/vllm-vcr/conformance/internal/engine/nixl"
+	"github.com/vllm-vcr/conformance/internal/engine/nixl/agent"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -300,6 +303,7 @@ type peerOptions struct {
 	firstBatch    uint64 // the number of the first batch of KV events
 	kvTransfer    string
 	kvPeers       []string
+	nixl          string
 	faults        string
 	requestFaults bool
 	replica       *replica // of a fleet; nil without one
@@ -316,9 +320,13 @@ func (opts *peerOptions) add(flags *pflag.FlagSet) {
 		"the variables VLLM_NIXL_SIDE_CHANNEL_HOST and VLLM_NIXL_SIDE_CHANNEL_PORT are read too (default no transfer)")
 	flags.StringSliceVar(&opts.kvPeers, "kv-transfer-peers", nil, "addresses that KV caches are requested from and sent to, such as 10.1.2.3 or 10.1.0.0/16 (default loopback, and the private networks that this machine has an address in)")
 	needs(flags, "kv-transfer-peers", "kv-transfer-config")
+	flags.StringVar(&opts.nixl, "kv-transfer-nixl", "", "move KV caches by NIXL, as prefill or decode for real engines, with this `JSON`: model (a folder), dtype, kv_cache_dtype, "+
+		"attention_backend, kv_cache_layout, release, disable_hybrid_kv_cache_manager, layer_name, python, and fault, which is one of "+strings.Join(nixl.Faults, ", ")+
+		" (default: to other players only, over HTTP)")
+	needs(flags, "kv-transfer-nixl", "kv-transfer-config")
 	grouped(flags, "KV events and KV transfer")
 	flags.StringVar(&opts.faults, "faults", "", "faults to inject: a list of `KIND[:VALUE][@PROBABILITY][~ID-PATTERN]`. Kinds: refuse, fail:N, "+
-		"delay:DURATION[:AFTER], stall[:AFTER], drop[:AFTER], wrong-token[:AFTER], kill[:AFTER]; AFTER counts output tokens (default none)")
+		"delay:DURATION[:AFTER], stall[:AFTER], drop[:AFTER], wrong-token[:AFTER], kill[:AFTER], kv-forget, kv-slow:DURATION, kv-lose; AFTER counts output tokens (default none)")
 	flags.BoolVar(&opts.requestFaults, "allow-request-faults", false, "let a request name its own fault as vllm_vcr_fault in vllm_xargs; any client can then end the player")
 	grouped(flags, "Faults")
 }
@@ -351,6 +359,13 @@ func (opts *peerOptions) configure(env *environment, opt *player.Options, count 
 			t.EngineID += "_dp" + strconv.Itoa(opts.rank) // as vLLM names ranks
 		}
 	}
+	if opts.nixl != "" {
+		if t.Open, err = opts.openNIXL(env); err != nil {
+			return nil, fmt.Errorf("--kv-transfer-nixl: %w", err)
+		}
+		opt.Transfer = t
+		return func() {}, nil
+	}
 	side, err := t.Listen(opt.EngineIndex, count)
 	if network := (*net.OpError)(nil); errors.As(err, &network) {
 		return nil, exitError{conformance.ExitInfra, err}
@@ -360,6 +375,28 @@ func (opts *peerOptions) configure(env *environment, opt *player.Options, count 
 	}
 	opt.Transfer = t
 	return side.Close, nil
+}
+
+// openNIXL returns a function that opens the data plane of an engine, with an agent of its own.
+func (opts *peerOptions) openNIXL(env *environment) (func(*kvtransfer.Config, kvtransfer.Form) (kvtransfer.DataPlane, error), error) {
+	o, err := nixl.ParseOptions(opts.nixl)
+	if err != nil {
+		return nil, err
+	}
+	if o.Python == "" {
+		found, err := local.FindNIXL("")
+		if err != nil {
+			return nil, err
+		}
+		o.Python = found.Python
+	}
+	return func(engine *kvtransfer.Config, form kvtransfer.Form) (kvtransfer.DataPlane, error) {
+		return nixl.Open(engine, form, o, func(length int64) (agent.Agent, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			return agent.Start(ctx, agent.Options{Python: o.Python, Length: length, Log: env.log})
+		}, env.log)
+	}, nil
 }
 
 func (opts *peerOptions) configureKVEvents(env *environment, opt *player.Options) (err error) {

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A trace that no record of which has tokens.
@@ -27,7 +25,9 @@ func TestTraceLocations(t *testing.T) {
 	if _, err := z.Write([]byte(locatedTrace)); err != nil {
 		t.Fatal(err)
 	}
-	require.NoError(t, z.Close())
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
 	var mu sync.Mutex
 	var asked []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,7 +55,9 @@ func TestTraceLocations(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	file := filepath.Join(t.TempDir(), "run.jsonl")
-	require.NoError(t, os.WriteFile(file, []byte(locatedTrace), 0o600))
+	if err := os.WriteFile(file, []byte(locatedTrace), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	tests := []struct {
 		name, location string
 		args           []string

@@ -14,7 +14,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/capturetest"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -63,7 +62,9 @@ func TestDescribe(t *testing.T) {
 	}
 	opt := description(t, captured(t))
 	d, err := capture.Describe(t.Context(), opt)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if d.Report.ExitCode != conformance.ExitOK || d.Dropped != 0 || len(d.Elsewhere) != 0 {
 		t.Errorf("%+v", d)
 	}
@@ -73,11 +74,17 @@ func TestDescribe(t *testing.T) {
 	}
 	path := filepath.Join("testdata", "describe.md")
 	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(d.Body), 0o644))
+		if err := os.WriteFile(path, []byte(d.Body), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	want, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.NoDiff(t, cmp.Diff(string(want), d.Body), "-want +got")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), d.Body); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
 }
 
 func TestDescribeNothing(t *testing.T) {
@@ -159,7 +166,9 @@ func TestDescribeTrustsNothing(t *testing.T) {
 			opt := description(t, edited)
 			test.damage(t, &opt)
 			d, err := capture.Describe(t.Context(), opt)
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for _, text := range test.says {
 				if !strings.Contains(d.Body, text) {
 					t.Errorf("no %q in:\n%s", text, d.Body)

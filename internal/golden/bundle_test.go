@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // aBundle is a bundle of two goldens, of which one is registered twice, from a store that has them.
@@ -33,7 +31,9 @@ func aBundle(t *testing.T) Bundle {
 func writeBundle(t *testing.T, b Bundle) string {
 	t.Helper()
 	var out bytes.Buffer
-	require.NoError(t, WriteBundle(&out, b))
+	if err := WriteBundle(&out, b); err != nil {
+		t.Fatal(err)
+	}
 	name := filepath.Join(t.TempDir(), "goldens.tar")
 	write(t, name, out.Bytes())
 	return name
@@ -43,7 +43,9 @@ func TestBundle(t *testing.T) {
 	b := aBundle(t)
 	name := writeBundle(t, b)
 	file, err := OpenBundle(name)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := file.Verify(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -62,7 +64,9 @@ func TestBundle(t *testing.T) {
 	// The same content is the same bytes, in whatever order it comes.
 	slices.Reverse(b.Goldens)
 	first, err := os.ReadFile(name)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if second, err := os.ReadFile(writeBundle(t, b)); err != nil || !bytes.Equal(first, second) {
 		t.Errorf("the same bundle again is another file, %v", err)
 	}
@@ -121,7 +125,9 @@ func TestStoreTakesFromBundle(t *testing.T) {
 				t.Errorf("got %d bytes, %v", len(data), err)
 			}
 			f, err := test.store.Open(t.Context(), contentAt(test.location))
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			defer f.Close()
 			if got, _, err := digestOf(f); err != nil || got != digest(content) {
 				t.Errorf("as a file it has sha256 %s, %v", got, err)
@@ -143,7 +149,9 @@ func TestStoreTakesFromBundle(t *testing.T) {
 func TestStoreVerifiesWhatIsInTheBundle(t *testing.T) {
 	name := writeBundle(t, aBundle(t))
 	data, err := os.ReadFile(name)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	at := bytes.Index(data, content)
 	data[at] ^= 1
 	write(t, name, data)
@@ -151,7 +159,9 @@ func TestStoreVerifiesWhatIsInTheBundle(t *testing.T) {
 	wantMismatch(t, err)
 
 	file, err := OpenBundle(name)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	err = file.Verify(t.Context())
 	if err == nil || !strings.Contains(err.Error(), name+": sha256/"+digest(content)+": sha256 is ") {
 		t.Errorf("Verify: %v", err)
@@ -171,12 +181,16 @@ func aTar(t *testing.T, members ...tar.Header) []byte {
 		if h.Typeflag == tar.TypeReg {
 			h.Size, h.Linkname = int64(len(text)), ""
 		}
-		require.NoError(t, w.WriteHeader(h))
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
 		if h.Typeflag == tar.TypeReg {
 			w.Write([]byte(text))
 		}
 	}
-	require.NoError(t, w.Close())
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
 	return out.Bytes()
 }
 
@@ -255,7 +269,9 @@ func FuzzOpenBundle(f *testing.F) {
 		g, err := (pin{sha256: digest(content), max: DefaultMaxSize}).readWhole(bytes.NewReader(content), asFile)
 		return g.file, err
 	}
-	require.NoError(f, WriteBundle(&out, b))
+	if err := WriteBundle(&out, b); err != nil {
+		f.Fatal(err)
+	}
 	f.Add(out.Bytes())
 	f.Add(out.Bytes()[:3000])
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestCacheLayout(t *testing.T) {
@@ -22,7 +20,9 @@ func TestCacheLayout(t *testing.T) {
 	wantContent(t, s, server.URL)
 	name := filepath.Join(s.Cache, "sha256", digest(content)[:2], digest(content))
 	info, err := os.Stat(name)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if info.Mode() != 0o444 || info.Size() != int64(len(content)) {
 		t.Errorf("entry is %v of %d bytes, want read-only and %d", info.Mode(), info.Size(), len(content))
 	}
@@ -53,7 +53,9 @@ func TestCacheHeals(t *testing.T) {
 			s.HTTP = server.Client()
 			out := logTo(s)
 			wantContent(t, s, server.URL)
-			require.NoError(t, test.damage(filepath.Join(s.Cache, entryName(digest(content)))))
+			if err := test.damage(filepath.Join(s.Cache, entryName(digest(content)))); err != nil {
+				t.Fatal(err)
+			}
 			wantContent(t, s, server.URL)
 			wantContent(t, s, server.URL)
 			if got := server.Asked(); got != 2 {
@@ -85,7 +87,9 @@ func TestCacheRemovesAbandonedDrafts(t *testing.T) {
 	write(t, old, content)
 	write(t, fresh, content)
 	before := time.Now().Add(-25 * time.Hour)
-	require.NoError(t, os.Chtimes(old, before, before))
+	if err := os.Chtimes(old, before, before); err != nil {
+		t.Fatal(err)
+	}
 	wantContent(t, s, server.URL)
 	if left, _ := glob(s.Cache, "tmp/*"); len(left) != 1 || left[0] != fresh {
 		t.Errorf("left are %v, want %s", left, fresh)
@@ -171,7 +175,9 @@ func TestCacheReplacesWhatIsNoEntry(t *testing.T) {
 			s.HTTP = server.Client()
 			out := logTo(s)
 			name := filepath.Join(s.Cache, entryName(digest(content)))
-			require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+			if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+				t.Fatal(err)
+			}
 			test.put(t, name)
 			wantContent(t, s, server.URL)
 			wantContent(t, s, server.URL)

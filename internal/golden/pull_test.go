@@ -11,8 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestPull(t *testing.T) {
@@ -39,7 +37,9 @@ func TestPull(t *testing.T) {
 	if got[1].Cached { // of two that are the same either may be the first
 		want[1].Cached, want[3].Cached = true, false
 	}
-	require.NoDiff(t, cmp.Diff(want, got, cmpopts.EquateErrors()), "-want +got")
+	if diff := cmp.Diff(want, got, cmpopts.EquateErrors()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
 	wantFetchError(t, got[0].Err, "404")
 	wantMismatch(t, got[2].Err)
 	if got := server.Asked(); got != 3 {

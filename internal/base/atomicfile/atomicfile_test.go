@@ -11,19 +11,22 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
 	for _, text := range []string{"one", "two, longer"} {
-		require.NoError(t, atomicfile.Write(path, []byte(text), 0o640))
+		if err := atomicfile.Write(path, []byte(text), 0o640); err != nil {
+			t.Fatal(err)
+		}
 		wantFile(t, path, text, 0o640)
 	}
 
 	linked := filepath.Join(dir, "link")
-	require.NoError(t, os.Symlink(path, linked))
+	if err := os.Symlink(path, linked); err != nil {
+		t.Fatal(err)
+	}
 	if err := atomicfile.Write(linked, []byte("in place of the link"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -59,12 +62,18 @@ func TestWrite(t *testing.T) {
 func TestWriteIn(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	victim := filepath.Join(outside, "victim")
-	require.NoError(t, os.WriteFile(victim, []byte("untouched"), 0o600))
+	if err := os.WriteFile(victim, []byte("untouched"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for name, target := range map[string]string{"file": victim, "absent": filepath.Join(outside, "new"), "folder": outside} {
-		require.NoError(t, os.Symlink(target, filepath.Join(dir, name)))
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	root, err := os.OpenRoot(dir)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer root.Close()
 	for _, name := range []string{"file", "absent", "folder/within", "other/within"} {
 		err := atomicfile.WriteIn(root, name, 0o640, func(w io.Writer) error { _, err := io.WriteString(w, name); return err })
@@ -95,7 +104,9 @@ func TestWriteRedirected(t *testing.T) {
 		t.Skip("there is no /proc")
 	}
 	file, err := os.Create(filepath.Join(t.TempDir(), "redirected"))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer file.Close()
 	if err := atomicfile.Write(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), []byte("text"), 0o644); err != nil {
 		t.Error(err)
@@ -112,7 +123,9 @@ func TestCreate(t *testing.T) {
 		_, err := io.WriteString(w, "text")
 		return err
 	}
-	require.NoError(t, atomicfile.Create(path, 0o600, content))
+	if err := atomicfile.Create(path, 0o600, content); err != nil {
+		t.Fatal(err)
+	}
 	wantFile(t, path, "text", 0o600)
 	late := filepath.Join(dir, "late")
 	for _, taken := range []struct {
@@ -132,7 +145,9 @@ func TestCreate(t *testing.T) {
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path, linked := filepath.Join(dir, "file"), filepath.Join(dir, "link")
-	require.NoError(t, errors.Join(os.WriteFile(path, []byte("before"), 0o604), os.Symlink("file", linked)))
+	if err := errors.Join(os.WriteFile(path, []byte("before"), 0o604), os.Symlink("file", linked)); err != nil {
+		t.Fatal(err)
+	}
 	if err := atomicfile.Replace(linked, []byte("after")); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +175,9 @@ func wantFile(t *testing.T, path, text string, perm fs.FileMode) {
 func wantEntries(t *testing.T, dir string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var names []string
 	for _, entry := range entries {
 		names = append(names, entry.Name())

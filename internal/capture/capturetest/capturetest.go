@@ -24,7 +24,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/recorder"
 	"github.com/vllm-vcr/conformance/trace"
@@ -109,7 +108,9 @@ func Recording(t testing.TB, name string) capture.Recording {
 	derive(t, frames, dir, opt)
 	nameRequests(t, filepath.Join(dir, target.TraceFile))
 	writeClient(t, dir, &rec)
-	require.NoError(t, rec.Complete(dir))
+	if err := rec.Complete(dir); err != nil {
+		t.Fatal(err)
+	}
 	return rec
 }
 
@@ -119,7 +120,9 @@ func CopyFile(t testing.TB, from, to string) {
 	if err == nil {
 		err = os.WriteFile(to, data, 0o644)
 	}
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func derive(t testing.TB, frames, dir string, opt recorder.Options) {
@@ -132,7 +135,9 @@ func derive(t testing.TB, frames, dir string, opt recorder.Options) {
 		return s, err
 	}
 	err := recorder.Derive(t.Context(), frames, opt, sinks, &recorder.Counts{}, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // nameRequests gives the requests of a trace the names that the load generator gives them, which it did not do when the
@@ -152,11 +157,15 @@ func nameRequests(t testing.TB, path string) {
 func writeClient(t testing.TB, dir string, rec *capture.Recording) {
 	t.Helper()
 	tr, err := trace.Read(filepath.Join(dir, target.TraceFile), trace.Options{Strict: true, KeepExtra: true})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var records []load.Record
 	for _, r := range tr.Records {
 		var id string
-		require.NoError(t, json.Unmarshal(r.Extra["request_id"], &id))
+		if err := json.Unmarshal(r.Extra["request_id"], &id); err != nil {
+			t.Fatal(err)
+		}
 		ttft := r.TTFTMs + 1
 		records = append(records, load.Record{
 			ID: regexp.MustCompile(`load-[0-9]+`).FindString(id), Name: "request", SentMs: *r.ArrivalMs, DurationMs: r.EndMs(*r.ArrivalMs), Outcome: load.Completed,
@@ -170,18 +179,24 @@ func writeClient(t testing.TB, dir string, rec *capture.Recording) {
 	if err == nil {
 		err = errors.Join(rec.Load.JSON(f), f.Close())
 	}
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func writeRequests(t testing.TB, dir string, records []load.Record) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, target.RequestsFile))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	w := load.NewRecordWriter(f, true)
 	for _, r := range records {
 		err = errors.Join(err, w.Write(r))
 	}
-	require.NoError(t, errors.Join(err, w.Close(), f.Close()))
+	if err := errors.Join(err, w.Close(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Manifest is a copy of the repository's manifest, with all of its goldens, that may be edited.
@@ -193,7 +208,9 @@ func ManifestCopy(t testing.TB) capture.AcceptOptions {
 		Store: conformance.NewStore(conformance.StoreOptions{Dir: filepath.Join(dir, "goldens")}),
 	}
 	CopyFile(t, filepath.Join(Root(), "conformance", "manifest.toml"), opt.Manifest)
-	require.NoError(t, os.CopyFS(opt.Goldens, os.DirFS(filepath.Join(Root(), "testdata", "goldens"))))
+	if err := os.CopyFS(opt.Goldens, os.DirFS(filepath.Join(Root(), "testdata", "goldens"))); err != nil {
+		t.Fatal(err)
+	}
 	return opt
 }
 
@@ -201,18 +218,28 @@ func ManifestCopy(t testing.TB) capture.AcceptOptions {
 func Edit(t testing.TB, path string, change func(lines []string) []string) {
 	t.Helper()
 	f, err := os.Open(path)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer f.Close()
 	z, err := gzip.NewReader(f)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	text, err := io.ReadAll(z)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	lines := change(slices.Collect(strings.Lines(string(text))))
 	out, err := os.Create(path)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	w := gzip.NewWriter(out)
 	_, err = fmt.Fprint(w, strings.Join(lines, ""))
-	require.NoError(t, errors.Join(err, w.Close(), out.Close()))
+	if err := errors.Join(err, w.Close(), out.Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Entry is what a copy of the manifest has of a golden.

@@ -13,8 +13,6 @@ import (
 	"testing"
 
 	"k8s.io/klog/v2"
-
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // isolate takes all configuration of this machine away.
@@ -40,7 +38,9 @@ func TestConnect(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	broken := filepath.Join(t.TempDir(), "broken")
 	for path, text := range map[string]string{file: kubeconfig, broken: "apiVersion: [\n"} {
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	tests := []struct {
 		name                    string
@@ -85,16 +85,22 @@ func TestUnreachable(t *testing.T) {
 	tls := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(tls.Close)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	nobody := "https://" + listener.Addr().String()
 	listener.Close()
 	authority := filepath.Join(t.TempDir(), "ca.pem")
 	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: tls.Certificate().Raw})
-	require.NoError(t, os.WriteFile(authority, block, 0o600))
+	if err := os.WriteFile(authority, block, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	token := `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{},"status":{"token":"secret"}}`
 	script := func(text string) []string {
 		path := filepath.Join(t.TempDir(), "credential")
-		require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
 		return []string{path}
 	}
 	good, bad := script("echo '"+token+"'"), script("exit 3")
@@ -122,7 +128,9 @@ func TestUnreachable(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			test.opt.TokenAudience = "me"
 			c, err := Connect(test.opt)
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			c.backoff = noWait
 			err = c.Preflight(t.Context(), "queue")
 			for _, part := range test.want {

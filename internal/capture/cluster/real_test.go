@@ -18,7 +18,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const (
@@ -37,7 +36,9 @@ func connect(t *testing.T, opt cluster.Options) *cluster.Client {
 	t.Helper()
 	opt.TargetLabels, opt.RunLabel, opt.Program = []string{targetLabel}, runLabel, "vllm-vcr"
 	client, err := cluster.Connect(opt)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return client
 }
 
@@ -45,10 +46,14 @@ func connect(t *testing.T, opt cluster.Options) *cluster.Client {
 func jobOf(t *testing.T, target, run string) *deploy.Job {
 	t.Helper()
 	text, err := os.ReadFile("testdata/job.yaml")
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var job deploy.Job
 	replace := strings.NewReplacer("TARGET", target, "RUN", run)
-	require.NoError(t, yaml.UnmarshalStrict([]byte(replace.Replace(string(text))), &job))
+	if err := yaml.UnmarshalStrict([]byte(replace.Replace(string(text))), &job); err != nil {
+		t.Fatal(err)
+	}
 	return &job
 }
 
@@ -149,11 +154,15 @@ func TestRealPreflight(t *testing.T) {
 	markActive(t, k, "/clusterqueues/"+ns)
 	other := filepath.Join(t.TempDir(), "kubeconfig")
 	config, err := os.ReadFile(k.Kubeconfig)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	write := func(edit ...string) string {
 		t.Helper()
 		text := strings.NewReplacer(edit...).Replace(string(config))
-		require.NoError(t, os.WriteFile(other, []byte(text), 0o600))
+		if err := os.WriteFile(other, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		return other
 	}
 	tests := []struct {

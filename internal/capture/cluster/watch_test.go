@@ -21,8 +21,6 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
-
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // fakeCluster is an API server in memory.
@@ -54,7 +52,9 @@ func (fakeLogs) RoundTrip(r *http.Request) (*http.Response, error) {
 func toUnstructured(t *testing.T, object any) *unstructured.Unstructured {
 	t.Helper()
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return &unstructured.Unstructured{Object: fields}
 }
 

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestCheckLive is about queues of clusters, which are not all as the one of the folder deploy.
@@ -41,13 +40,17 @@ func TestCheckLive(t *testing.T) {
 		},
 	}
 	job, err := deploy.NewJob(onGPU(), run)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			flavors := "{resources: [" + strings.Join(test.flavors, "]}, {resources: [") + "]}"
 			quota, err := deploy.ReadQuota("it", []byte("kind: ClusterQueue\nmetadata: {name: q}\nspec:\n  "+test.cohort+
 				"\n  resourceGroups: [{flavors: ["+flavors+"]}]\n"))
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			err = deploy.CheckLive([]*deploy.Job{job}, quota)
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)

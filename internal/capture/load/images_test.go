@@ -7,8 +7,6 @@ import (
 	"image/png"
 	"strings"
 	"testing"
-
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A question is a chat's request, as far as images matter.
@@ -122,7 +120,9 @@ func TestDrawImages(t *testing.T) {
 			t.Fatalf("%.50s: %v", url, err)
 		}
 		img, err := png.Decode(bytes.NewReader(file))
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		sizes[[2]int{img.Bounds().Dx(), img.Bounds().Dy()}]++
 		if _, _, _, alpha := img.At(3, 3).RGBA(); alpha != 0xffff {
 			t.Error("an image is not opaque")

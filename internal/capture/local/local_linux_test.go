@@ -21,7 +21,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -41,11 +40,15 @@ func newBench(t *testing.T, vcr, engine string) bench {
 	t.Helper()
 	dir := t.TempDir()
 	b := bench{pids: filepath.Join(dir, "pids")}
-	require.NoError(t, os.Mkdir(b.pids, 0o755))
+	if err := os.Mkdir(b.pids, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	script := func(name, body string) string {
 		path := filepath.Join(dir, name)
 		text := fmt.Sprintf("#!/bin/sh\necho $$ >'%s/%s'\nvcr='%s'\n%s\n", b.pids, name, vcr, body)
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o755))
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
 		return path
 	}
 	port := `while [ $# -gt 1 ]; do [ "$1" != --data-parallel-rpc-port ] || port=$2; shift; done` + "\n"
@@ -76,9 +79,13 @@ func localTarget(seed uint64) target.Target {
 func (b bench) pid(t *testing.T, name string) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(b.pids, name))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return pid
 }
 
@@ -128,7 +135,9 @@ func testLocalRecords(t *testing.T, vcr string) {
 	}
 	targets := []target.Target{localTarget(7), localTarget(13)}
 	outcomes, err := CaptureAll(t.Context(), b.opt, targets)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	b.wantNobody(t)
 	for i, o := range outcomes {
 		if o.Err != nil {
@@ -139,7 +148,9 @@ func testLocalRecords(t *testing.T, vcr string) {
 			t.Errorf("recording %d is %s with %d requests, of %q", i, rec.Target.ID, rec.Load.Completed, rec.EngineImage)
 		}
 		tr, err := trace.Read(rec.Trace, trace.Options{})
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if len(tr.Records) != 180 {
 			t.Errorf("%s has %d records, want 180", rec.Trace, len(tr.Records))
 		}
@@ -290,9 +301,13 @@ func TestWholeGzip(t *testing.T) {
 	if _, err := w.Write([]byte("some records\n")); err != nil {
 		t.Fatal(err)
 	}
-	require.NoError(t, w.Close())
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
 	var empty bytes.Buffer
-	require.NoError(t, gzip.NewWriter(&empty).Close())
+	if err := gzip.NewWriter(&empty).Close(); err != nil {
+		t.Fatal(err)
+	}
 	tests := []struct {
 		name string
 		data []byte
@@ -307,7 +322,9 @@ func TestWholeGzip(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "trace.jsonl.gz")
-			require.NoError(t, os.WriteFile(path, test.data, 0o644))
+			if err := os.WriteFile(path, test.data, 0o644); err != nil {
+				t.Fatal(err)
+			}
 			err := wholeGzip(path)
 			if test.want == "" && err != nil {
 				t.Error(err)

@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // exampleTargets are the shipped targets of the newest line, and those of the example with GPUs.
@@ -64,17 +63,25 @@ func TestCommands(t *testing.T) {
 	}
 	const path = "testdata/commands.golden"
 	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(got.String()), 0o644))
+		if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	want, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.NoDiff(t, cmp.Diff(string(want), got.String()), "%s (-want +got)", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
 }
 
 // A trace that a workload repeats lies where the file of targets says, as seen from that file.
 func TestArrivalsLieBesideTheTargets(t *testing.T) {
 	absolute, err := filepath.Abs("monday.jsonl.gz")
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	tests := []struct{ name, file, arrivals, want string }{
 		{"below", "capture/targets.toml", "recorded/monday.jsonl.gz", "capture/recorded/monday.jsonl.gz"},
 		{"above", "capture/targets.toml", "../monday.jsonl.gz", "monday.jsonl.gz"},

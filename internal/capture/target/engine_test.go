@@ -13,8 +13,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // envEngines names the releases of real engines whose parsers read the flags, separated by spaces: "0.33.0 0.27.1". Each
@@ -44,7 +42,9 @@ func TestRealEnginesTakeTheFlags(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			for i, parsed := range askParser(t, version, targets) {
-				require.NoDiff(t, cmp.Diff(meant(targets[i]), understood(targets[i], parsed)), "%s (-meant +understood)", targets[i].Name())
+				if diff := cmp.Diff(meant(targets[i]), understood(targets[i], parsed)); diff != "" {
+					t.Errorf("%s (-meant +understood):\n%s", targets[i].Name(), diff)
+				}
 			}
 		})
 	}
@@ -55,12 +55,16 @@ func askParser(t *testing.T, version string, targets []Target) []map[string]any 
 	peers := os.Getenv("VLLM_VCR_PEERS")
 	if peers == "" {
 		home, err := os.UserHomeDir()
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		peers = filepath.Join(home, ".cache", "vllm-vcr", "peers")
 	}
 	var lines bytes.Buffer
 	for _, one := range targets {
-		require.NoError(t, json.NewEncoder(&lines).Encode(one.EngineArgs(addressesOf(one))))
+		if err := json.NewEncoder(&lines).Encode(one.EngineArgs(addressesOf(one))); err != nil {
+			t.Fatal(err)
+		}
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(peers, "engines", version, "bin", "python"), "-c", parser)
 	var stderr bytes.Buffer
@@ -73,7 +77,9 @@ func askParser(t *testing.T, version string, targets []Target) []map[string]any 
 	for line := range strings.Lines(string(out)) {
 		if text, ok := strings.CutPrefix(line, "parsed: "); ok {
 			var parsed map[string]any
-			require.NoError(t, json.Unmarshal([]byte(text), &parsed))
+			if err := json.Unmarshal([]byte(text), &parsed); err != nil {
+				t.Fatal(err)
+			}
 			all = append(all, parsed)
 		}
 	}

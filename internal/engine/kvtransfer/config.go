@@ -36,9 +36,21 @@ type Config struct {
 	Lease time.Duration
 	// Peers are the addresses that the side channel calls and answers; nil are [DefaultPeers].
 	Peers []netip.Prefix
+	// IgnoreHash lets engines of other configurations in, as enforce_handshake_compat does.
+	IgnoreHash bool
 	// DataPlane moves the KV caches. Without one they count as moved when the time of
 	// the latency model has passed, whether or not anybody has computed them.
 	DataPlane DataPlane
+	// Open, if it is set, makes the DataPlane of one engine, whose KV cache has this form. The engine closes it if it is an [io.Closer].
+	Open func(engine *Config, form Form) (DataPlane, error)
+}
+
+// Form is the form of an engine's KV cache.
+type Form struct {
+	Line           string
+	Blocks         int
+	BlockSize      int // tokens
+	TensorParallel int // workers, each of which has a part of each block
 }
 
 // DefaultPort is that of the side channel of the first rank, as in vLLM.
@@ -57,23 +69,48 @@ const (
 // DataPlane moves KV caches from engine to engine. Its methods are called by several
 // goroutines.
 type DataPlane interface {
-	// Offer announces that the KV cache of a request is kept for another engine. taken
-	// is called once, from any goroutine, when one has pulled or released it.
-	Offer(cache Cache, taken func())
-	// Withdraw ends the offer.
+	// Offer announces that the KV cache of a request is kept for another engine.
+	Offer(cache Cache, events Events)
+	// Withdraw ends the offer, when its lease has ended.
 	Withdraw(cache Cache)
+	// Await asks the engine that keeps a KV cache to keep it until stop is called, for a request that waits for its turn.
+	Await(cache Cache) (stop func())
 	// Pull fetches a KV cache, which its engine then frees. It returns when all of it
 	// is here, or why it does not come.
-	Pull(ctx context.Context, cache Cache) error
+	Pull(ctx context.Context, cache Cache) (Moved, error)
 	// Release makes its engine free a KV cache that is not needed any more.
 	Release(ctx context.Context, cache Cache) error
 }
+
+// Events are what becomes of an offer. They are called from any goroutine.
+type Events struct {
+	Taken    func() // another engine has pulled or released it; called once
+	Extended func() // another engine still wants it
+	Late     func() // another engine has pulled it after its lease ended
+}
+
+// Moved is what a pull has moved.
+type Moved struct {
+	Bytes, Descriptors int
+	Posted             time.Duration // until the read had begun
+	Wrong              int           // blocks that do not have the contents of their tokens
+}
+
+// ErrHandshake is in the error of a pull from an engine that did not answer a handshake, or that is of no use to this one.
+var ErrHandshake = errors.New("no handshake")
 
 // Cache names the KV cache of a prompt on the engine that computed it.
 type Cache struct {
 	EngineID, RequestID string
 	Host                string
 	Port                int
+	TensorParallel      int // workers of that engine in each of its pipeline stages; less than 1 counts as 1
+	PipelineParallel    int
+	Blocks              []int // their ids there
+	// Local are the ids of the blocks here that are pulled, which are the last ones.
+	Local []int
+	// Contents has a number for each of the blocks that are kept or pulled, by which both sides know their contents.
+	Contents []uint64
 }
 
 // Address is where to ask for it.
@@ -140,7 +177,7 @@ var (
 func Parse(text string, getenv func(string) string) (*Config, error) {
 	var c vllmConfig
 	if err := jsonout.ReadObject(text, &c); err != nil {
-		return nil, fmt.Errorf(`KV transfer: %w: want a JSON object such as {"kv_connector":"NixlConnector","kv_role":"kv_both"}`, err)
+		return nil, fmt.Errorf(`KV transfer: %w: want a JSON object such as {"kv_connector":"NixlConnector","kv_role":"kv_producer"}`, err)
 	}
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("KV transfer: %w", err)
@@ -152,6 +189,9 @@ func Parse(text string, getenv func(string) string) (*Config, error) {
 			return nil, fmt.Errorf("KV transfer: kv_lease_duration %v: want a whole number of seconds", lease)
 		}
 		t.Lease = time.Duration(seconds) * time.Second
+	}
+	if enforced, has := c.Extra["enforce_handshake_compat"]; has {
+		t.IgnoreHash = enforced == false
 	}
 	if port := getenv("VLLM_NIXL_SIDE_CHANNEL_PORT"); port != "" {
 		n, err := strconv.Atoi(port)

@@ -85,9 +85,9 @@ func TestSideChannel(t *testing.T) {
 	require.NoError(t, err)
 	cache := Cache{EngineID: "e", RequestID: "r", Host: "127.0.0.1", Port: s.Port(1)}
 	taken := 0
-	s.Offer(cache, func() { taken++ })
+	s.Offer(cache, Events{Taken: func() { taken++ }})
 	pull := func(c Cache) string {
-		err := s.Pull(t.Context(), c)
+		_, err := s.Pull(t.Context(), c)
 		if err == nil {
 			return ""
 		}
@@ -104,7 +104,7 @@ func TestSideChannel(t *testing.T) {
 	if got := pull(cache); !strings.Contains(got, "(404)") || taken != 1 {
 		t.Errorf("the second time: %q, taken %d times", got, taken)
 	}
-	s.Offer(cache, func() { taken++ })
+	s.Offer(cache, Events{Taken: func() { taken++ }})
 	s.Withdraw(cache)
 	if got := pull(cache); !strings.Contains(got, "(404)") || taken != 1 {
 		t.Errorf("withdrawn: %q, taken %d times", got, taken)
@@ -179,7 +179,7 @@ func TestSideChannelIsNoProxy(t *testing.T) {
 			s, err := ListenSideChannel("127.0.0.1", 0, 1, tt.peers)
 			require.NoError(t, err)
 			defer s.Close()
-			err = s.Pull(t.Context(), Cache{EngineID: "e", RequestID: "r", Host: tt.host, Port: tt.port})
+			_, err = s.Pull(t.Context(), Cache{EngineID: "e", RequestID: "r", Host: tt.host, Port: tt.port})
 			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
@@ -195,7 +195,7 @@ func TestSideChannelAnswersPeers(t *testing.T) {
 	defer s.Close()
 	pulled := ""
 	for from, want := range map[string]int{"127.0.0.1:4000": http.StatusForbidden, "10.9.1.1:4000": http.StatusOK} {
-		s.Offer(Cache{EngineID: "e", RequestID: "r"}, func() { pulled += from })
+		s.Offer(Cache{EngineID: "e", RequestID: "r"}, Events{Taken: func() { pulled += from }})
 		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/kv/pull", strings.NewReader(`{"engine_id":"e","request_id":"r"}`))
 		r.RemoteAddr = from
 		if s.ServeHTTP(w, r); w.Code != want {

@@ -14,7 +14,7 @@ type Params struct {
 	Produce bool     // do_remote_decode: keep the KV cache for another engine
 	Consume bool     // do_remote_prefill: pull it from another engine
 	Cache   Cache    // to pull
-	blocks  bool     // remote_block_ids names some
+	groups  int      // of layers, in remote_block_ids, that have blocks
 	present []string // keys of cache that are there
 }
 
@@ -62,7 +62,11 @@ func (t *Params) decode(cur *pack.Cursor, key string) (err error) {
 	case "remote_port":
 		t.Cache.Port, err = port(cur)
 	case "remote_block_ids":
-		t.blocks, err = anyBlocks(cur)
+		t.groups, t.Cache.Blocks, err = blockIDs(cur)
+	case "tp_size":
+		t.Cache.TensorParallel, err = size(cur)
+	case "pp_size":
+		t.Cache.PipelineParallel, err = size(cur)
 	default:
 		return cur.Skip()
 	}
@@ -80,15 +84,39 @@ func port(cur *pack.Cursor) (int, error) {
 	return int(n), err
 }
 
-// anyBlocks reports whether a list of block ids, or of such lists, is not empty.
-func anyBlocks(cur *pack.Cursor) (bool, error) {
+func size(cur *pack.Cursor) (int, error) {
+	n, err := cur.Int()
+	if err == nil && (n < 1 || n > 1024) {
+		err = fmt.Errorf("%d: want 1 to 1024", n)
+	}
+	return int(n), err
+}
+
+// blockIDs reads a list of block ids, or of such lists for each group of layers: how many groups have blocks, and those of the first.
+func blockIDs(cur *pack.Cursor) (groups int, ids []int, err error) {
 	raw, err := cur.Raw()
 	if err != nil {
-		return false, err
+		return 0, nil, err
 	}
-	list := pack.NewCursor(raw)
-	n, err := list.ArrayLen()
-	return n > 0, err
+	lists, err := pack.Elements(raw)
+	if len(lists) > 0 {
+		if head := pack.NewCursor(lists[0]); head.Kind() != pack.Array {
+			lists = [][]byte{raw}
+		}
+	}
+	for i := 0; i < len(lists) && err == nil; i++ {
+		var values [][]byte
+		if values, err = pack.Elements(lists[i]); len(values) > 0 {
+			groups++
+		}
+		for j := 0; j < len(values) && err == nil && groups == 1; j++ {
+			value := pack.NewCursor(values[j])
+			var id int64
+			id, err = value.Int()
+			ids = append(ids, int(id))
+		}
+	}
+	return groups, ids, err
 }
 
 // Incomplete returns what is missing to pull, nil when all is there. A real engine fails
@@ -100,8 +128,11 @@ func (t *Params) Incomplete() error {
 			missing = append(missing, key)
 		}
 	}
-	if !t.blocks {
+	if t.groups == 0 {
 		missing = append(missing, "remote_block_ids")
+	}
+	if t.groups > 1 {
+		return fmt.Errorf("remote_block_ids have blocks of %d groups of layers, and a player has one", t.groups)
 	}
 	if missing == nil {
 		return nil

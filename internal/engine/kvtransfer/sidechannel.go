@@ -86,12 +86,15 @@ func ListenSideChannel(host string, port, count int, peers []netip.Prefix) (*Sid
 var errNoPeer = errors.New("it is not one of the peers of this engine: add it to --kv-transfer-peers")
 
 // check refuses an address that is not a peer's. It is that of a connection, after names were looked up.
-func (s *SideChannel) check(address string) error {
+func (s *SideChannel) check(address string) error { return CheckPeer(s.peers, address) }
+
+// CheckPeer refuses an address, HOST:PORT with an IP address, that is not one of the peers.
+func CheckPeer(peers []netip.Prefix, address string) error {
 	ip, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return errNoPeer
 	}
-	for _, peer := range s.peers {
+	for _, peer := range peers {
 		if peer.Contains(ip.Addr().Unmap().WithZone("")) {
 			return nil
 		}
@@ -153,10 +156,10 @@ func (s *SideChannel) Close() {
 }
 
 // Offer makes a KV cache known.
-func (s *SideChannel) Offer(cache Cache, taken func()) {
+func (s *SideChannel) Offer(cache Cache, events Events) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.offers[offerKey{cache.EngineID, cache.RequestID}] = taken
+	s.offers[offerKey{cache.EngineID, cache.RequestID}] = events.Taken
 }
 
 // Withdraw makes it unknown.
@@ -170,8 +173,15 @@ func (s *SideChannel) take(key offerKey) (taken func()) {
 	return taken
 }
 
-// Pull calls the engine that keeps the KV cache, which lets it go.
-func (s *SideChannel) Pull(ctx context.Context, cache Cache) error {
+// Await does nothing: leases are those of the engine that keeps the KV cache.
+func (s *SideChannel) Await(Cache) (stop func()) { return func() {} }
+
+// Pull calls the engine that keeps the KV cache, which lets it go. It moves nothing, and counts as one descriptor.
+func (s *SideChannel) Pull(ctx context.Context, cache Cache) (Moved, error) {
+	return Moved{Descriptors: 1}, s.pull(ctx, cache)
+}
+
+func (s *SideChannel) pull(ctx context.Context, cache Cache) error {
 	body, err := json.Marshal(offerKey{cache.EngineID, cache.RequestID})
 	if err != nil {
 		return err
@@ -208,7 +218,7 @@ func unanswered(err error) error {
 	case errors.Is(err, errNoPeer):
 		return errNoPeer
 	case errors.As(err, &dialed) && dialed.Op == "dial":
-		return dialed
+		return fmt.Errorf("%w: %w", ErrHandshake, dialed)
 	case errors.Is(err, context.Canceled):
 		return context.Canceled
 	case errors.Is(err, context.DeadlineExceeded):
@@ -218,7 +228,7 @@ func unanswered(err error) error {
 }
 
 // Release lets it go without pulling.
-func (s *SideChannel) Release(ctx context.Context, cache Cache) error { return s.Pull(ctx, cache) }
+func (s *SideChannel) Release(ctx context.Context, cache Cache) error { return s.pull(ctx, cache) }
 
 // ServeHTTP answers calls for a KV cache.
 func (s *SideChannel) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -2,7 +2,7 @@ package nixl
 
 import (
 	"bytes"
-	"context"
+	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,6 +12,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
 // tiny is the model of the engines that answered with testdata/handshake-LINE.msgpack: vLLM on a CPU, --dtype float32.
@@ -43,6 +44,19 @@ func TestAnswersOfEngines(t *testing.T) {
 	}
 }
 
+// TestHashes: the hashes are what compute_nixl_compatibility_hash of each release returns for this model.
+func TestHashes(t *testing.T) {
+	var want map[string]string
+	require.NoError(t, json.Unmarshal(readFile(t, "testdata/hashes.json"), &want))
+	for _, line := range protocol.Lines() {
+		c := tiny
+		c.Model, c.DType = "/models/tiny-ü", "torch.bfloat16"
+		if got, err := load(t, line).CompatibilityHash(c); err != nil || got != want[line] {
+			t.Errorf("%s: %s, want %q (%v)", line, got, want[line], err)
+		}
+	}
+}
+
 // TestHandshake: every line's client and server understand each other, and a request of another line's form gets no answer, but does not end
 // the server either, as it does that of a real engine.
 func TestHandshake(t *testing.T) {
@@ -64,12 +78,12 @@ func TestHandshake(t *testing.T) {
 			s, err := l.Serve("127.0.0.1:0", answers, nil, slog.New(slog.DiscardHandler))
 			require.NoError(t, err)
 			defer s.Close()
-			for _, wrong := range []Rank{{}, {TP: 2}} {
-				ctx, cancel := context.WithCancel(t.Context())
-				go cancel()
-				if a, err := l.Handshake(ctx, s.Address(), wrong.PP, wrong.TP); err == nil {
-					t.Errorf("worker %v: an answer with %s", wrong, a.Hash)
-				}
+			for _, wrong := range [][]byte{l.Request(0, 0), l.Request(0, 2), {}, {0xc1}, {0x93, 1}, pack.AppendArray(nil, pack.AppendInt(nil, 1))} {
+				conn, err := zmq.Dial(t.Context(), "tcp://"+s.Address(), zmq.Dealer, zmq.Options{})
+				require.NoError(t, err)
+				defer conn.Close()
+				require.NoError(t, conn.Send(nil, wrong))
+				require.NoError(t, conn.Send(wrong, nil, wrong))
 			}
 			a, err := l.Handshake(t.Context(), s.Address(), 0, 1)
 			require.NoError(t, err)

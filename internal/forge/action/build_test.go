@@ -13,8 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // builtVersion is what the binary of the tests says it is.
@@ -102,15 +100,21 @@ func packed(t *testing.T, files ...file) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	zipped, err := gzip.NewWriterLevel(&b, gzip.NoCompression)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	tw := tar.NewWriter(zipped)
 	for _, file := range files {
-		require.NoError(t, tw.WriteHeader(&tar.Header{Name: file.name, Mode: 0o755, Size: int64(len(file.content))}))
+		if err := tw.WriteHeader(&tar.Header{Name: file.name, Mode: 0o755, Size: int64(len(file.content))}); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := tw.Write(file.content); err != nil {
 			t.Fatal(err)
 		}
 	}
-	require.NoError(t, tw.Close())
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
 	if err := zipped.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -122,13 +126,17 @@ func digest(content []byte) string { return fmt.Sprintf("%x", sha256.Sum256(cont
 func readFile(t *testing.T, path string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return content
 }
 
 func writeFile(t *testing.T, path string, content []byte) {
 	t.Helper()
-	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(path, content, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/vllm-vcr/conformance/internal/forge/action"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // root is the top of the repository, where action.yml is.
@@ -49,9 +48,13 @@ func (n *names) UnmarshalYAML(node *yaml.Node) error {
 func readAction(t *testing.T) (actionFile, string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "action.yml"))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var file actionFile
-	require.NoError(t, yaml.Unmarshal(text, &file))
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
 	if len(file.Inputs) < 40 || len(file.Outputs) < 20 || len(file.Runs.Steps) < 6 {
 		t.Fatalf("action.yml was not read: %d inputs, %d outputs, %d steps", len(file.Inputs), len(file.Outputs), len(file.Runs.Steps))
 	}
@@ -77,11 +80,15 @@ func TestInputsAreRead(t *testing.T) {
 	slices.Sort(ours)
 	known := action.Names()
 	slices.Sort(known)
-	require.NoDiff(t, cmp.Diff(known, []string(ours)), "inputs that Go reads (-) and that action.yml has (+)")
+	if diff := cmp.Diff(known, []string(ours)); diff != "" {
+		t.Errorf("inputs that Go reads (-) and that action.yml has (+):\n%s", diff)
+	}
 	wantEnv(t, file.step(t, "run"), ours)
 	wantEnv(t, file.step(t, "install"), forInstaller)
 	script, err := os.ReadFile(filepath.Join(root, "scripts", "install.sh"))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range forInstaller {
 		if !regexp.MustCompile(`\$\{?` + action.Variable(name) + `\b`).Match(script) {
 			t.Errorf("scripts/install.sh does not read %s", action.Variable(name))
@@ -101,7 +108,9 @@ func wantEnv(t *testing.T, s step, inputs []string) {
 	for _, name := range inputs {
 		want[action.Variable(name)] = "${{ inputs." + name + " }}"
 	}
-	require.NoDiff(t, cmp.Diff(want, got), "env of the step %s (-want +got)", s.ID)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("env of the step %s (-want +got):\n%s", s.ID, diff)
+	}
 }
 
 // TestPlanSeesWhatDecidesTheKey: the step that names the cache must not look at other inputs than the run does.
@@ -157,7 +166,9 @@ func readAll(t *testing.T, patterns ...string) string {
 		}
 		for _, path := range paths {
 			text, err := os.ReadFile(path)
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			all.Write(text)
 		}
 	}
@@ -190,11 +201,17 @@ var update = flag.Bool("update", false, "rewrite the tables of docs/action.md")
 // TestDocumentationIsCurrent: docs/action.md has the tables that action.yml gives.
 func TestDocumentationIsCurrent(t *testing.T) {
 	var file struct{ Inputs, Outputs yaml.Node }
-	require.NoError(t, yaml.Unmarshal(readFile(t, filepath.Join(root, "action.yml")), &file))
+	if err := yaml.Unmarshal(readFile(t, filepath.Join(root, "action.yml")), &file); err != nil {
+		t.Fatal(err)
+	}
 	inputs, err := inputTable(file.Inputs)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	outputs, err := outputTable(file.Outputs)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	page := filepath.Join(root, "docs", "action.md")
 	before := string(readFile(t, page))
 	after, err := replace(before, "inputs", inputs)
@@ -205,7 +222,9 @@ func TestDocumentationIsCurrent(t *testing.T) {
 		t.Fatalf("%s: %v", page, err)
 	}
 	if *update {
-		require.NoError(t, os.WriteFile(page, []byte(after), 0o644))
+		if err := os.WriteFile(page, []byte(after), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	} else if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("docs/action.md is not what go generate ./internal/forge/action writes:\n%s", diff)
 	}
@@ -282,7 +301,9 @@ func TestRights(t *testing.T) {
 	writing, downloads := 0, 0
 	for _, path := range files {
 		var file workflow
-		require.NoError(t, yaml.Unmarshal(readFile(t, path), &file))
+		if err := yaml.Unmarshal(readFile(t, path), &file); err != nil {
+			t.Fatal(err)
+		}
 		if file.Permissions == nil || len(file.Permissions) > 0 {
 			t.Errorf("%s: permissions %v, want {}", path, file.Permissions)
 		}

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // ofWorkflow is a key that a workflow has, and other YAML has not.
@@ -32,7 +31,9 @@ func examples(t *testing.T, page string) []string {
 func allExamples(t *testing.T) map[string]string {
 	t.Helper()
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	all := map[string]string{}
 	for _, page := range append(pages, filepath.Join(root, "README.md")) {
 		for i, example := range examples(t, page) {
@@ -51,7 +52,9 @@ func TestExamplesAreSound(t *testing.T) {
 	dir := t.TempDir()
 	copyFile(t, "action.yml", dir)
 	copyFile(t, "scripts/install.sh", dir)
-	require.NoError(t, os.Mkdir(filepath.Join(dir, ".git"), 0o755))
+	if err := os.Mkdir(filepath.Join(dir, ".git"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	tool := filepath.Join(dir, "actionlint")
 	build := exec.Command("go", "build", "-modfile=tools/go.mod", "-o", tool, "github.com/rhysd/actionlint/cmd/actionlint")
 	build.Dir = root

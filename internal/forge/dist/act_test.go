@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestReleaseWorkflow runs the first job of the release workflow, as it is written, on a small product: whatever comes
@@ -51,7 +50,9 @@ func TestReleaseWorkflow(t *testing.T) {
 			write(t, dir, test.change)
 			if test.change != nil && !test.stale {
 				tree, err := (&product{root: dir}).tree(t.Context())
-				require.NoError(t, err)
+				if err != nil {
+					t.Fatal(err)
+				}
 				write(t, dir, map[string]string{"release/" + treeName: tree + "\n"})
 			}
 			if git(t, dir, "status", "--porcelain") != "" {
@@ -84,14 +85,18 @@ func TestReleaseWorkflow(t *testing.T) {
 func releasedFixture(t *testing.T) string {
 	dir, root := fixture(t), repository(t)
 	listed, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", ".").Output()
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name := range strings.FieldsSeq(string(listed)) {
 		folder, own := strings.CutPrefix(name, "github.com/vllm-vcr/conformance/internal/")
 		if !own {
 			continue
 		}
 		files, err := filepath.Glob(filepath.Join(root, "internal", folder, "*.go"))
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, path := range files {
 			if !strings.HasSuffix(path, "_test.go") {
 				text := strings.ReplaceAll(read(t, path), `"github.com/vllm-vcr/conformance/`, `"example.org/small/`)

@@ -14,14 +14,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // repository is the folder of this product's source.
 func repository(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs(filepath.Join("..", "..", ".."))
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return dir
 }
 
@@ -72,7 +73,9 @@ func withGH(t *testing.T, env ...string) (environment []string, calls func() []s
 	t.Helper()
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"bin/gh": fakeGH, "log": ""})
-	require.NoError(t, os.Chmod(filepath.Join(dir, "bin", "gh"), 0o755))
+	if err := os.Chmod(filepath.Join(dir, "bin", "gh"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	log := filepath.Join(dir, "log")
 	env = append(env, "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "GH_LOG="+log)
 	return env, func() []string { return strings.Split(strings.TrimSpace(read(t, log)), "\n") }
@@ -116,7 +119,9 @@ func TestPublishRelease(t *testing.T) {
 			write(t, checkout, map[string]string{
 				"release/checksums.txt": sums, "scripts/publish-release": read(t, filepath.Join(repository(t), "scripts", "publish-release")),
 			})
-			require.NoError(t, os.Chmod(program, 0o755))
+			if err := os.Chmod(program, 0o755); err != nil {
+				t.Fatal(err)
+			}
 			env, calls := withGH(t, "RELEASE="+test.release)
 			out, code := script(t, env, "", program, test.version, dir)
 			if code != test.code || !strings.Contains(out, test.want) {
@@ -128,7 +133,9 @@ func TestPublishRelease(t *testing.T) {
 					changes = append(changes, strings.ReplaceAll(call, dir, "DIST"))
 				}
 			}
-			require.NoDiff(t, cmp.Diff(test.calls, changes), "gh (-want +got)")
+			if diff := cmp.Diff(test.calls, changes); diff != "" {
+				t.Errorf("gh (-want +got):\n%s", diff)
+			}
 		})
 	}
 }
@@ -185,7 +192,9 @@ func TestMoveTags(t *testing.T) {
 			if want := "api --paginate repos/{owner}/{repo}/git/matching-refs/tags/v "; !strings.HasPrefix(asked[0], want) {
 				t.Errorf("gh %s, want %s", asked[0], want)
 			}
-			require.NoDiff(t, cmp.Diff(test.calls, append([]string(nil), asked[1:]...)), "gh (-want +got)")
+			if diff := cmp.Diff(test.calls, append([]string(nil), asked[1:]...)); diff != "" {
+				t.Errorf("gh (-want +got):\n%s", diff)
+			}
 		})
 	}
 }
@@ -306,7 +315,9 @@ func TestReplayCaptured(t *testing.T) {
 	// One golden will do: those of all lines take long.
 	narrow := filepath.Join(dir, "narrow")
 	write(t, dir, map[string]string{"narrow": "#!/bin/sh\ncase $1 in conform) set -- \"$@\" --line 0.33 --golden edge-s1 ;; esac\nexec '" + binary + "' \"$@\"\n"})
-	require.NoError(t, os.Chmod(narrow, 0o755))
+	if err := os.Chmod(narrow, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	const row = `[{"line":"0.33","version":"0.33.0"}]`
 	golden := func(from string) string {
 		t.Helper()
@@ -346,7 +357,9 @@ func TestReplayCaptured(t *testing.T) {
 		},
 		{name: "a link", kind: "captured", code: 1, stdout: "[]\n", change: func(from string) {
 			path := golden(from)
-			require.NoError(t, errors.Join(os.Rename(path, filepath.Join(dir, "elsewhere")), os.Symlink(filepath.Join(dir, "elsewhere"), path)))
+			if err := errors.Join(os.Rename(path, filepath.Join(dir, "elsewhere")), os.Symlink(filepath.Join(dir, "elsewhere"), path)); err != nil {
+				t.Fatal(err)
+			}
 		}},
 		{name: "nothing", kind: "captured", rows: `[{"line":"0.32"}]`, code: 1, stdout: "[]\n"},
 		{name: "not a line", kind: "captured", rows: `[{"line":"../0.33"}]`, code: 2},
@@ -365,7 +378,9 @@ func TestReplayCaptured(t *testing.T) {
 			from, to := t.TempDir(), t.TempDir()
 			for _, name := range names {
 				left := filepath.Join(from, folder, name)
-				require.NoError(t, os.MkdirAll(filepath.Dir(left), 0o755))
+				if err := os.MkdirAll(filepath.Dir(left), 0o755); err != nil {
+					t.Fatal(err)
+				}
 				command(t, nil, "cp", "-R", filepath.Join(root, name), left)
 			}
 			write(t, filepath.Join(from, folder), map[string]string{"adopted.txt": "Closes #1\nadopt: green: so it is\n"})

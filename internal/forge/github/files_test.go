@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/forge/github"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestReadFiles(t *testing.T) {
@@ -65,7 +64,9 @@ func TestReadFiles(t *testing.T) {
 			if (err != nil) != (test.failed != "") || err != nil && !strings.Contains(err.Error(), test.failed) {
 				t.Fatalf("got error %v, want %q", err, test.failed)
 			}
-			require.NoDiff(t, cmp.Diff(test.want, slices.Sorted(maps.Keys(got.Content))), "files (-want +got)")
+			if diff := cmp.Diff(test.want, slices.Sorted(maps.Keys(got.Content))); diff != "" {
+				t.Errorf("files (-want +got):\n%s", diff)
+			}
 			for name, content := range got.Content {
 				if string(content) != name {
 					t.Errorf("%s: got %q", name, content)
@@ -77,7 +78,9 @@ func TestReadFiles(t *testing.T) {
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}

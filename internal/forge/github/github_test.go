@@ -11,14 +11,15 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/forge/github"
 	"github.com/vllm-vcr/conformance/internal/forge/github/githubtest"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // start serves a repository, and fails the test if a request does not fit GitHub's description.
 func start(t *testing.T, files map[string]string) *githubtest.Server {
 	t.Helper()
 	server, err := githubtest.Start("../../../testdata/github", files)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		server.Close()
 		for _, problem := range server.Violations() {
@@ -38,7 +39,9 @@ func client(t *testing.T, server *githubtest.Server, change ...func(*github.Opti
 		f(&o)
 	}
 	c, err := github.New(o)
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return c
 }
 
@@ -261,7 +264,9 @@ func TestLimitsAreWaitedFor(t *testing.T) {
 			if test.failed && !strings.Contains(err.Error(), "GitHub's limit of requests is reached") {
 				t.Errorf("got %q", err)
 			}
-			require.NoDiff(t, cmp.Diff(test.waits, waits), "waits (-want +got)")
+			if diff := cmp.Diff(test.waits, waits); diff != "" {
+				t.Errorf("waits (-want +got):\n%s", diff)
+			}
 			if want := len(server.Issues) == 1; want == test.failed {
 				t.Errorf("%d issues", len(server.Issues))
 			}

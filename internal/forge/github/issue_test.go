@@ -9,7 +9,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/forge/github"
 	"github.com/vllm-vcr/conformance/internal/forge/github/githubtest"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func drift() github.Issue {
@@ -55,7 +54,9 @@ func TestIssueLife(t *testing.T) {
 		if done.Action != step.action {
 			t.Errorf("%s: got %s, want %s", step.name, done.Action, step.action)
 		}
-		require.NoDiff(t, cmp.Diff(step.changes, server.Changes()), "%s: requests (-want +got)", step.name)
+		if diff := cmp.Diff(step.changes, server.Changes()); diff != "" {
+			t.Errorf("%s: requests (-want +got):\n%s", step.name, diff)
+		}
 		if len(server.Issues) > 0 && (done.Number != 1 || done.URL == "") {
 			t.Errorf("%s: got %+v, want issue 1", step.name, done)
 		}
@@ -69,7 +70,9 @@ func TestIssueLife(t *testing.T) {
 			"It is no longer there: closed." + run, "It is there again: reopened." + run,
 		},
 	}}
-	require.NoDiff(t, cmp.Diff(want, server.Issues), "issues (-want +got)")
+	if diff := cmp.Diff(want, server.Issues); diff != "" {
+		t.Errorf("issues (-want +got):\n%s", diff)
+	}
 }
 
 func TestIssueIsFoundAmongOthers(t *testing.T) {
@@ -134,7 +137,9 @@ func TestIssueIsFoundAmongOthers(t *testing.T) {
 			}
 			server.AnyCreator = test.number == 132 // whether or not the list is what was asked for
 			done, err := client(t, server).EnsureIssue(t.Context(), drift())
-			require.NoError(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if done.Number != test.number || done.Action != test.action {
 				t.Errorf("got %+v, want #%d %s", done, test.number, test.action)
 			}
@@ -158,7 +163,9 @@ func TestIssueOpenedTwiceIsClosedOnce(t *testing.T) {
 		got = append(got, fmt.Sprint(i.Number, i.State, i.Comments))
 	}
 	want := []string{"1open[]", "2closed[The same as #1: closed.]", "3closed[The same as #1: closed.]"}
-	require.NoDiff(t, cmp.Diff(want, got), "issues (-want +got)")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("issues (-want +got):\n%s", diff)
+	}
 }
 
 func TestLongBodyIsCutAtALine(t *testing.T) {
@@ -210,7 +217,9 @@ func TestDryRunChangesNothing(t *testing.T) {
 	wet := client(t, server)
 	for _, want := range []github.Issue{drift(), {Key: "drift"}, drift()} {
 		would, err := dry.EnsureIssue(t.Context(), want)
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if changes := server.Changes(); changes != nil {
 			t.Errorf("requests: %q", changes)
 		}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/testenv"
-	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestParseSwitch(t *testing.T) {
@@ -203,7 +202,9 @@ func TestRealS3Versions(t *testing.T) {
 	_, err := client.PutBucketVersioning(t.Context(), &s3.PutBucketVersioningInput{
 		Bucket: ptr(bucket), VersioningConfiguration: &types.VersioningConfiguration{Status: types.BucketVersioningStatusEnabled},
 	})
-	require.NoError(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	put(t, client, "key", content)
 	s := newStore(t)
 	_, old, err := openKey(t.Context(), s, "key", golden.Span{})

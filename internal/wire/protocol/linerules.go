@@ -39,6 +39,9 @@ const (
 	// those before count as failed transfers; and num_notifications_after_expiry.
 	TransferCountsHandshakes
 	TransferCountsLate
+	// RustCountsTransfers: vllm-rs counts transfers of NIXL (vllm:nixl_xfer_time_seconds and others). It has no such metrics before, and
+	// does not take statistics that have more keys than it knows, which engines send since (TransferCountsHandshakes).
+	RustCountsTransfers
 	// RustServesAdapters: vllm-rs takes --lora-modules.
 	RustServesAdapters
 	// RustChoosesGrammar: vllm-rs takes --structured-outputs-config; those before it
@@ -104,6 +107,7 @@ var lineRules = map[LineRule]struct{ since, until, source string }{
 	TransferCountsHandshakes: {"0.31", "", nixlStatsSource},
 	TransferCountsLate:       {"0.32", "", nixlStatsSource},
 
+	RustCountsTransfers:     {"0.30", "0.30", rustSource},
 	RustServesAdapters:      {"0.30", "", rustSource},
 	RustChoosesGrammar:      {"0.33", "", rustSource},
 	RustBoundsStops:         {"0.28", "", rustSource},

@@ -49,8 +49,8 @@ type FetchStages struct {
 type ConnectorStats struct {
 	Transfers []ConnectorTransfer // that have ended well
 	// FailedHandshakes are other engines that could not be asked; FailedTransfers are KV caches that did not come for another
-	// reason, and Expired are those that were not pulled before their lease ended.
-	FailedHandshakes, FailedTransfers, Expired int
+	// reason, Expired are those that were not pulled before their lease ended, and Late those that were pulled after it.
+	FailedHandshakes, FailedTransfers, Expired, Late int
 }
 
 // ConnectorTransfer is a KV cache that has come.
@@ -146,7 +146,7 @@ func (s *ConnectorStats) appendWire(b []byte, c *Codec) []byte {
 	}
 	list("num_kv_expired_reqs", s.Expired, one)
 	if late {
-		list("num_notifications_after_expiry", 0, one)
+		list("num_notifications_after_expiry", s.Late, one)
 	}
 	return b
 }

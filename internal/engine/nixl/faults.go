@@ -1,0 +1,74 @@
+package nixl
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Faults are what a prefill engine does wrong on purpose, in the form that [Options] have.
+//
+//	late:TIME    it answers each handshake so much later
+//	silent       it answers no handshake
+//	hash         its compatibility hash is another one
+//	geometry     its blocks have half of their length
+//	engine       it has another engine_id than its answers to requests
+//	die:TIME     its agent ends so long after the first handshake, and it answers no other one
+var Faults = []string{"late:TIME", "silent", "hash", "geometry", "engine", "die:TIME"}
+
+func checkFault(text string) error {
+	kind, value, timed := strings.Cut(text, ":")
+	form := kind
+	if timed {
+		if d, err := time.ParseDuration(value); err != nil || d < 0 {
+			return fmt.Errorf("fault %q: want a time such as %s:6s", text, kind)
+		}
+		form = kind + ":TIME"
+	}
+	if text != "" && !slices.Contains(Faults, form) {
+		return fmt.Errorf("fault %q: want one of %s", text, strings.Join(Faults, ", "))
+	}
+	return nil
+}
+
+// injectBefore is what goes wrong before an answer: it reports whether there is one.
+func (p *Plane) injectBefore() bool {
+	kind, value, _ := strings.Cut(p.opt.Fault, ":")
+	span, _ := time.ParseDuration(value) // checked
+	switch kind {
+	case "late":
+		select {
+		case <-time.After(span):
+		case <-p.running.Done():
+		}
+	case "die":
+		select {
+		case <-p.dead:
+			return false
+		default:
+			p.dying.Do(func() {
+				time.AfterFunc(span, func() {
+					close(p.dead)
+					_ = p.agent.Close()
+				})
+			})
+		}
+	}
+	return kind != "silent"
+}
+
+// injectInto is what is wrong with an answer.
+func (p *Plane) injectInto(m *Metadata, hash *string) {
+	switch p.opt.Fault {
+	case "hash":
+		*hash = strings.Repeat("0", len(*hash))
+	case "geometry":
+		m.BlockLens = slices.Clone(m.BlockLens)
+		for i := range m.BlockLens {
+			m.BlockLens[i] /= 2
+		}
+	case "engine":
+		m.EngineID += "-other"
+	}
+}

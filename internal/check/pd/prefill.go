@@ -170,10 +170,15 @@ func differing(a, b []byte, blocks int) int {
 // releaseLimit is how long an engine may take to see a notification, while it makes steps.
 const releaseLimit = 20 * time.Second
 
+// idle waits until the engine keeps no block of an earlier case.
+func (d *side) idle() error {
+	_, err := d.awaitInUse(0, releaseLimit, CodeRelease, "all prompts of earlier cases were read")
+	return err
+}
+
 // checkRelease ends a lease by the notification of a read, and one of two readers, as of a decode with two workers.
 func (d *side) checkRelease() error {
-	idle, err := d.blocksInUse()
-	if err != nil {
+	if err := d.idle(); err != nil {
 		return err
 	}
 	for _, readers := range []int{1, 2} {
@@ -182,7 +187,7 @@ func (d *side) checkRelease() error {
 			return err
 		}
 		for reader := 1; reader <= readers; reader++ {
-			if _, err := d.awaitInUse(idle+3, releaseLimit, CodeRelease, fmt.Sprintf("a prompt of 3 blocks is kept, and %d of %d readers have sent a notification", reader-1, readers)); err != nil {
+			if _, err := d.awaitInUse(3, releaseLimit, CodeRelease, fmt.Sprintf("a prompt of 3 blocks is kept, and %d of %d readers have sent a notification", reader-1, readers)); err != nil {
 				return err
 			}
 			d.f.Asserted++
@@ -190,7 +195,7 @@ func (d *side) checkRelease() error {
 				return err
 			}
 		}
-		if _, err := d.awaitInUse(idle, releaseLimit, CodeRelease, fmt.Sprintf("all of %s have sent a notification", safetext.Count(readers, "reader"))); err != nil {
+		if _, err := d.awaitInUse(0, releaseLimit, CodeRelease, fmt.Sprintf("all of %s have sent a notification", safetext.Count(readers, "reader"))); err != nil {
 			return err
 		}
 		d.f.Asserted++
@@ -200,8 +205,7 @@ func (d *side) checkRelease() error {
 
 // checkTwoReaders reads two prompts at once, by two decodes.
 func (d *side) checkTwoReaders() error {
-	idle, err := d.blocksInUse()
-	if err != nil {
+	if err := d.idle(); err != nil {
 		return err
 	}
 	second, err := d.newReader("vllm-vcr-second")
@@ -229,8 +233,7 @@ func (d *side) checkTwoReaders() error {
 			return err
 		}
 	}
-	_, err = d.awaitInUse(idle, releaseLimit, CodeRelease, "two decodes have read and notified")
-	return err
+	return d.idle()
 }
 
 // checkDeath ends a decode while it reads. The engine goes on, and the blocks can be read by another one.
@@ -262,8 +265,7 @@ const leaseLimit = 3 * time.Minute
 
 // checkLease keeps two prompts, and sends heartbeats for one: the other's blocks are freed at the end of its lease, and those not.
 func (d *side) checkLease() error {
-	idle, err := d.blocksInUse()
-	if err != nil {
+	if err := d.idle(); err != nil {
 		return err
 	}
 	if _, err := d.keep(d.prompt(d.promptFor(2))); err != nil {
@@ -285,7 +287,7 @@ func (d *side) checkLease() error {
 			}
 		}
 	}()
-	took, err := d.awaitInUse(idle+3, leaseLimit, CodeLease, "a prompt of 2 blocks is kept, and one of 3, whose lease heartbeats extend; the former must be freed, the latter not")
+	took, err := d.awaitInUse(3, leaseLimit, CodeLease, "a prompt of 2 blocks is kept, and one of 3, whose lease heartbeats extend; the former must be freed, the latter not")
 	cancel()
 	<-beating
 	if err != nil {
@@ -296,6 +298,5 @@ func (d *side) checkLease() error {
 	if _, err := d.ours.read(d.ctx, wanted, 1); err != nil {
 		return err
 	}
-	_, err = d.awaitInUse(idle, releaseLimit, CodeRelease, "the prompt with heartbeats was read")
-	return err
+	return d.idle()
 }

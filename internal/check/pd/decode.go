@@ -81,7 +81,7 @@ func (d *side) checkPull() error {
 			return err
 		}
 		d.f.Asserted++
-		d.f.AddNote(fmt.Sprintf("%d blocks and 4 tokens in %v", blocks, elapsed(began)))
+		d.f.AddNote(fmt.Sprintf("%d blocks and 4 tokens in %v", blocks, time.Since(began).Round(time.Millisecond)))
 		if err := d.landed(f, prompt, first, blocks); err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func (d *side) comesToNothing(f *prefill, why string) error {
 		err = d.await(r)
 	}
 	if check.CodeOf(err) == check.CodeSilence && d.ctx.Err() == nil {
-		return wrong(CodeHangs, "a request is to pull from a prefill, and %s: it has not ended within %v", why, elapsed(began))
+		return wrong(CodeHangs, "a request is to pull from a prefill, and %s: it has not ended within %v", why, time.Since(began).Round(time.Millisecond))
 	}
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (d *side) comesToNothing(f *prefill, why string) error {
 	if r.tokens > 0 {
 		how = "with tokens that it computed itself"
 	}
-	d.f.AddNote(fmt.Sprintf("%s: the engine answers %s, after %v", why, how, elapsed(began)))
+	d.f.AddNote(fmt.Sprintf("%s: the engine answers %s, after %v", why, how, time.Since(began).Round(time.Millisecond)))
 	for _, a := range f.workers {
 		select {
 		case n, open := <-a.Notifications():
@@ -252,7 +252,7 @@ func (d *side) checkFourPrefills() error {
 			open = nil
 		}
 	}
-	d.f.AddNote(fmt.Sprintf("%d requests in %v", requests, elapsed(began)))
+	d.f.AddNote(fmt.Sprintf("%d requests in %v", requests, time.Since(began).Round(time.Millisecond)))
 	for of, f := range all {
 		for len(wanted[of]) > 0 {
 			select {

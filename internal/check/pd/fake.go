@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
@@ -61,25 +60,22 @@ func (d *side) newPrefill(name string, workers int, change func(m *nixl.Metadata
 		f.workers = append(f.workers, a)
 		of, hash := m, d.answer.Hash
 		of.AgentMetadata, of.BaseAddresses = a.Metadata(), nil
-		at, _ := a.Region()
+		base, _ := a.Region()
+		offset := int64(0)
 		for region, size := range of.BlockLens {
-			of.BaseAddresses = append(of.BaseAddresses, at)
+			of.BaseAddresses = append(of.BaseAddresses, base+uint64(offset))
 			for block := range fakeBlocks {
-				if _, err := a.WriteAt(f.contents(rank, region, block, size), int64(at)-int64(regionOf(a))+int64(block*size)); err != nil {
+				if _, err := a.WriteAt(f.contents(rank, region, block, size), offset); err != nil {
 					f.Close()
 					return nil, check.Infra(err)
 				}
+				offset += int64(size)
 			}
-			at += uint64(size * fakeBlocks)
 		}
 		if change != nil {
 			change(&of, &hash)
 		}
 		answers[nixl.Rank{TP: rank}] = d.nixl.Encode(&of, hash)
-	}
-	log := d.env.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
 	}
 	var err error
 	f.server, err = d.nixl.Serve("127.0.0.1:0", func(r nixl.Rank) []byte {
@@ -87,7 +83,7 @@ func (d *side) newPrefill(name string, workers int, change func(m *nixl.Metadata
 		defer f.mu.Unlock()
 		f.asked = append(f.asked, r)
 		return answers[r]
-	}, nil, log)
+	}, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		f.Close()
 		return nil, check.Infra(err)
@@ -96,11 +92,6 @@ func (d *side) newPrefill(name string, workers int, change func(m *nixl.Metadata
 	f.host = host
 	f.port, _ = strconv.Atoi(port)
 	return f, nil
-}
-
-func regionOf(a agent.Agent) uint64 {
-	base, _ := a.Region()
-	return base
 }
 
 // contents are the bytes of a block of a worker.
@@ -203,6 +194,3 @@ func answered(r *reply) error {
 	}
 	return nil
 }
-
-// elapsed is a time for a note.
-func elapsed(since time.Time) time.Duration { return time.Since(since).Round(time.Millisecond) }

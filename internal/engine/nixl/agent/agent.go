@@ -2,10 +2,7 @@
 // which it reads from others. Which block of the region belongs to which request is known by package nixl, not here.
 package agent
 
-import (
-	"context"
-	"fmt"
-)
+import "context"
 
 // An Agent is one NIXL agent with one region of DRAM. Its methods may be called by several goroutines.
 type Agent interface {
@@ -46,28 +43,4 @@ type Block struct {
 type Notification struct {
 	Peer Peer
 	Text string
-}
-
-// None is an agent that moves no bytes: a read counts as done at once, and no peer gets a notification. Players that find each
-// other's caches by another way use it.
-func None() Agent { return none{make(chan Notification)} }
-
-type none struct{ notifications chan Notification }
-
-func (none) Metadata() []byte      { return nil }
-func (none) Region() (uint64, int) { return 0, 0 }
-
-func (none) ReadAt([]byte, int64) (int, error)  { return 0, errNone }
-func (none) WriteAt([]byte, int64) (int, error) { return 0, errNone }
-
-var errNone = fmt.Errorf("the data plane is %q: there is no memory", "none")
-
-func (none) Connect(context.Context, []byte) (Peer, error)     { return "", nil }
-func (none) Read(context.Context, Peer, []Block, string) error { return nil }
-func (none) Notify(context.Context, Peer, string) error        { return nil }
-func (n none) Notifications() <-chan Notification              { return n.notifications }
-
-func (n none) Close() error {
-	close(n.notifications)
-	return nil
 }

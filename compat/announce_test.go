@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestTitle(t *testing.T) {
@@ -18,9 +20,7 @@ func TestTitle(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			d, err := matrixOf(t, tt.matrix).WatchStable(releasesOf(t, tt.releases), 3)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if got := d.Title(); got != tt.want || len(got) > 72 {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
@@ -43,9 +43,7 @@ func TestBody(t *testing.T) {
 		releases[i].Rev = "bbbbbbbbb"
 	}
 	d, err := m.WatchStable(releases, 4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	const want = `Decided from a list.
 
 | line | from | to | commit | gates | default |
@@ -67,9 +65,7 @@ What a person has to do:
 - [ ] nightly has the commit of the release that was the newest: ` + "`vllm-vcr compat set --line nightly --rev bbbbbbbbb`" + ` moves it on
 - [ ] drink tea
 `
-	if diff := cmp.Diff(want, d.Body("a list", []string{"drink tea"})); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, d.Body("a list", []string{"drink tea"})), "-want +got")
 	d, err = matrixOf(t, "0.33.0").WatchStable(releasesOf(t, "0.33.0"), 0)
 	if err != nil || len(d.toDo()) > 0 {
 		t.Errorf("nothing changes, but there is to do: %q, %v", d.toDo(), err)

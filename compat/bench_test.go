@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -29,9 +30,7 @@ func manyGoldens(n int, matrix *compat.Matrix) []byte {
 // goldens, alone and against each other.
 func BenchmarkCheck(b *testing.B) {
 	text, err := os.ReadFile("../compat.toml")
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	matrix, _ := compat.Parse("compat.toml", text)
 	mf := manyGoldens(1000, matrix)
 	b.SetBytes(int64(len(mf)))

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // commit is forty times a digit.
@@ -48,9 +50,7 @@ func TestParseTags(t *testing.T) {
 			if err != nil {
 				got = []string{"error: " + err.Error()}
 			}
-			if diff := cmp.Diff(tt.want, strings.Join(got, " ")); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(tt.want, strings.Join(got, " ")), "-want +got")
 		})
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestRows(t *testing.T) {
@@ -37,16 +39,12 @@ func TestRows(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := json.Marshal(tt.rows)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			want := "[]"
 			if len(tt.want) > 0 {
 				want = "[{" + strings.Join(tt.want, "},{") + "}]"
 			}
-			if diff := cmp.Diff(want, string(got)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(want, string(got)), "-want +got")
 		})
 	}
 }

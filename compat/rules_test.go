@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 var update = flag.Bool("update", false, "rewrite the .diagnostics files in testdata")
@@ -72,9 +73,7 @@ func FuzzParse(f *testing.F) {
 	files, _ := filepath.Glob("testdata/*.toml")
 	for _, file := range files {
 		data, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+		require.NoError(f, err)
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -82,9 +84,7 @@ func TestSet(t *testing.T) {
 			if err != nil {
 				got = "error: " + err.Error()
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(tt.want, got), "-want +got")
 			if diff := cmp.Diff(parse(t, matrix), m); diff != "" {
 				t.Errorf("the matrix itself was changed (-want +got):\n%s", diff)
 			}

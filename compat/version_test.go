@@ -1,6 +1,10 @@
 package compat
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
+)
 
 func TestMinorLine(t *testing.T) {
 	tests := []struct {
@@ -80,9 +84,7 @@ func TestParseVersion(t *testing.T) {
 func mustParse(t *testing.T, s string) Version {
 	t.Helper()
 	v, err := ParseVersion(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return v
 }
 
@@ -124,9 +126,7 @@ func TestNearer(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			parse := func(text string) Version {
 				v, err := ParseVersion(text)
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				return v
 			}
 			if got := parse(test.v).Nearer(parse(test.w), parse(test.release)); got != test.want {

@@ -13,6 +13,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // releasesOf reads versions; one that was yanked has a "!" behind it.
@@ -229,17 +230,13 @@ func TestResolve(t *testing.T) {
 		releases[i].Rev = "" // as an index has them
 	}
 	d, err := m.WatchStable(releases, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var asked []string
 	err = d.Resolve(func(v Version) (string, error) {
 		asked = append(asked, v.String())
 		return revOf(v.String()), nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if diff := gocmp.Diff([]string{"0.34.0", "0.32.1"}, asked); diff != "" {
 		t.Errorf("asked for (-want +got):\n%s", diff)
 	}
@@ -258,9 +255,7 @@ func TestResolve(t *testing.T) {
 // and is not changed again by the same releases.
 func TestWatchProperties(t *testing.T) {
 	shipped, err := os.ReadFile("../compat.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for seed := range uint64(150) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
@@ -300,16 +295,12 @@ func checkWatch(t *testing.T, text []byte, releases []Release, decide func(*Matr
 	t.Helper()
 	before, _ := Parse("compat.toml", text)
 	d, err := decide(before)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, c := range d.Differences() {
 		checkDifference(t, c, releases)
 	}
 	edited, err := Rewrite("compat.toml", text, d.Lines)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	after, diagnostics := Parse("compat.toml", edited)
 	if tomlfile.HasErrors(diagnostics) {
 		t.Errorf("diagnostics: %v", diagnostics)

@@ -40,9 +40,7 @@ func TestRegister(t *testing.T) {
 	// Apart from how it is compressed it is the capture that is registered already.
 	want, got := d.golden, d.registered(t)
 	want.SHA256, want.Size, want.BucketPath = got.SHA256, got.Size, got.BucketPath
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(manifest.Golden{}, "Pos", "RecorderVersion", "CapturedAt", "EngineBuild")); diff != "" {
-		t.Errorf("golden, -before +now:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got, cmpopts.IgnoreFields(manifest.Golden{}, "Pos", "RecorderVersion", "CapturedAt", "EngineBuild")), "golden, -before +now")
 	if !strings.HasPrefix(got.BucketPath, "conformance/v"+got.VLLMVersion+"/"+got.GPU+"/"+got.Model+"/"+d.ID+"-"+got.SHA256[:12]) {
 		t.Errorf("bucket_path is %s", got.BucketPath)
 	}

@@ -239,8 +239,6 @@ func TestGoldensAtOnce(t *testing.T) {
 				t.Errorf("%d errors, versions %v, want 1 error and a version", report.Counts[Error], report.Subject.Versions)
 			}
 		}
-		if diff := cmp.Diff(reports[0], reports[1]); diff != "" {
-			t.Errorf("one after the other, and at once:\n%s", diff)
-		}
+		require.NoDiff(t, cmp.Diff(reports[0], reports[1]), "one after the other, and at once")
 	}
 }

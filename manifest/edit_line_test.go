@@ -4,14 +4,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestRemoveLine takes each line out of the shipped manifest, which has a block of each.
 func TestRemoveLine(t *testing.T) {
 	text, err := os.ReadFile("../conformance/manifest.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var names []string
 	for _, l := range shippedMatrix(t).Lines {
 		names = append(names, l.Name)
@@ -20,12 +20,8 @@ func TestRemoveLine(t *testing.T) {
 	for _, line := range names {
 		t.Run(line, func(t *testing.T) {
 			editor, err := NewEditor("manifest.toml", text, names)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := editor.RemoveLine(line); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
+			require.NoError(t, editor.RemoveLine(line))
 			after := editor.Manifest()
 			if got, want := len(after.Goldens), len(before.Goldens)-len(before.ForLine(line)); got != want || len(after.ForLine(line)) > 0 {
 				t.Errorf("%d goldens, want %d", got, want)

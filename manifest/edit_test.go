@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // window is the order of blocks in these tests.
@@ -148,13 +149,9 @@ func TestEditorPutsEveryKey(t *testing.T) {
 	full.CaptureRun, full.RecorderVersion, full.VersionID = "https://example.com/1", "1.0", "v"
 	full.Mirrors, full.Visibility, full.License, full.Notes = []string{"s3://b/a.jsonl"}, Public, "MIT", "two\nlines \"é\""
 	e, err := NewEditor("m.toml", nil, matrix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, want := range []Golden{full, someGolden("0.33", "a"), full} {
-		if err := e.Put(want); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, e.Put(want))
 		if d := diff.Diff([]Golden{want}, e.Manifest().Goldens, cmpopts.IgnoreFields(Golden{}, "Pos"), cmpopts.EquateApproxTime(0)); d != "" {
 			t.Errorf("-put +read:\n%s", d)
 		}
@@ -172,9 +169,7 @@ func FuzzEditorPut(f *testing.F) {
 	files, _ := filepath.Glob("testdata/*.toml")
 	for _, file := range files {
 		data, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+		require.NoError(f, err)
 		f.Add(data, "0.33", "a")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, line, id string) {

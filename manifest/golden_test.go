@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestLocation(t *testing.T) {
@@ -35,9 +37,7 @@ func TestLocation(t *testing.T) {
 func TestForLine(t *testing.T) {
 	m := &Manifest{Goldens: []Golden{{Line: "a", ID: "1"}, {Line: "b", ID: "2"}, {Line: "a", ID: "3"}}}
 	want := []Golden{{Line: "a", ID: "1"}, {Line: "a", ID: "3"}}
-	if diff := cmp.Diff(want, m.ForLine("a")); diff != "" {
-		t.Errorf("ForLine(a) (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, m.ForLine("a")), "ForLine(a) (-want +got)")
 	if got := m.ForLine("c"); len(got) != 0 {
 		t.Errorf("ForLine(c) = %v, want none", got)
 	}

@@ -8,6 +8,7 @@ import (
 	diff "github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // goldensDir is what the bucket paths of the shipped manifest are relative to.
@@ -100,7 +101,5 @@ func TestShippedGoldensAreRegistered(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }

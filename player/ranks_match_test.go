@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -86,9 +87,7 @@ func checkRecord(t *testing.T, got *answer, i int, rec *trace.Record) {
 	for _, n := range rec.Chunks() {
 		chunks, rest = append(chunks, rest[:n]), rest[n:]
 	}
-	if diff := cmp.Diff(chunks, got.chunks); diff != "" {
-		t.Errorf("record %d, line %d (-want +got):\n%s", i, rec.Line, diff)
-	}
+	require.NoDiff(t, cmp.Diff(chunks, got.chunks), "record %d, line %d (-want +got)", i, rec.Line)
 	if want := protocol.FinishReason(rec.FinishReason.Wire() + 1); got.finish != want {
 		t.Errorf("record %d, line %d finished by %v, want %v", i, rec.Line, got.finish, want)
 	}

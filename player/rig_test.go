@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -264,16 +265,12 @@ func ran(t *testing.T, opt Options, requests ...*protocol.Request) *rig {
 // equal compares two values of what is named, and goes on if they differ.
 func equal(t testing.TB, what string, want, got any, opt ...cmp.Option) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, opt...); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", what, diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got, opt...), "%s (-want +got)", what)
 }
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // forSource is what a source gets of a request.

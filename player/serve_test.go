@@ -189,9 +189,7 @@ func TestEachClientGetsItsOwn(t *testing.T) {
 					id := fmt.Sprintf("%s%d-x", letter, i)
 					want[id] = &stream{tokens: randomTokens(1, defaultVocab, id, n), finish: protocol.FinishLength}
 				}
-				if diff := cmp.Diff(want, got, cmp.AllowUnexported(stream{})); diff != "" {
-					t.Errorf("client %d (-want +got):\n%s", client, diff)
-				}
+				require.NoDiff(t, cmp.Diff(want, got, cmp.AllowUnexported(stream{})), "client %d (-want +got)", client)
 			}
 			if want := int64(each * 17); queries != want {
 				t.Errorf("the statistics of both clients told %d prompt tokens, want %d, each once", queries, want)
@@ -215,9 +213,7 @@ func TestShutdownAnswersWhatIsOpen(t *testing.T) {
 					if len(o.Outputs) != 1 || string(o.Outputs[0].ID) != id || o.Outputs[0].Finish != protocol.FinishAbort {
 						t.Errorf("client %d got %d outputs, want the abort of %s", client, len(o.Outputs), id)
 					}
-					if diff := cmp.Diff([][]byte{[]byte(id)}, o.FinishedRequests); diff != "" {
-						t.Errorf("client %d: finished_requests (-want +got):\n%s", client, diff)
-					}
+					require.NoDiff(t, cmp.Diff([][]byte{[]byte(id)}, o.FinishedRequests), "client %d: finished_requests (-want +got)", client)
 				}
 				var o protocol.Outputs
 				if _, err := s.front.Next(s.ctx, client, &o); !errors.Is(err, protocol.ErrEngineDead) {

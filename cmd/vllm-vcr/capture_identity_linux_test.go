@@ -25,6 +25,7 @@ import (
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const audience = "vllm-vcr-capture"
@@ -41,9 +42,7 @@ type issuer struct {
 func newIssuer(t *testing.T) *issuer {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	i := &issuer{key: key}
 	i.Server = httptest.NewTLSServer(i)
 	t.Cleanup(i.Close)
@@ -129,9 +128,7 @@ func (i *issuer) tokenService(t *testing.T) (environment []string) {
 func (i *issuer) configuration(t *testing.T) string {
 	t.Helper()
 	example, err := os.ReadFile("../../deploy/oidc/authentication.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	const theirs = "      url: https://token.actions.githubusercontent.com\n"
 	if strings.Count(string(example), theirs) != 1 {
 		t.Fatalf("the example does not name its issuer:\n%s", example)
@@ -148,9 +145,7 @@ func (i *issuer) configuration(t *testing.T) string {
 func setUp(t *testing.T, k *testenv.Kube) {
 	t.Helper()
 	objects, err := deploy.Setup(vcr.Files, vcr.DeployPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	const rbac, kueue, in = "/apis/rbac.authorization.k8s.io/v1", "/apis/kueue.x-k8s.io/v1beta2", "/namespaces/" + deploy.DefaultNamespace
 	paths := map[string]string{
 		"Namespace": "/api/v1/namespaces", "ResourceFlavor": kueue + "/resourceflavors",
@@ -161,9 +156,7 @@ func setUp(t *testing.T, k *testenv.Kube) {
 	}
 	for _, object := range objects {
 		text, err := json.Marshal(object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		fields := object.(map[string]any)
 		kind := fields["kind"].(string)
 		path := paths[kind] + "/" + fields["metadata"].(map[string]any)["name"].(string)
@@ -314,9 +307,7 @@ func newClusterUser(t *testing.T, kube *testenv.Kube, namespace string) *cluster
 	t.Helper()
 	d := &clusterUser{kube: kube, dir: t.TempDir(), namespace: namespace, kubeconfig: kube.Kubeconfig}
 	d.mf = filepath.Join(d.dir, "manifest.toml")
-	if err := os.WriteFile(filepath.Join(d.dir, "targets.toml"), []byte(clusterTargets), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(d.dir, "targets.toml"), []byte(clusterTargets), 0o600))
 	return d
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -40,9 +41,7 @@ func startPod(t *testing.T, version, dir string, args ...string) *capturePod {
 	p.server, err = vllmrs.Start(t.Context(), vllmrs.Options{
 		Binary: testenv.Frontend(t, version), ModelDir: testenv.ModelDir(t), ServedName: "tiny", Env: []string{"VLLM_SERVER_DEV_MODE=1"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { p.server.Close() })
 	engine := fmt.Sprintf("tcp://127.0.0.1:%d", testenv.FreePort(t))
 	// The load generator begins first, as it may in a pod, and waits.
@@ -61,12 +60,8 @@ func (p *capturePod) startLoad(t *testing.T, args ...string) {
 	c := &command{Cmd: exec.CommandContext(t.Context(), "vllm-vcr", args...)}
 	c.Stdout = &c.stdout
 	stderr, err := c.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
 	t.Cleanup(func() { c.Process.Kill() })
 	lines := make(chan string, 100)
 	go func() {
@@ -95,14 +90,10 @@ func (p *capturePod) fetch(t *testing.T, name string) []byte {
 	t.Helper()
 	send := func(offset int) (load.Header, []byte) {
 		out, err := exec.CommandContext(t.Context(), "vllm-vcr", "capture", "pod", "send", name, "--dir", p.dir, "--offset", fmt.Sprint(offset)).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		line, rest, _ := bytes.Cut(out, []byte("\n"))
 		var head load.Header
-		if err := json.Unmarshal(line, &head); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(line, &head))
 		return head, rest
 	}
 	head, whole := send(0)
@@ -132,9 +123,7 @@ func capturePodOf(t *testing.T, version string) {
 	}
 	home := t.TempDir()
 	for _, name := range []string{load.Trace, load.Steps, load.Frames, load.ReportFile, load.Requests} {
-		if err := os.WriteFile(filepath.Join(home, name), p.fetch(t, name), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(home, name), p.fetch(t, name), 0o666))
 	}
 	// The tap still passes on what is said.
 	if _, err := p.server.Complete(t.Context(), openai.Request{Prompt: []uint32{5}, MaxTokens: 3}); err != nil {
@@ -146,9 +135,7 @@ func capturePodOf(t *testing.T, version string) {
 	if code := p.load.end(t); code != 0 || p.line(t) != "" {
 		t.Errorf("the load generator ended with %d", code)
 	}
-	if err := p.tap.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.tap.Process.Signal(syscall.SIGTERM))
 	if code := p.tap.end(t); code != 0 || !strings.Contains(p.tap.stderr.String(), "the recording is complete; messages are still forwarded") {
 		t.Errorf("the tap ended with %d: %s", code, &p.tap.stderr)
 	}
@@ -159,21 +146,15 @@ func capturePodOf(t *testing.T, version string) {
 func (p *capturePod) agrees(t *testing.T, home string) {
 	t.Helper()
 	records, err := load.ReadRecords(filepath.Join(home, load.Requests))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	tr, err := trace.Open(filepath.Join(home, load.Trace), trace.Options{Strict: true, KeepExtra: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer tr.Close()
 	if findings, err := load.Compare(records, tr); err != nil || len(findings) > 0 || len(records) != 65 {
 		t.Errorf("%d records, %v, %q", len(records), err, findings)
 	}
 	file, err := os.Open(filepath.Join(home, load.Steps))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	if n, err := io.Copy(io.Discard, file); n == 0 || err != nil {
 		t.Errorf("%d bytes of step statistics, %v", n, err)
@@ -188,9 +169,7 @@ func TestCapturePodInterrupted(t *testing.T) {
 			return
 		}
 	}
-	if err := p.load.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.load.Process.Signal(syscall.SIGTERM))
 	last := ""
 	for line := p.line(t); line != ""; line = p.line(t) {
 		last = line

@@ -12,6 +12,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A capture on this machine from the command line to the manifest, with a player in place of the engine.
@@ -55,9 +56,7 @@ func TestCaptureRunLocal(t *testing.T) {
 func newCheckout(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, vcr.Files); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(dir, vcr.Files))
 	return dir
 }
 
@@ -65,13 +64,9 @@ func newCheckout(t *testing.T) string {
 func wantRegistered(t *testing.T, checkout string, want bool) {
 	t.Helper()
 	before, err := vcr.Files.ReadFile(vcr.ManifestPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	after, err := os.ReadFile(filepath.Join(checkout, vcr.ManifestPath))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if changed := !bytes.Equal(before, after); changed != want {
 		t.Errorf("the manifest was changed: %v, want %v\n%s", changed, want, cmp.Diff(string(before), string(after)))
 	}

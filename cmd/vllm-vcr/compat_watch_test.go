@@ -18,6 +18,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // watchedFile is a matrix that gates nothing, so that it needs no goldens.
@@ -55,9 +56,7 @@ func indexServer(t *testing.T, commits map[string]string) string {
 		})
 	}
 	text, err := json.Marshal(map[string]any{"meta": map[string]string{"api-version": "1.1"}, "name": "vllm", "files": files})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	mux.HandleFunc("/simple/vllm/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/vnd.pypi.simple.v1+json")
 		_, _ = w.Write(text)
@@ -76,9 +75,7 @@ func wheelOf(t *testing.T, commit string) []byte {
 	if err == nil {
 		err = archive.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return data.Bytes()
 }
 
@@ -107,9 +104,7 @@ func TestWatchIndex(t *testing.T) {
 				}
 			}
 			path := filepath.Join(t.TempDir(), "compat.toml")
-			if err := os.WriteFile(path, []byte(watchedFile), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(path, []byte(watchedFile), 0o644))
 			var stdout, stderr bytes.Buffer
 			env := newEnvironment(&stdout, &stderr, func(string) (string, bool) { return "", false })
 			code := env.main(context.Background(), []string{"compat", "watch", "stable", "--compat", path, "--write", "--index=" + indexServer(t, commits) + test.path})
@@ -134,12 +129,8 @@ func checkFile(t *testing.T, path, want string) {
 		want = watchedFile
 	}
 	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("window (-want +got):\n%s", diff)
-	}
+	require.NoError(t, err)
+	require.NoDiff(t, cmp.Diff(want, string(got)), "window (-want +got)")
 }
 
 // An interrupted look at the index is no answer.
@@ -157,9 +148,7 @@ func TestWatchInterrupted(t *testing.T) {
 // A file that somebody else has changed in the meantime is left to them.
 func TestEditYields(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "compat.toml")
-	if err := os.WriteFile(path, []byte(watchedFile), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(watchedFile), 0o644))
 	edit := matrixEdit{Matrix: &compat.Matrix{File: path}, before: []byte("as it was read"), after: []byte("edited")}
 	if err := edit.write(); err == nil || !strings.Contains(err.Error(), "was changed by another process") {
 		t.Errorf("got %v", err)

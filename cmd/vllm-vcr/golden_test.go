@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	vcr "github.com/vllm-vcr/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -30,25 +31,17 @@ func newManifestFixture(t *testing.T, change func(*trace.Trace)) *manifestFixtur
 		manifest: filepath.Join(dir, "manifest.toml"), goldens: filepath.Join(dir, "goldens"),
 	}
 	text, err := os.ReadFile(filepath.Join("..", "..", vcr.ManifestPath))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	editor, err := manifest.NewEditor(vcr.ManifestPath, text, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all := editor.Manifest().Goldens
 	f.golden = all[slices.IndexFunc(all, func(g manifest.Golden) bool { return g.Role == manifest.Fidelity })]
-	if err := editor.Remove(f.golden.Line, f.golden.ID); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, editor.Remove(f.golden.Line, f.golden.ID))
 	if err := os.WriteFile(f.manifest, editor.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	recorded, err := trace.Read(f.golden.Location("", filepath.Join("..", "..", vcr.GoldensPath)), trace.Options{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if change != nil {
 		change(recorded)
 	}
@@ -65,9 +58,7 @@ func newManifestFixture(t *testing.T, change func(*trace.Trace)) *manifestFixtur
 	if err == nil {
 		err = os.WriteFile(f.trace, b.Bytes(), 0o644)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return f
 }
 

@@ -6,14 +6,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestSimulatorServes starts the command as the simulator is started, and uses what only the simulator has.
 func TestSimulatorServes(t *testing.T) {
 	config := t.TempDir() + "/config.yaml"
-	if err := os.WriteFile(config, []byte("model: some/model\nlatencies:\n  time-to-first-token: 0\nkvcache:\n  block-size: 8\nlora-modules:\n- '{\"name\":\"l1\",\"path\":\"/no/such/path\"}'\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(config, []byte("model: some/model\nlatencies:\n  time-to-first-token: 0\nkvcache:\n  block-size: 8\nlora-modules:\n- '{\"name\":\"l1\",\"path\":\"/no/such/path\"}'\n"), 0o600))
 	s := startServe(t, "--host", "127.0.0.1", "--config", config, "--served-model-name", "m", "n", "--mode", "echo", "--enable-kvcache", "true",
 		"--max-tool-call-integer-param", "7", "--min-tool-call-integer-param", "7", "--omni", "--frontend", "builtin", "--quiet")
 	if want := []string{"m", "n"}; !slices.Equal(s.Models, want) || s.Frontend != "builtin" {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A trace that no record of which has tokens.
@@ -25,9 +27,7 @@ func TestTraceLocations(t *testing.T) {
 	if _, err := z.Write([]byte(locatedTrace)); err != nil {
 		t.Fatal(err)
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, z.Close())
 	var mu sync.Mutex
 	var asked []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,9 +55,7 @@ func TestTraceLocations(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	file := filepath.Join(t.TempDir(), "run.jsonl")
-	if err := os.WriteFile(file, []byte(locatedTrace), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(locatedTrace), 0o600))
 	tests := []struct {
 		name, location string
 		args           []string

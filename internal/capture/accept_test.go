@@ -18,6 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -27,9 +28,7 @@ func TestAccept(t *testing.T) {
 	opt.Run = "https://ci.example/runs/1"
 	before := capturetest.Entry(t, opt, "0.33", "edge-s1")
 	done, err := capture.Accept(t.Context(), opt, rec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var names []string
 	for _, g := range done.Goldens {
 		names = append(names, g.Golden.Line+"/"+g.Golden.ID+" "+string(g.Golden.Role))
@@ -47,15 +46,11 @@ func TestAccept(t *testing.T) {
 	}
 	files := testenv.Files(t, filepath.Dir(opt.Manifest))
 	again, err := capture.Accept(t.Context(), opt, rec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if again.Goldens[0].Changed || again.Goldens[1].Changed {
 		t.Errorf("again: %+v", again)
 	}
-	if diff := cmp.Diff(files, testenv.Files(t, filepath.Dir(opt.Manifest))); diff != "" {
-		t.Errorf("again changed:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(files, testenv.Files(t, filepath.Dir(opt.Manifest))), "again changed")
 }
 
 // The manifest tells where the engine came from, as far as a digest tells it.
@@ -85,9 +80,7 @@ func TestAcceptNamesTheRecorder(t *testing.T) {
 		})
 		before = after
 		accepted, err := capture.Accept(t.Context(), opt, rec)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		warned := strings.Contains(strings.Join(accepted.Warnings, "\n"), "recorder_version")
 		if g := accepted.Goldens[0].Golden; g.RecorderVersion != version || warned != (version == "(devel)") {
 			t.Errorf("%s: got %q, warnings %q", version, g.RecorderVersion, accepted.Warnings)
@@ -242,18 +235,14 @@ func TestAcceptRefuses(t *testing.T) {
 					t.Errorf("line %q does not name the target", line)
 				}
 			}
-			if diff := cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))); diff != "" {
-				t.Errorf("refused, but changed:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))), "refused, but changed")
 		})
 	}
 }
 
 func gone(path func(*capture.Recording) string) func(*testing.T, *capture.Recording) {
 	return func(t *testing.T, r *capture.Recording) {
-		if err := os.Remove(path(r)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Remove(path(r)))
 	}
 }
 
@@ -263,9 +252,7 @@ func truncated(path func(*capture.Recording) string) func(*testing.T, *capture.R
 		if err == nil {
 			err = os.Truncate(path(r), info.Size()-20)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 }
 
@@ -283,9 +270,7 @@ func TestAcceptBothOrNone(t *testing.T) {
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "0.33/edge-s1: ") {
 		t.Errorf("got %v", err)
 	}
-	if diff := cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))); diff != "" {
-		t.Errorf("refused, but changed:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))), "refused, but changed")
 }
 
 // A colleague's edit is kept, and so is the golden.
@@ -305,9 +290,7 @@ func TestAcceptWhileOthersEdit(t *testing.T) {
 		}
 	}
 	done, err := capture.Accept(t.Context(), opt, rec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if text := testenv.Files(t, filepath.Dir(opt.Manifest))["manifest.toml"]; !strings.Contains(text, "a colleague was here") || !strings.Contains(text, done.Goldens[0].Golden.SHA256) {
 		t.Error("one of the two edits is lost")
 	}
@@ -321,9 +304,7 @@ func TestAcceptInterrupted(t *testing.T) {
 	if _, err := capture.Accept(ctx, opt, rec); err == nil {
 		t.Error("no error")
 	}
-	if diff := cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))); diff != "" {
-		t.Errorf("interrupted, but changed:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))), "interrupted, but changed")
 }
 
 // What differs from sibling captures is said, and decides nothing.
@@ -343,9 +324,7 @@ func TestAcceptWarns(t *testing.T) {
 		return append(lines, `{"ts_ms":99999999,`+tail)
 	})
 	done, err := capture.Accept(t.Context(), opt, rec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all := strings.Join(done.Warnings, "\n")
 	for _, want := range []string{"TTFT p50 is 9", "in the golden that is replaced", "in multiturn-s13"} {
 		if !strings.Contains(all, want) {
@@ -360,9 +339,7 @@ func TestAcceptWarns(t *testing.T) {
 // Goldens go to a bucket under a name that tells their bytes, and a bucket that takes nothing leaves everything as it is.
 func TestAcceptUploads(t *testing.T) {
 	server := testenv.S3(t)
-	if err := os.Mkdir(filepath.Join(server.Dir, "captured"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(filepath.Join(server.Dir, "captured"), 0o755))
 	for name, value := range server.Env() {
 		t.Setenv(name, value)
 	}
@@ -374,14 +351,10 @@ func TestAcceptUploads(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "publish to s3://absent/prefix/") {
 		t.Errorf("a bucket that is not there: %v", err)
 	}
-	if diff := cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))); diff != "" {
-		t.Errorf("refused, but changed:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))), "refused, but changed")
 	opt.Upload = "s3://captured/prefix"
 	done, err := capture.Accept(t.Context(), opt, rec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, g := range done.Goldens {
 		path := filepath.Join(server.Dir, strings.TrimPrefix(g.Location, "s3://"))
 		info, err := os.Stat(path)

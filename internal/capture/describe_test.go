@@ -14,6 +14,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/capturetest"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -62,9 +63,7 @@ func TestDescribe(t *testing.T) {
 	}
 	opt := description(t, captured(t))
 	d, err := capture.Describe(t.Context(), opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if d.Report.ExitCode != conformance.ExitOK || d.Dropped != 0 || len(d.Elsewhere) != 0 {
 		t.Errorf("%+v", d)
 	}
@@ -74,17 +73,11 @@ func TestDescribe(t *testing.T) {
 	}
 	path := filepath.Join("testdata", "describe.md")
 	if *update {
-		if err := os.WriteFile(path, []byte(d.Body), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(d.Body), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), d.Body); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoError(t, err)
+	require.NoDiff(t, cmp.Diff(string(want), d.Body), "-want +got")
 }
 
 func TestDescribeNothing(t *testing.T) {
@@ -166,9 +159,7 @@ func TestDescribeTrustsNothing(t *testing.T) {
 			opt := description(t, edited)
 			test.damage(t, &opt)
 			d, err := capture.Describe(t.Context(), opt)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			for _, text := range test.says {
 				if !strings.Contains(d.Body, text) {
 					t.Errorf("no %q in:\n%s", text, d.Body)

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // aBundle is a bundle of two goldens, of which one is registered twice, from a store that has them.
@@ -31,9 +33,7 @@ func aBundle(t *testing.T) Bundle {
 func writeBundle(t *testing.T, b Bundle) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := WriteBundle(&out, b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, WriteBundle(&out, b))
 	name := filepath.Join(t.TempDir(), "goldens.tar")
 	write(t, name, out.Bytes())
 	return name
@@ -43,9 +43,7 @@ func TestBundle(t *testing.T) {
 	b := aBundle(t)
 	name := writeBundle(t, b)
 	file, err := OpenBundle(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if err := file.Verify(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -64,9 +62,7 @@ func TestBundle(t *testing.T) {
 	// The same content is the same bytes, in whatever order it comes.
 	slices.Reverse(b.Goldens)
 	first, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if second, err := os.ReadFile(writeBundle(t, b)); err != nil || !bytes.Equal(first, second) {
 		t.Errorf("the same bundle again is another file, %v", err)
 	}
@@ -125,9 +121,7 @@ func TestStoreTakesFromBundle(t *testing.T) {
 				t.Errorf("got %d bytes, %v", len(data), err)
 			}
 			f, err := test.store.Open(t.Context(), contentAt(test.location))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer f.Close()
 			if got, _, err := digestOf(f); err != nil || got != digest(content) {
 				t.Errorf("as a file it has sha256 %s, %v", got, err)
@@ -149,9 +143,7 @@ func TestStoreTakesFromBundle(t *testing.T) {
 func TestStoreVerifiesWhatIsInTheBundle(t *testing.T) {
 	name := writeBundle(t, aBundle(t))
 	data, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	at := bytes.Index(data, content)
 	data[at] ^= 1
 	write(t, name, data)
@@ -159,9 +151,7 @@ func TestStoreVerifiesWhatIsInTheBundle(t *testing.T) {
 	wantMismatch(t, err)
 
 	file, err := OpenBundle(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	err = file.Verify(t.Context())
 	if err == nil || !strings.Contains(err.Error(), name+": sha256/"+digest(content)+": sha256 is ") {
 		t.Errorf("Verify: %v", err)
@@ -181,16 +171,12 @@ func aTar(t *testing.T, members ...tar.Header) []byte {
 		if h.Typeflag == tar.TypeReg {
 			h.Size, h.Linkname = int64(len(text)), ""
 		}
-		if err := w.WriteHeader(h); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, w.WriteHeader(h))
 		if h.Typeflag == tar.TypeReg {
 			w.Write([]byte(text))
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Close())
 	return out.Bytes()
 }
 
@@ -269,9 +255,7 @@ func FuzzOpenBundle(f *testing.F) {
 		g, err := (pin{sha256: digest(content), max: DefaultMaxSize}).readWhole(bytes.NewReader(content), asFile)
 		return g.file, err
 	}
-	if err := WriteBundle(&out, b); err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, WriteBundle(&out, b))
 	f.Add(out.Bytes())
 	f.Add(out.Bytes()[:3000])
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestCacheLayout(t *testing.T) {
@@ -20,9 +22,7 @@ func TestCacheLayout(t *testing.T) {
 	wantContent(t, s, server.URL)
 	name := filepath.Join(s.Cache, "sha256", digest(content)[:2], digest(content))
 	info, err := os.Stat(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if info.Mode() != 0o444 || info.Size() != int64(len(content)) {
 		t.Errorf("entry is %v of %d bytes, want read-only and %d", info.Mode(), info.Size(), len(content))
 	}
@@ -53,9 +53,7 @@ func TestCacheHeals(t *testing.T) {
 			s.HTTP = server.Client()
 			out := logTo(s)
 			wantContent(t, s, server.URL)
-			if err := test.damage(filepath.Join(s.Cache, entryName(digest(content)))); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, test.damage(filepath.Join(s.Cache, entryName(digest(content)))))
 			wantContent(t, s, server.URL)
 			wantContent(t, s, server.URL)
 			if got := server.Asked(); got != 2 {
@@ -87,9 +85,7 @@ func TestCacheRemovesAbandonedDrafts(t *testing.T) {
 	write(t, old, content)
 	write(t, fresh, content)
 	before := time.Now().Add(-25 * time.Hour)
-	if err := os.Chtimes(old, before, before); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chtimes(old, before, before))
 	wantContent(t, s, server.URL)
 	if left, _ := glob(s.Cache, "tmp/*"); len(left) != 1 || left[0] != fresh {
 		t.Errorf("left are %v, want %s", left, fresh)
@@ -175,9 +171,7 @@ func TestCacheReplacesWhatIsNoEntry(t *testing.T) {
 			s.HTTP = server.Client()
 			out := logTo(s)
 			name := filepath.Join(s.Cache, entryName(digest(content)))
-			if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
 			test.put(t, name)
 			wantContent(t, s, server.URL)
 			wantContent(t, s, server.URL)

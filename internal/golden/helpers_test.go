@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // What these tests share with those of package s3store.
@@ -43,9 +44,7 @@ func contentAt(location string, mirrors ...string) Object {
 func wantContent(t *testing.T, s *Store, location string) {
 	t.Helper()
 	got, err := fetchContent(t, s, location)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if !bytes.Equal(got, content) {
 		t.Fatalf("got %d bytes, want %d, or others", len(got), len(content))
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestMirrors(t *testing.T) {
@@ -114,9 +116,7 @@ func TestOpen(t *testing.T) {
 	s.HTTP, s.FS = server.Client(), os.DirFS(dir)
 	for _, location := range []string{server.URL, server.URL, filepath.Join(dir, "a"), "a"} {
 		f, err := s.Open(t.Context(), contentAt(location))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for range 2 {
 			if _, err := f.Seek(0, 0); err != nil {
 				t.Fatal(err)

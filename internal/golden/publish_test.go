@@ -13,18 +13,16 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func wantPublished(t *testing.T, s *Store, location, file string, existed bool) {
 	t.Helper()
 	got, err := s.Publish(t.Context(), location, file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := Published{Location: location, SHA256: digest(content), Size: int64(len(content)), Existed: existed}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
 }
 
 func TestPublishToFile(t *testing.T) {
@@ -113,9 +111,7 @@ func TestPublishWithoutPermission(t *testing.T) {
 		t.Skip("this user may write everywhere")
 	}
 	dir := filepath.Join(t.TempDir(), "readonly")
-	if err := os.Mkdir(dir, 0o500); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(dir, 0o500))
 	_, err := new(Store).Publish(t.Context(), filepath.Join(dir, "a"), contentFile(t))
 	if wantPublishError(t, err, "permission denied"); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("%v is not fs.ErrPermission", err)

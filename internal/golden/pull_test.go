@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestPull(t *testing.T) {
@@ -37,9 +39,7 @@ func TestPull(t *testing.T) {
 	if got[1].Cached { // of two that are the same either may be the first
 		want[1].Cached, want[3].Cached = true, false
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateErrors()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got, cmpopts.EquateErrors()), "-want +got")
 	wantFetchError(t, got[0].Err, "404")
 	wantMismatch(t, got[2].Err)
 	if got := server.Asked(); got != 3 {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // breakout leaves every place of a page where it is not escaped.
@@ -77,9 +78,7 @@ func TestHTMLEscapes(t *testing.T) {
 		hostile := runs()[name]
 		extend(reflect.ValueOf(hostile), breakout)
 		page := string(withoutScript(t, render(t, HTML, hostile)))
-		if diff := cmp.Diff(skeleton(string(withoutScript(t, render(t, HTML, d)))), skeleton(page)); diff != "" {
-			t.Errorf("%s: -with harmless texts +with breakouts:\n%s", name, diff)
-		}
+		require.NoDiff(t, cmp.Diff(skeleton(string(withoutScript(t, render(t, HTML, d)))), skeleton(page)), "%s: -with harmless texts +with breakouts", name)
 		if strings.Contains(page, "\x00") {
 			t.Errorf("%s: the page has a NUL", name)
 		}

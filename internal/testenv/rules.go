@@ -9,15 +9,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // RuleCodes returns the codes of the rules that a page such as compat/rules.md explains: the first word of each heading.
 func RuleCodes(t *testing.T, page string) (codes []string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for line := range strings.Lines(string(text)) {
 		if heading, ok := strings.CutPrefix(line, "## "); ok {
 			codes = append(codes, strings.Fields(heading)[0])
@@ -65,15 +64,9 @@ func CheckRules(t *testing.T, update bool, codes []string, check func(path strin
 func compareText(t *testing.T, update bool, path, got string) {
 	t.Helper()
 	if update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
-	}
+	require.NoError(t, err)
+	require.NoDiff(t, cmp.Diff(string(want), got), "%s (-want +got)", path)
 }

@@ -11,22 +11,19 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
 	for _, text := range []string{"one", "two, longer"} {
-		if err := atomicfile.Write(path, []byte(text), 0o640); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, atomicfile.Write(path, []byte(text), 0o640))
 		wantFile(t, path, text, 0o640)
 	}
 
 	linked := filepath.Join(dir, "link")
-	if err := os.Symlink(path, linked); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Symlink(path, linked))
 	if err := atomicfile.Write(linked, []byte("in place of the link"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -62,18 +59,12 @@ func TestWrite(t *testing.T) {
 func TestWriteIn(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	victim := filepath.Join(outside, "victim")
-	if err := os.WriteFile(victim, []byte("untouched"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(victim, []byte("untouched"), 0o600))
 	for name, target := range map[string]string{"file": victim, "absent": filepath.Join(outside, "new"), "folder": outside} {
-		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Symlink(target, filepath.Join(dir, name)))
 	}
 	root, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer root.Close()
 	for _, name := range []string{"file", "absent", "folder/within", "other/within"} {
 		err := atomicfile.WriteIn(root, name, 0o640, func(w io.Writer) error { _, err := io.WriteString(w, name); return err })
@@ -104,9 +95,7 @@ func TestWriteRedirected(t *testing.T) {
 		t.Skip("there is no /proc")
 	}
 	file, err := os.Create(filepath.Join(t.TempDir(), "redirected"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer file.Close()
 	if err := atomicfile.Write(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), []byte("text"), 0o644); err != nil {
 		t.Error(err)
@@ -123,9 +112,7 @@ func TestCreate(t *testing.T) {
 		_, err := io.WriteString(w, "text")
 		return err
 	}
-	if err := atomicfile.Create(path, 0o600, content); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, atomicfile.Create(path, 0o600, content))
 	wantFile(t, path, "text", 0o600)
 	late := filepath.Join(dir, "late")
 	for _, taken := range []struct {
@@ -145,9 +132,7 @@ func TestCreate(t *testing.T) {
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path, linked := filepath.Join(dir, "file"), filepath.Join(dir, "link")
-	if err := errors.Join(os.WriteFile(path, []byte("before"), 0o604), os.Symlink("file", linked)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.WriteFile(path, []byte("before"), 0o604), os.Symlink("file", linked)))
 	if err := atomicfile.Replace(linked, []byte("after")); err != nil {
 		t.Fatal(err)
 	}
@@ -175,9 +160,7 @@ func wantFile(t *testing.T, path, text string, perm fs.FileMode) {
 func wantEntries(t *testing.T, dir string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var names []string
 	for _, entry := range entries {
 		names = append(names, entry.Name())

@@ -6,13 +6,12 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestWrite(t *testing.T) {
 	var b bytes.Buffer
-	if err := jsonout.Write(&b, map[string]string{"a": "<b> & ::error::\u202e"}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, jsonout.Write(&b, map[string]string{"a": "<b> & ::error::\u202e"}))
 	want := "{\n  \"a\": \"<b> & :\\u003aerror:\\u003a\\u202e\"\n}\n"
 	if b.String() != want {
 		t.Errorf("got %s\nwant %s", b.String(), want)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // secrets and settings are what a job may have in its environment.
@@ -54,9 +55,7 @@ func TestSecret(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	inherited := []string{"=C:=C:\\work", "PATH=/bin", "HF_TOKEN=a", "GH_TOKEN=b", "AWS_REGION=c"}
 	got := process.Environment(inherited, process.WithoutSecrets("HF_TOKEN"), "PATH=/usr/bin")
-	if diff := cmp.Diff([]string{"=C:=C:\\work", "PATH=/bin", "HF_TOKEN=a", "PATH=/usr/bin"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]string{"=C:=C:\\work", "PATH=/bin", "HF_TOKEN=a", "PATH=/usr/bin"}, got), "(-want +got)")
 	if diff := cmp.Diff([]string{"AWS_REGION", "GH_TOKEN"}, process.Withheld(inherited, "HF_TOKEN")); diff != "" {
 		t.Errorf("withheld (-want +got):\n%s", diff)
 	}
@@ -71,12 +70,8 @@ func TestStartWithholds(t *testing.T) {
 	t.Setenv("HF_TOKEN", "hunter2")
 	t.Setenv("VLLM_LOGGING_LEVEL", "DEBUG")
 	p, err := process.Start(exec.Command(env), process.Options{Tail: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, p.Wait(t.Context()))
 	lines := strings.Split(p.Tail(), "\n")
 	if slices.Contains(lines, "HF_TOKEN=hunter2") || !slices.Contains(lines, "VLLM_LOGGING_LEVEL=DEBUG") {
 		t.Errorf("the process has the environment\n%s", p.Tail())

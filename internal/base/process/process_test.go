@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A shell that ignores SIGTERM, with a child that does so too.
@@ -39,9 +41,7 @@ func TestStopKillsAStubbornGroup(t *testing.T) {
 			p, stdout := startPiped(t, exec.Command("sh", "-c", stubborn), Options{Grace: test.grace})
 			readLine(t, stdout)
 
-			if err := p.Stop(test.ctx); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, p.Stop(test.ctx))
 
 			if got := killedBy(p.Wait(t.Context())); got != syscall.SIGKILL || !p.Killed() {
 				t.Errorf("ended by signal %v, killed: %v, want SIGKILL", got, p.Killed())
@@ -60,9 +60,7 @@ func TestStopWaitsForTheStarved(t *testing.T) {
 		echo ready; while :; do sleep 0.01; done`
 	p, stdout := startPiped(t, exec.Command("sh", "-c", script, "sh", strconv.Itoa(3*runtime.NumCPU())), Options{Grace: 300 * time.Millisecond})
 	readLine(t, stdout)
-	if err := p.Stop(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Stop(t.Context()))
 	var exit *ExitError
 	if err := p.Wait(t.Context()); !errors.As(err, &exit) || exit.Code != 7 || p.Killed() {
 		t.Errorf("ended with %v, want exit code 7", err)
@@ -117,9 +115,7 @@ func TestStopTerminatesFirst(t *testing.T) {
 	readLine(t, stdout)
 
 	for range 2 { // to stop what has ended is no error
-		if err := p.Stop(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, p.Stop(t.Context()))
 	}
 
 	var exit *ExitError
@@ -209,9 +205,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 func TestOutputIsCopied(t *testing.T) {
 	var copied bytes.Buffer
 	p := start(t, exec.Command("sh", "-c", "echo one; echo two >&2; echo three"), Options{Tail: 1, Output: &copied})
-	if err := p.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Wait(t.Context()))
 	if got := copied.String(); got != "one\ntwo\nthree\n" {
 		t.Errorf("copied %q", got)
 	}
@@ -282,9 +276,7 @@ func wantDeathWithOwner(t *testing.T) {
 	helper := exec.Command(os.Args[0], "-test.run="+pattern)
 	helper.Env = append(os.Environ(), "PROCESS_TEST_HELPER=1")
 	r := pipeStdout(t, helper)
-	if err := helper.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, helper.Start())
 	helper.Stdout.(io.Closer).Close()
 	readLine(t, r)
 	helper.Process.Kill()
@@ -295,9 +287,7 @@ func wantDeathWithOwner(t *testing.T) {
 // A guard does nothing to a group that ended, and is itself gone: the owner has no child left.
 func TestGuardGoesWithItsGroup(t *testing.T) {
 	p := start(t, exec.Command("true"), Options{Guarded: true})
-	if err := p.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.Wait(t.Context()))
 	if _, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); !errors.Is(err, syscall.ECHILD) {
 		t.Errorf("waiting for a child: %v, want none", err)
 	}
@@ -306,9 +296,7 @@ func TestGuardGoesWithItsGroup(t *testing.T) {
 func start(t *testing.T, cmd *exec.Cmd, opt Options) *Process {
 	t.Helper()
 	p, err := Start(cmd, opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { p.Stop(context.Background()) })
 	return p
 }
@@ -325,9 +313,7 @@ func startPiped(t *testing.T, cmd *exec.Cmd, opt Options) (*Process, *bufio.Read
 func pipeStdout(t *testing.T, cmd *exec.Cmd) *bufio.Reader {
 	t.Helper()
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { r.Close(); w.Close() })
 	cmd.Stdout = w
 	return bufio.NewReader(r)
@@ -400,9 +386,7 @@ func signalled(t *testing.T, what string) {
 	}
 	ctx, finish := NotifyContext(context.Background(), 3)
 	terminate := func() {
-		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGTERM))
 	}
 	switch what {
 	case "one", "two at once":
@@ -438,25 +422,17 @@ func TestWatchIdle(t *testing.T) {
 		t.Skip("this system does not tell what a process does")
 	}
 	sleep, err := exec.LookPath("sleep")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	docker := filepath.Join(t.TempDir(), "docker")
-	if err := os.Symlink(sleep, docker); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Symlink(sleep, docker))
 	idle := make(chan struct{})
 	sleeps, err := Start(exec.Command(sleep, "600"), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer sleeps.Stop(t.Context())
 	sleeps.WatchIdle(t.Context(), 20*time.Millisecond, func() { close(idle) })
 	<-idle
 	remote, err := Start(exec.Command(docker, "600"), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer remote.Stop(t.Context())
 	if ran, known := groupRan(sleeps.Pid()); !known || ran <= 0 {
 		t.Errorf("a process has run for %v (known: %v)", ran, known)

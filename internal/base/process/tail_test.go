@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestTailKeepsTheEnd(t *testing.T) {
@@ -29,9 +31,7 @@ func TestTailKeepsTheEnd(t *testing.T) {
 				tail := NewTail(size, &copied)
 				for rest := text[:test.size]; rest != ""; {
 					n, err := tail.Write([]byte(rest[:min(chunk, len(rest))]))
-					if err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, err)
 					rest = rest[n:]
 				}
 				want := text[test.dropped:test.size]

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestLine(t *testing.T) {
@@ -158,9 +159,7 @@ func FuzzText(f *testing.F) {
 			t.Errorf("Clip(%q) is %q", text, got)
 		}
 		data, err := json.Marshal(map[string]string{text: text})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var want, got any
 		safe := safetext.JSON(data)
 		if err := json.Unmarshal(safe, &got); err != nil {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestConflictMarks(t *testing.T) {
@@ -37,9 +39,7 @@ func TestConflictMarks(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, diagnosticsOf(tt.src)); diff != "" {
-				t.Errorf("diagnostics (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(tt.want, diagnosticsOf(tt.src)), "diagnostics (-want +got)")
 		})
 	}
 }
@@ -47,12 +47,8 @@ func TestConflictMarks(t *testing.T) {
 func TestPlacesAndRemarks(t *testing.T) {
 	const src = "# = fence\n# of a\n[[golden]]\nname = 'a' # why\nsize = 1\nat = '#'\n# below\n\n[[golden]]\nname = '''\n#\n'''\n\n# alone\n"
 	e, err := NewEditor("f.toml", []byte(src), fence)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]Place{{2, 7}, {9, 12}}, e.Places("golden")); diff != "" {
-		t.Errorf("places (-want +got):\n%s", diff)
-	}
+	require.NoError(t, err)
+	require.NoDiff(t, cmp.Diff([]Place{{2, 7}, {9, 12}}, e.Places("golden")), "places (-want +got)")
 	tests := []struct {
 		name  string
 		index int

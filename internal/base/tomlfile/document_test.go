@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 var testCodes = Codes{Unreadable: "T001", Syntax: "T002", UnknownKey: "T003", WrongType: "T004"}
@@ -97,9 +99,7 @@ func TestFindings(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, diagnosticsOf(tt.src)); diff != "" {
-				t.Errorf("diagnostics (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(tt.want, diagnosticsOf(tt.src)), "diagnostics (-want +got)")
 		})
 	}
 }
@@ -147,9 +147,7 @@ func TestFindingsOfTextThatIsNotTOML(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, diagnosticsOf(tt.src)); diff != "" {
-				t.Errorf("diagnostics (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(tt.want, diagnosticsOf(tt.src)), "diagnostics (-want +got)")
 		})
 	}
 }
@@ -185,9 +183,7 @@ func TestDate(t *testing.T) {
 func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	good := filepath.Join(dir, "good.toml")
-	if err := os.WriteFile(good, []byte("[[golden]]\nname = 'a'\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(good, []byte("[[golden]]\nname = 'a'\n"), 0o600))
 	d := Load(good, testCodes)
 	if d.Root() == nil {
 		t.Fatalf("no root: %v", d.Diagnostics())
@@ -207,9 +203,7 @@ func checkUnreadable(t *testing.T, path, reason string) {
 	t.Helper()
 	d := Load(path, testCodes)
 	want := []string{path + ": T001 error: cannot be read: " + reason + "; check the path and its permissions"}
-	if diff := cmp.Diff(want, render(d.Diagnostics())); diff != "" {
-		t.Errorf("diagnostics (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, render(d.Diagnostics())), "diagnostics (-want +got)")
 	if d.Root() != nil {
 		t.Errorf("%s has a root, want none", path)
 	}

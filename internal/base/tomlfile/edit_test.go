@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func fence(comment string) bool { return strings.HasPrefix(comment, "=") }
@@ -68,9 +70,7 @@ func TestEditorSet(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, edit(tt.src, tt.change)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(tt.want, edit(tt.src, tt.change)), "-want +got")
 		})
 	}
 }
@@ -125,21 +125,15 @@ func TestEditorEntries(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, edit(tt.src, tt.change)); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(tt.want, edit(tt.src, tt.change)), "-want +got")
 		})
 	}
 }
 
 func TestEditorPlaces(t *testing.T) {
 	e, err := NewEditor("f.toml", []byte("# = one\n[[golden]]\nname = '''\n# no\n'''\n\n[[golden]]\n  ## two\n"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]int{2, 7}, e.Lines("golden")); diff != "" {
-		t.Errorf("lines, -want +got:\n%s", diff)
-	}
+	require.NoError(t, err)
+	require.NoDiff(t, cmp.Diff([]int{2, 7}, e.Lines("golden")), "lines, -want +got")
 	if diff := cmp.Diff([]Comment{{1, "= one"}, {8, "two"}}, e.Comments()); diff != "" {
 		t.Errorf("comments, -want +got:\n%s", diff)
 	}

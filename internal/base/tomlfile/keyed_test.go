@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // keyedText has tables below a common key in each way that TOML knows.
@@ -28,15 +30,11 @@ func TestKeyed(t *testing.T) {
 		got = append(got, m.Key, m.Text("size"), m.Text("on"), m.Text("name"))
 		if e := m.Nested("engine"); e != nil {
 			got = append(got, e.Keys()...)
-			if diff := cmp.Diff([]int64{7, 13}, e.Ints("seeds")); diff != "" {
-				t.Errorf("seeds (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff([]int64{7, 13}, e.Ints("seeds")), "seeds (-want +got)")
 		}
 	}
 	want := []string{"b", "4096", "", "", "a.1", "0.9", "true", "x", "a", "", "", "", "seeds", "c", "", "", "y"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("keys and texts (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "keys and texts (-want +got)")
 	if diff := cmp.Diff([]string(nil), render(d.Diagnostics())); diff != "" {
 		t.Errorf("diagnostics (-want +got):\n%s", diff)
 	}
@@ -71,9 +69,7 @@ func TestKeyedDiagnostics(t *testing.T) {
 					t.Errorf("seeds are mistyped: %v, want %v", !want, want)
 				}
 			}
-			if diff := cmp.Diff([]string{test.want}, render(d.Diagnostics())); diff != "" {
-				t.Errorf("diagnostics (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff([]string{test.want}, render(d.Diagnostics())), "diagnostics (-want +got)")
 		})
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/BurntSushi/toml"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // places lists every place below n as "path:line", in order of the path.
@@ -78,12 +80,8 @@ func TestLayoutPlaces(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			l, err := layoutOf(tt.src)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, places(l.root, "")); diff != "" {
-				t.Errorf("places (-want +got):\n%s", diff)
-			}
+			require.NoError(t, err)
+			require.NoDiff(t, cmp.Diff(tt.want, places(l.root, "")), "places (-want +got)")
 			checkAgainstDecoder(t, tt.src)
 		})
 	}
@@ -130,9 +128,7 @@ func checkAgainstDecoder(t *testing.T, src string) {
 	if err != nil {
 		return
 	}
-	if diff := cmp.Diff(shapeOf(values), shapeOfNode(l.root)); diff != "" {
-		t.Errorf("shape of %q (-decoder +layout):\n%s", src, diff)
-	}
+	require.NoDiff(t, cmp.Diff(shapeOf(values), shapeOfNode(l.root)), "shape of %q (-decoder +layout)", src)
 }
 
 // shapeOf reduces a decoded value to its keys and array lengths.

@@ -24,6 +24,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/recorder"
 	"github.com/vllm-vcr/conformance/trace"
@@ -108,9 +109,7 @@ func Recording(t testing.TB, name string) capture.Recording {
 	derive(t, frames, dir, opt)
 	nameRequests(t, filepath.Join(dir, target.TraceFile))
 	writeClient(t, dir, &rec)
-	if err := rec.Complete(dir); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, rec.Complete(dir))
 	return rec
 }
 
@@ -120,9 +119,7 @@ func CopyFile(t testing.TB, from, to string) {
 	if err == nil {
 		err = os.WriteFile(to, data, 0o644)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 func derive(t testing.TB, frames, dir string, opt recorder.Options) {
@@ -135,9 +132,7 @@ func derive(t testing.TB, frames, dir string, opt recorder.Options) {
 		return s, err
 	}
 	err := recorder.Derive(t.Context(), frames, opt, sinks, &recorder.Counts{}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // nameRequests gives the requests of a trace the names that the load generator gives them, which it did not do when the
@@ -157,15 +152,11 @@ func nameRequests(t testing.TB, path string) {
 func writeClient(t testing.TB, dir string, rec *capture.Recording) {
 	t.Helper()
 	tr, err := trace.Read(filepath.Join(dir, target.TraceFile), trace.Options{Strict: true, KeepExtra: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var records []load.Record
 	for _, r := range tr.Records {
 		var id string
-		if err := json.Unmarshal(r.Extra["request_id"], &id); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(r.Extra["request_id"], &id))
 		ttft := r.TTFTMs + 1
 		records = append(records, load.Record{
 			ID: regexp.MustCompile(`load-[0-9]+`).FindString(id), Name: "request", SentMs: *r.ArrivalMs, DurationMs: r.EndMs(*r.ArrivalMs), Outcome: load.Completed,
@@ -179,24 +170,18 @@ func writeClient(t testing.TB, dir string, rec *capture.Recording) {
 	if err == nil {
 		err = errors.Join(rec.Load.JSON(f), f.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 func writeRequests(t testing.TB, dir string, records []load.Record) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, target.RequestsFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w := load.NewRecordWriter(f, true)
 	for _, r := range records {
 		err = errors.Join(err, w.Write(r))
 	}
-	if err := errors.Join(err, w.Close(), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(err, w.Close(), f.Close()))
 }
 
 // Manifest is a copy of the repository's manifest, with all of its goldens, that may be edited.
@@ -208,9 +193,7 @@ func ManifestCopy(t testing.TB) capture.AcceptOptions {
 		Store: conformance.NewStore(conformance.StoreOptions{Dir: filepath.Join(dir, "goldens")}),
 	}
 	CopyFile(t, filepath.Join(Root(), "conformance", "manifest.toml"), opt.Manifest)
-	if err := os.CopyFS(opt.Goldens, os.DirFS(filepath.Join(Root(), "testdata", "goldens"))); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(opt.Goldens, os.DirFS(filepath.Join(Root(), "testdata", "goldens"))))
 	return opt
 }
 
@@ -218,28 +201,18 @@ func ManifestCopy(t testing.TB) capture.AcceptOptions {
 func Edit(t testing.TB, path string, change func(lines []string) []string) {
 	t.Helper()
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	text, err := io.ReadAll(z)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	lines := change(slices.Collect(strings.Lines(string(text))))
 	out, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	w := gzip.NewWriter(out)
 	_, err = fmt.Fprint(w, strings.Join(lines, ""))
-	if err := errors.Join(err, w.Close(), out.Close()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(err, w.Close(), out.Close()))
 }
 
 // Entry is what a copy of the manifest has of a golden.

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"k8s.io/klog/v2"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // isolate takes all configuration of this machine away.
@@ -38,9 +40,7 @@ func TestConnect(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	broken := filepath.Join(t.TempDir(), "broken")
 	for path, text := range map[string]string{file: kubeconfig, broken: "apiVersion: [\n"} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	tests := []struct {
 		name                    string
@@ -85,22 +85,16 @@ func TestUnreachable(t *testing.T) {
 	tls := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(tls.Close)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	nobody := "https://" + listener.Addr().String()
 	listener.Close()
 	authority := filepath.Join(t.TempDir(), "ca.pem")
 	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: tls.Certificate().Raw})
-	if err := os.WriteFile(authority, block, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(authority, block, 0o600))
 	token := `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{},"status":{"token":"secret"}}`
 	script := func(text string) []string {
 		path := filepath.Join(t.TempDir(), "credential")
-		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 		return []string{path}
 	}
 	good, bad := script("echo '"+token+"'"), script("exit 3")
@@ -128,9 +122,7 @@ func TestUnreachable(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			test.opt.TokenAudience = "me"
 			c, err := Connect(test.opt)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			c.backoff = noWait
 			err = c.Preflight(t.Context(), "queue")
 			for _, part := range test.want {

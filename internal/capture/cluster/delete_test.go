@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestDeleteWaits has what belongs to a Job go later than the Job itself, or never.
@@ -58,9 +60,7 @@ func TestDeleteWaits(t *testing.T) {
 				}}}
 				w.SetAPIVersion(kueueGroup + "/" + kueueVersion)
 				w.SetKind("Workload")
-				if err := f.api.Tracker().Create(workloads, w, "default"); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, f.api.Tracker().Create(workloads, w, "default"))
 				test.change(f)
 				began := time.Now()
 				err := f.client.Delete(t.Context(), "j")

@@ -18,6 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/cluster"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const (
@@ -36,9 +37,7 @@ func connect(t *testing.T, opt cluster.Options) *cluster.Client {
 	t.Helper()
 	opt.TargetLabels, opt.RunLabel, opt.Program = []string{targetLabel}, runLabel, "vllm-vcr"
 	client, err := cluster.Connect(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return client
 }
 
@@ -46,14 +45,10 @@ func connect(t *testing.T, opt cluster.Options) *cluster.Client {
 func jobOf(t *testing.T, target, run string) *deploy.Job {
 	t.Helper()
 	text, err := os.ReadFile("testdata/job.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var job deploy.Job
 	replace := strings.NewReplacer("TARGET", target, "RUN", run)
-	if err := yaml.UnmarshalStrict([]byte(replace.Replace(string(text))), &job); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.UnmarshalStrict([]byte(replace.Replace(string(text))), &job))
 	return &job
 }
 
@@ -154,15 +149,11 @@ func TestRealPreflight(t *testing.T) {
 	markActive(t, k, "/clusterqueues/"+ns)
 	other := filepath.Join(t.TempDir(), "kubeconfig")
 	config, err := os.ReadFile(k.Kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	write := func(edit ...string) string {
 		t.Helper()
 		text := strings.NewReplacer(edit...).Replace(string(config))
-		if err := os.WriteFile(other, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(other, []byte(text), 0o600))
 		return other
 	}
 	tests := []struct {

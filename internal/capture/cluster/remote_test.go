@@ -20,6 +20,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A fakeCaptureCluster has one GPU, which is the oldest job's until that is deleted. What a capture leaves in it are the files of
@@ -240,9 +241,7 @@ func newRun(t *testing.T) *run {
 func jobsOf(t *testing.T, targets []target.Target) []*deploy.Job {
 	t.Helper()
 	jobs, err := deploy.Jobs(targets, deploy.Run{ID: "r1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return jobs
 }
 
@@ -250,9 +249,7 @@ func (r *run) start(ctx context.Context, t *testing.T) []capture.Outcome {
 	t.Helper()
 	r.Jobs = jobsOf(t, r.targets)
 	outcomes, err := Capture(ctx, r.cluster, r.CaptureOptions, r.targets)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return outcomes
 }
 
@@ -352,9 +349,7 @@ func TestRemoteFails(t *testing.T) {
 		{"gone while files are fetched", afterFetch(func(*State) error { return ErrNotFound }), "no such job"},
 		{
 			"no such file in the pod", func(t *testing.T, r *run) {
-				if err := os.Remove(filepath.Join(r.cluster.files[bad], target.StepsFile)); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.Remove(filepath.Join(r.cluster.files[bad], target.StepsFile)))
 			}, "steps.jsonl.gz",
 		},
 		{
@@ -383,9 +378,7 @@ func TestRemoteFails(t *testing.T) {
 		{
 			"report of no load", func(t *testing.T, r *run) {
 				path := filepath.Join(r.cluster.files[bad], target.LoadFile)
-				if err := os.WriteFile(path, []byte("{}"), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.WriteFile(path, []byte("{}"), 0o644))
 			}, `load.json: schema ""`,
 		},
 		{
@@ -432,9 +425,7 @@ func TestRemoteFails(t *testing.T) {
 			if len(r.cluster.jobs) != 0 {
 				t.Errorf("%d jobs are left", len(r.cluster.jobs))
 			}
-			if diff := cmp.Diff(before, testenv.Files(t, filepath.Dir(r.edited.Manifest))); diff != "" {
-				t.Errorf("failed, but registered:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(before, testenv.Files(t, filepath.Dir(r.edited.Manifest))), "failed, but registered")
 			if !slices.ContainsFunc(r.told, func(s string) bool { return strings.Contains(s, test.says) }) {
 				t.Errorf("nobody was told: %q", r.told)
 			}
@@ -520,9 +511,7 @@ func TestRemoteInterrupted(t *testing.T) {
 	if len(r.cluster.jobs) != 0 {
 		t.Errorf("%d jobs are left", len(r.cluster.jobs))
 	}
-	if diff := cmp.Diff(before, testenv.Files(t, filepath.Dir(r.edited.Manifest))); diff != "" {
-		t.Errorf("interrupted, but changed:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(before, testenv.Files(t, filepath.Dir(r.edited.Manifest))), "interrupted, but changed")
 }
 
 // A run that was killed is taken up: the jobs that it left, and the recordings that it had brought home.
@@ -602,9 +591,7 @@ func TestResultsAsJSON(t *testing.T) {
 		"capture fetch": p.fetchResult([]capture.Outcome{{Target: one}, {Target: one, Err: errors.New("gone"), Left: errors.New("job")}}),
 	} {
 		text, err := jsonout.Bytes(result)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if err := testenv.CheckJSON("../../../docs/json.md", command, text); err != nil {
 			t.Error(err)
 		}

@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // fakeCluster is an API server in memory.
@@ -52,9 +54,7 @@ func (fakeLogs) RoundTrip(r *http.Request) (*http.Response, error) {
 func toUnstructured(t *testing.T, object any) *unstructured.Unstructured {
 	t.Helper()
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return &unstructured.Unstructured{Object: fields}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/chart"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
@@ -45,9 +46,7 @@ func TestJobFiles(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			job, err := deploy.NewJob(test.target, test.run)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			compare(t, "job-"+test.name, job)
 		})
 	}
@@ -65,26 +64,18 @@ func compare(t *testing.T, name string, objects ...any) {
 	}
 	file := filepath.Join("testdata", name+".yaml")
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", file, diff)
-	}
+	require.NoError(t, err)
+	require.NoDiff(t, cmp.Diff(string(want), got), "%s (-want +got)", file)
 }
 
 // checkFields demands that a document has only fields of its kind, with values of their types.
 func checkFields(t *testing.T, document string) {
 	t.Helper()
 	var kind struct{ Kind string }
-	if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal([]byte(document), &kind))
 	into := map[string]any{"Job": new(batchv1.Job), "Deployment": new(appsv1.Deployment), "Service": new(corev1.Service)}[kind.Kind]
 	if err := yaml.UnmarshalStrict([]byte(document), into); err != nil {
 		t.Errorf("%s: %v", kind.Kind, err)
@@ -94,9 +85,7 @@ func checkFields(t *testing.T, document string) {
 func render(t *testing.T, format chart.Format, objects ...any) string {
 	t.Helper()
 	var text bytes.Buffer
-	if err := chart.Write(&text, format, objects...); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, chart.Write(&text, format, objects...))
 	return text.String()
 }
 
@@ -107,9 +96,7 @@ func TestJobOfEveryScenario(t *testing.T) {
 			tgt := onGPU()
 			tgt.Scenario = scenario
 			job, err := deploy.NewJob(tgt, run)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			checkStart(t, job)
 			checkSecurity(t, job.Spec.Template.Spec)
 			if got := job.Annotations[deploy.AnnotationConfigHash]; got != tgt.ConfigHash() {
@@ -137,9 +124,7 @@ func checkStart(t *testing.T, job *deploy.Job) {
 		}
 		order = append(order, c.Name)
 	}
-	if diff := cmp.Diff([]string{deploy.Frontend, deploy.Tap, deploy.Engine}, order); diff != "" {
-		t.Errorf("order (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]string{deploy.Frontend, deploy.Tap, deploy.Engine}, order), "order (-want +got)")
 	if len(pod.Containers) != 1 || pod.Containers[0].Name != deploy.Loadgen || pod.Containers[0].ReadinessProbe == nil {
 		t.Errorf("want one main container with a readiness probe: %v", pod.Containers)
 	}
@@ -189,9 +174,7 @@ func TestNoSecrets(t *testing.T) {
 	r := run
 	r.TokenSecret = "hub/token"
 	job, err := deploy.NewJob(onGPU(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if found := secretIn(render(t, chart.JSON, job)); found != "" {
 		t.Errorf("the Job has %q", found)
 	}

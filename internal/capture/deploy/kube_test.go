@@ -15,6 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/chart"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // collections are where the API server has the objects of a kind; N stands for the namespace.
@@ -37,9 +38,7 @@ var collections = map[string]string{
 func TestRealServer(t *testing.T) {
 	k := testenv.KubeAPI(t)
 	setup, err := deploy.Setup(vcr.Files, vcr.DeployPath)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, o := range setup {
 		create(t, k, o)
 	}
@@ -67,9 +66,7 @@ func everyJob(t *testing.T) []*deploy.Job {
 	r := run
 	r.TokenSecret, r.NodeSelector = "hub/token", map[string]string{"pool": "gpu"}
 	jobs, err := deploy.Jobs(targets, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return jobs
 }
 
@@ -91,9 +88,7 @@ func podOf(job *deploy.Job) pod {
 func create(t *testing.T, k *testenv.Kube, object any) {
 	t.Helper()
 	plain, err := chart.Plain(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, trial := range []string{"&dryRun=All", ""} {
 		status, reply := post(t, k, plain, trial)
 		if plain["kind"] == "Namespace" && status == http.StatusConflict {
@@ -123,9 +118,7 @@ func collection(plain map[string]any) string {
 func post(t *testing.T, k *testenv.Kube, plain map[string]any, more string) (int, string) {
 	t.Helper()
 	text, err := json.Marshal(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	status, reply := k.Do(t, http.MethodPost, collection(plain)+"?fieldValidation=Strict"+more, "application/json", string(text))
 	return status, string(reply)
 }
@@ -176,18 +169,14 @@ func checkRefusals(t *testing.T, k *testenv.Kube) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			broken, err := deploy.NewJob(onGPU(), run)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			test.edit(&broken.Spec.Template.Spec)
 			var object any = broken
 			if test.kind != nil {
 				object = test.kind(broken)
 			}
 			plain, err := chart.Plain(object)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			status, reply := post(t, k, plain, "&dryRun=All")
 			if status/100 == 2 || !strings.Contains(reply, test.want) {
 				t.Errorf("status %d: %s; want a refusal with %q", status, reply, test.want)
@@ -217,9 +206,7 @@ func checkKubectl(t *testing.T, k *testenv.Kube, setup []any) {
 	}
 	theirs := strings.Split(output("kustomize", folder), "\n---\n")
 	ours := strings.Split(render(t, chart.YAML, setup...), "---\n")
-	if diff := cmp.Diff(sorted(theirs), sorted(ours)); diff != "" {
-		t.Errorf("kubectl makes of the folder (-) what we do not (+):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(sorted(theirs), sorted(ours)), "kubectl makes of the folder (-) what we do not (+)")
 }
 
 // sorted are YAML documents in an order of their own.
@@ -262,9 +249,7 @@ func checkRoles(t *testing.T, k *testenv.Kube) {
 				}},
 			}
 			text, err := json.Marshal(review)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			status, reply := k.Do(t, http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "application/json", string(text))
 			var answer struct{ Status struct{ Allowed bool } }
 			if err := json.Unmarshal(reply, &answer); err != nil || status != http.StatusCreated {

@@ -15,6 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -31,13 +32,9 @@ func newMachine(t *testing.T, rust, binary string) *machine {
 	t.Helper()
 	m := &machine{root: t.TempDir()}
 	for _, folder := range []string{"/trace", "/replay", "/model", "/models", "/home/vllm", "/tmp", "/site/vllm"} {
-		if err := os.MkdirAll(m.in(folder), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(m.in(folder), 0o755))
 	}
-	if err := os.Symlink(rust, m.in("/site/vllm/vllm-rs")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Symlink(rust, m.in("/site/vllm/vllm-rs")))
 	if err := os.WriteFile(m.in("/site/vllm/__init__.py"), []byte("raise SystemExit('imported')\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -125,9 +122,7 @@ func TestRealPods(t *testing.T) {
 func recorded(t *testing.T, file string) []trace.Record {
 	t.Helper()
 	read, err := trace.Read(file, trace.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return read.Records
 }
 
@@ -135,9 +130,7 @@ func recorded(t *testing.T, file string) []trace.Record {
 func runJob(t *testing.T, m *machine) {
 	tgt := onCPU()
 	job, err := deploy.NewJob(tgt, run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pod := job.Spec.Template.Spec
 	var peers []*testenv.Peer
 	for _, c := range pod.InitContainers {

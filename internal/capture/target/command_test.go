@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // exampleTargets are the shipped targets of the newest line, and those of the example with GPUs.
@@ -63,25 +64,17 @@ func TestCommands(t *testing.T) {
 	}
 	const path = "testdata/commands.golden"
 	if *update {
-		if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(got.String()), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
-	}
+	require.NoError(t, err)
+	require.NoDiff(t, cmp.Diff(string(want), got.String()), "%s (-want +got)", path)
 }
 
 // A trace that a workload repeats lies where the file of targets says, as seen from that file.
 func TestArrivalsLieBesideTheTargets(t *testing.T) {
 	absolute, err := filepath.Abs("monday.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	tests := []struct{ name, file, arrivals, want string }{
 		{"below", "capture/targets.toml", "recorded/monday.jsonl.gz", "capture/recorded/monday.jsonl.gz"},
 		{"above", "capture/targets.toml", "../monday.jsonl.gz", "monday.jsonl.gz"},

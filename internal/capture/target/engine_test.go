@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // envEngines names the releases of real engines whose parsers read the flags, separated by spaces: "0.33.0 0.27.1". Each
@@ -42,9 +44,7 @@ func TestRealEnginesTakeTheFlags(t *testing.T) {
 	for _, version := range versions {
 		t.Run(version, func(t *testing.T) {
 			for i, parsed := range askParser(t, version, targets) {
-				if diff := cmp.Diff(meant(targets[i]), understood(targets[i], parsed)); diff != "" {
-					t.Errorf("%s (-meant +understood):\n%s", targets[i].Name(), diff)
-				}
+				require.NoDiff(t, cmp.Diff(meant(targets[i]), understood(targets[i], parsed)), "%s (-meant +understood)", targets[i].Name())
 			}
 		})
 	}
@@ -55,16 +55,12 @@ func askParser(t *testing.T, version string, targets []Target) []map[string]any 
 	peers := os.Getenv("VLLM_VCR_PEERS")
 	if peers == "" {
 		home, err := os.UserHomeDir()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		peers = filepath.Join(home, ".cache", "vllm-vcr", "peers")
 	}
 	var lines bytes.Buffer
 	for _, one := range targets {
-		if err := json.NewEncoder(&lines).Encode(one.EngineArgs(addressesOf(one))); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.NewEncoder(&lines).Encode(one.EngineArgs(addressesOf(one))))
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(peers, "engines", version, "bin", "python"), "-c", parser)
 	var stderr bytes.Buffer
@@ -77,9 +73,7 @@ func askParser(t *testing.T, version string, targets []Target) []map[string]any 
 	for line := range strings.Lines(string(out)) {
 		if text, ok := strings.CutPrefix(line, "parsed: "); ok {
 			var parsed map[string]any
-			if err := json.Unmarshal([]byte(text), &parsed); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, json.Unmarshal([]byte(text), &parsed))
 			all = append(all, parsed)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -69,7 +70,5 @@ func TestShippedTargetsAreTheGoldens(t *testing.T) {
 		line, _ := matrix.ByName(target.Line)
 		return !line.FidelityValidated && len(mf.ForLine(target.Line)) == 0
 	})
-	if diff := cmp.Diff(want, goldensOf(asked)); diff != "" {
-		t.Errorf("goldens (-registered +asked for):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, goldensOf(asked)), "goldens (-registered +asked for)")
 }

@@ -355,9 +355,7 @@ func TestTextsStayTheSame(t *testing.T) {
 	}
 	want, err := os.ReadFile(path)
 	must(t, err)
-	if diff := cmp.Diff(string(want), b.String()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(string(want), b.String()), "(-want +got)")
 }
 
 func work(t testing.TB) *grammar.Work { return grammar.NewWork(t.Context()) }

@@ -142,9 +142,7 @@ func TestTokenizer(t *testing.T) {
 	if before, after := tok.Template(); !cmp.Equal(before, []uint32{8}) || !cmp.Equal(after, []uint32{9, 9}) {
 		t.Errorf("Template is %v, %v", before, after)
 	}
-	if diff := cmp.Diff([]uint32{8, 7, 9, 5, 6}, tok.Encode("<s>abc<x> ab")); diff != "" {
-		t.Errorf("Encode (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]uint32{8, 7, 9, 5, 6}, tok.Encode("<s>abc<x> ab")), "Encode (-want +got)")
 	if !tok.Added(9) || tok.Added(7) {
 		t.Error("Added does not tell added tokens")
 	}
@@ -288,9 +286,7 @@ func FuzzScanner(f *testing.F) {
 				p.split(text, func(piece string) bool { all = append(all, piece); return true })
 				return all
 			}
-			if diff := cmp.Diff(pieces(&slow), pieces(fast)); diff != "" {
-				t.Errorf("%q by %s (-want +got):\n%s", text, onig, diff)
-			}
+			require.NoDiff(t, cmp.Diff(pieces(&slow), pieces(fast)), "%q by %s (-want +got)", text, onig)
 		}
 	})
 }

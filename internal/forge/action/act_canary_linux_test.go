@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 )
 
@@ -28,9 +29,7 @@ func TestActCanary(t *testing.T) {
 		t.Errorf("jobs %v:\n%s", o.jobs, o.log)
 	}
 	verdict, err := drift.ReadOutputs(os.DirFS(filepath.Join(c.standins, "artifacts")), drift.Row{Line: "0.33"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var layers map[string]string
 	if err := json.Unmarshal([]byte(verdict.Layers), &layers); err != nil {
 		t.Errorf("layers %q: %v", verdict.Layers, err)
@@ -49,9 +48,7 @@ func (c *consumer) addCheckout(t *testing.T) {
 	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	list.Dir = root
 	files, err := list.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for path := range strings.SplitSeq(strings.TrimSuffix(string(files), "\x00"), "\x00") {
 		if info, err := os.Stat(filepath.Join(root, path)); err == nil && info.Mode().IsRegular() {
 			writeFile(t, filepath.Join(c.dir, path), readFile(t, filepath.Join(root, path)))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/forge/github/githubtest"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // job is a workflow with one job that uses the action with these inputs, which are lines of YAML.
@@ -218,9 +219,7 @@ func TestActSource(t *testing.T) {
 	c.env = append(c.env, "VLLM_VCR_RELEASES=http://127.0.0.1:1")
 	writeFile(t, filepath.Join(c.action, "go.mod"), []byte("module example.org/small\n\ngo 1.26.0\n"))
 	commands, err := os.ReadDir(filepath.Join(root, "cmd"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, command := range commands {
 		writeFile(t, filepath.Join(c.action, "cmd", command.Name(), "main.go"), []byte("package main\n\nfunc main() {}\n"))
 	}
@@ -250,9 +249,7 @@ func main() {
 // TestActWatch: a new release becomes a pull request, whose number is an output; a token that is not good is told.
 func TestActWatch(t *testing.T) {
 	server, err := githubtest.Start("../../../testdata/github", map[string]string{"compat.toml": string(readFile(t, filepath.Join(root, "compat.toml")))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(server.Close)
 	c := newConsumer(t)
 	c.addGoldens(t)
@@ -289,9 +286,7 @@ func TestActCache(t *testing.T) {
 	server := testenv.S3(t)
 	c := newConsumer(t)
 	c.addGoldens(t)
-	if err := os.Rename(filepath.Join(c.dir, "testdata", "goldens"), filepath.Join(server.Dir, "goldens")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Rename(filepath.Join(c.dir, "testdata", "goldens"), filepath.Join(server.Dir, "goldens")))
 	for name, value := range server.Env() {
 		if name != "AWS_ENDPOINT_URL_S3" {
 			c.env = append(c.env, name+"="+value)
@@ -322,9 +317,7 @@ func TestActCache(t *testing.T) {
 	for _, test := range steps {
 		t.Run(test.name, func(t *testing.T) {
 			if test.before != nil {
-				if err := test.before(); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, test.before())
 			}
 			os.Remove(filepath.Join(c.standins, "calls"))
 			more := inputs

@@ -16,6 +16,7 @@ import (
 
 	vcr "github.com/vllm-vcr/conformance"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A consumer is a repository that uses the action, and a runner of its own: act, without containers.
@@ -57,18 +58,14 @@ func copyFile(t *testing.T, path, to string) {
 // addGoldens puts compat.toml, the manifest and the goldens of this project into the repository.
 func (c *consumer) addGoldens(t *testing.T) {
 	t.Helper()
-	if err := os.CopyFS(c.dir, vcr.Files); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(c.dir, vcr.Files))
 	err := filepath.WalkDir(c.dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		return os.Chmod(path, 0o644) // embedded files are read-only
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // edit changes a file of the repository, which must have the pattern.
@@ -126,9 +123,7 @@ func (c *consumer) workflow(t *testing.T, name, event string, more ...string) ou
 	used := string(readFile(t, filepath.Join(root, "action.yml"))) + string(readFile(t, filepath.Join(c.dir, path)))
 	for _, found := range regexp.MustCompile(`uses: (actions/([a-z-]+))(?:/[a-z]+)?(@[0-9a-f]{40}) `).FindAllStringSubmatch(used, -1) {
 		standin, err := filepath.Abs(filepath.Join("testdata", "act", found[2]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if _, err := os.Stat(standin); err == nil { // act itself stands in for the checkout
 			args = append(args, "--local-repository", found[1]+found[3]+"="+standin)
 		}

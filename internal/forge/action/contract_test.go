@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/vllm-vcr/conformance/internal/forge/action"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // root is the top of the repository, where action.yml is.
@@ -48,13 +49,9 @@ func (n *names) UnmarshalYAML(node *yaml.Node) error {
 func readAction(t *testing.T) (actionFile, string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "action.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var file actionFile
-	if err := yaml.Unmarshal(text, &file); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal(text, &file))
 	if len(file.Inputs) < 40 || len(file.Outputs) < 20 || len(file.Runs.Steps) < 6 {
 		t.Fatalf("action.yml was not read: %d inputs, %d outputs, %d steps", len(file.Inputs), len(file.Outputs), len(file.Runs.Steps))
 	}
@@ -80,15 +77,11 @@ func TestInputsAreRead(t *testing.T) {
 	slices.Sort(ours)
 	known := action.Names()
 	slices.Sort(known)
-	if diff := cmp.Diff(known, []string(ours)); diff != "" {
-		t.Errorf("inputs that Go reads (-) and that action.yml has (+):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(known, []string(ours)), "inputs that Go reads (-) and that action.yml has (+)")
 	wantEnv(t, file.step(t, "run"), ours)
 	wantEnv(t, file.step(t, "install"), forInstaller)
 	script, err := os.ReadFile(filepath.Join(root, "scripts", "install.sh"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, name := range forInstaller {
 		if !regexp.MustCompile(`\$\{?` + action.Variable(name) + `\b`).Match(script) {
 			t.Errorf("scripts/install.sh does not read %s", action.Variable(name))
@@ -108,9 +101,7 @@ func wantEnv(t *testing.T, s step, inputs []string) {
 	for _, name := range inputs {
 		want[action.Variable(name)] = "${{ inputs." + name + " }}"
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("env of the step %s (-want +got):\n%s", s.ID, diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "env of the step %s (-want +got)", s.ID)
 }
 
 // TestPlanSeesWhatDecidesTheKey: the step that names the cache must not look at other inputs than the run does.
@@ -166,9 +157,7 @@ func readAll(t *testing.T, patterns ...string) string {
 		}
 		for _, path := range paths {
 			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			all.Write(text)
 		}
 	}
@@ -201,17 +190,11 @@ var update = flag.Bool("update", false, "rewrite the tables of docs/action.md")
 // TestDocumentationIsCurrent: docs/action.md has the tables that action.yml gives.
 func TestDocumentationIsCurrent(t *testing.T) {
 	var file struct{ Inputs, Outputs yaml.Node }
-	if err := yaml.Unmarshal(readFile(t, filepath.Join(root, "action.yml")), &file); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, yaml.Unmarshal(readFile(t, filepath.Join(root, "action.yml")), &file))
 	inputs, err := inputTable(file.Inputs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	outputs, err := outputTable(file.Outputs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	page := filepath.Join(root, "docs", "action.md")
 	before := string(readFile(t, page))
 	after, err := replace(before, "inputs", inputs)
@@ -222,9 +205,7 @@ func TestDocumentationIsCurrent(t *testing.T) {
 		t.Fatalf("%s: %v", page, err)
 	}
 	if *update {
-		if err := os.WriteFile(page, []byte(after), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(page, []byte(after), 0o644))
 	} else if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("docs/action.md is not what go generate ./internal/forge/action writes:\n%s", diff)
 	}
@@ -301,9 +282,7 @@ func TestRights(t *testing.T) {
 	writing, downloads := 0, 0
 	for _, path := range files {
 		var file workflow
-		if err := yaml.Unmarshal(readFile(t, path), &file); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, yaml.Unmarshal(readFile(t, path), &file))
 		if file.Permissions == nil || len(file.Permissions) > 0 {
 			t.Errorf("%s: permissions %v, want {}", path, file.Permissions)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // ofWorkflow is a key that a workflow has, and other YAML has not.
@@ -31,9 +32,7 @@ func examples(t *testing.T, page string) []string {
 func allExamples(t *testing.T) map[string]string {
 	t.Helper()
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all := map[string]string{}
 	for _, page := range append(pages, filepath.Join(root, "README.md")) {
 		for i, example := range examples(t, page) {
@@ -52,9 +51,7 @@ func TestExamplesAreSound(t *testing.T) {
 	dir := t.TempDir()
 	copyFile(t, "action.yml", dir)
 	copyFile(t, "scripts/install.sh", dir)
-	if err := os.Mkdir(filepath.Join(dir, ".git"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(filepath.Join(dir, ".git"), 0o755))
 	tool := filepath.Join(dir, "actionlint")
 	build := exec.Command("go", "build", "-modfile=tools/go.mod", "-o", tool, "github.com/rhysd/actionlint/cmd/actionlint")
 	build.Dir = root

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // says is a program that tells a version as vllm-vcr does.
@@ -62,9 +64,7 @@ func newRunner(t *testing.T, platform, program string) *runner {
 	writeFile(t, r.path("action/scripts/install.sh"), readFile(t, filepath.Join(root, "scripts", "install.sh")))
 	writeFile(t, r.path("action/release/TREE"), []byte(treeOf(t, r.path("action"))+"\n"))
 	for _, folder := range []string{"temp", "tools", "work"} {
-		if err := os.MkdirAll(r.path(folder), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(r.path(folder), 0o755))
 	}
 	r.env = map[string]string{
 		"PATH": r.path("bin"), "HOME": r.path("work"), "GITHUB_ACTIONS": "true", "RUNNER_OS": "Linux", "RUNNER_ARCH": "X64",
@@ -86,9 +86,7 @@ func treeOf(t *testing.T, dir string) string {
 		lines = append(lines, digest(readFile(t, path))+"  "+name+"\n")
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[64:], b[64:]) })
 	return digest([]byte(strings.Join(lines, "")))
 }
@@ -97,9 +95,7 @@ func (r *runner) path(name string) string { return filepath.Join(r.dir, filepath
 
 func (r *runner) link(t *testing.T, path, tool string) {
 	t.Helper()
-	if err := os.MkdirAll(r.path("bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(r.path("bin"), 0o755))
 	if err := os.Symlink(path, r.path("bin/"+tool)); err != nil {
 		t.Fatal(err)
 	}
@@ -180,9 +176,7 @@ func (r *runner) left(t *testing.T, folder string) []string {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return files
 }
 
@@ -244,9 +238,7 @@ func TestInstallOverDamage(t *testing.T) {
 			r := newRunner(t, "linux_amd64", "vllm-vcr")
 			r.works(t, r.install(t))
 			kept := r.kept(t)
-			if err := test.damage(kept); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, test.damage(kept))
 			r.works(t, r.install(t))
 			if got := r.requests.Load(); got != 2 {
 				t.Errorf("%d downloads, want 2", got)
@@ -264,9 +256,7 @@ func TestInstallKeepsTheToken(t *testing.T) {
 	r.env["INPUT_GITHUB_TOKEN"] = "secret"
 	for _, tool := range []string{"curl", "tar"} {
 		real, err := exec.LookPath(tool)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r.stub(t, tool, `set | "`+r.path("bin/sed")+`" -n '/secret/w '"`+r.path("seen")+`"; exec `+real+` "$@"`+"\n")
 	}
 	r.works(t, r.install(t))
@@ -368,9 +358,7 @@ func TestInstallRefuses(t *testing.T) {
 		{
 			name: "binary that cannot be run", prepare: func(t *testing.T, r *runner) {
 				writeFile(t, r.path("work/x"), []byte(says))
-				if err := os.Chmod(r.path("work/x"), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.Chmod(r.path("work/x"), 0o644))
 			},
 			env: []string{"INPUT_BINARY=x"}, code: 2, want: []string{"chmod +x"},
 		},
@@ -455,9 +443,7 @@ func TestInstallVariants(t *testing.T) {
 		}},
 		{"shasum of macOS", func(t *testing.T, r *runner) {
 			real, err := exec.LookPath("sha256sum")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			os.Remove(r.path("bin/sha256sum"))
 			r.stub(t, "shasum", `[[ $1 == -a && $2 == 256 ]] && shift 2 && exec `+real+` "$@"`+"\n")
 		}},
@@ -513,9 +499,7 @@ func TestInstallOnWindows(t *testing.T) {
 	for _, variables := range []bool{true, false} {
 		r := newRunner(t, "windows_amd64", "vllm-vcr.exe")
 		for from, to := range map[string]string{"action": "d/a/_actions/my action", "temp": "d/a/_temp", "tools": "c/hosted tools"} {
-			if err := os.MkdirAll(filepath.Dir(r.path(to)), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.MkdirAll(filepath.Dir(r.path(to)), 0o755))
 			if err := os.Rename(r.path(from), r.path(to)); err != nil {
 				t.Fatal(err)
 			}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // defaults is what the runner of the tests has.
@@ -138,9 +140,7 @@ func TestPullRequest(t *testing.T) {
 func TestRead(t *testing.T) {
 	env := map[string]string{"INPUT_MODE": "matrix\n", "INPUT_LINE": " ", "INPUT_MATRIX_KIND": "ci", "INPUT_BINARY": "/x"}
 	got := Read(func(name string) (string, bool) { value, set := env[name]; return value, set })
-	if diff := cmp.Diff(Inputs{"mode": "matrix", "matrix-kind": "ci"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(Inputs{"mode": "matrix", "matrix-kind": "ci"}, got), "(-want +got)")
 }
 
 func TestKey(t *testing.T) {
@@ -280,8 +280,6 @@ func TestSecrets(t *testing.T) {
 		"arn:aws-us-gov:iam::210987654321:role/a/b": {"210987654321"},
 		"role/123456789012":                         nil,
 	} {
-		if diff := cmp.Diff(want, (Inputs{"role-to-assume": role}).Secrets()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", role, diff)
-		}
+		require.NoDiff(t, cmp.Diff(want, (Inputs{"role-to-assume": role}).Secrets()), "%s (-want +got)", role)
 	}
 }

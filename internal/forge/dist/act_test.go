@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestReleaseWorkflow runs the first job of the release workflow, as it is written, on a small product: whatever comes
@@ -50,9 +51,7 @@ func TestReleaseWorkflow(t *testing.T) {
 			write(t, dir, test.change)
 			if test.change != nil && !test.stale {
 				tree, err := (&product{root: dir}).tree(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				write(t, dir, map[string]string{"release/" + treeName: tree + "\n"})
 			}
 			if git(t, dir, "status", "--porcelain") != "" {
@@ -85,18 +84,14 @@ func TestReleaseWorkflow(t *testing.T) {
 func releasedFixture(t *testing.T) string {
 	dir, root := fixture(t), repository(t)
 	listed, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}}", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name := range strings.FieldsSeq(string(listed)) {
 		folder, own := strings.CutPrefix(name, "github.com/vllm-vcr/conformance/internal/")
 		if !own {
 			continue
 		}
 		files, err := filepath.Glob(filepath.Join(root, "internal", folder, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, path := range files {
 			if !strings.HasSuffix(path, "_test.go") {
 				text := strings.ReplaceAll(read(t, path), `"github.com/vllm-vcr/conformance/`, `"example.org/small/`)

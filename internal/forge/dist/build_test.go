@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestBuild(t *testing.T) {
@@ -25,14 +26,10 @@ func TestBuild(t *testing.T) {
 		"checksums.txt", "vllm-vcr_1.2.3_linux_amd64.cdx.json", "vllm-vcr_1.2.3_linux_amd64.tar.gz",
 		"vllm-vcr_1.2.3_windows_arm64.cdx.json", "vllm-vcr_1.2.3_windows_arm64.tar.gz",
 	}
-	if diff := cmp.Diff(want, names(built)); diff != "" {
-		t.Errorf("dist (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, names(built)), "dist (-want +got)")
 	list, contents := members(t, filepath.Join(dir, "dist", "vllm-vcr_1.2.3_linux_amd64.tar.gz"))
 	wantList := []string{`644 0:0 "":"" 0 LICENSE`, `644 0:0 "":"" 0 README.md`, `644 0:0 "":"" 0 man/man1/vllm-vcr-say.1`, `644 0:0 "":"" 0 man/man1/vllm-vcr.1`, `755 0:0 "":"" 0 vllm-vcr`, `755 0:0 "":"" 0 vllm-vcr-cluster`, `755 0:0 "":"" 0 vllm-vcr-dataset`}
-	if diff := cmp.Diff(wantList, list); diff != "" {
-		t.Errorf("linux archive (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(wantList, list), "linux archive (-want +got)")
 	if said := runBinary(t, contents["vllm-vcr"]); said != "" && said != "1.2.3" {
 		t.Errorf("the binary says %q, want its version alone", said)
 	}
@@ -41,9 +38,7 @@ func TestBuild(t *testing.T) {
 		t.Errorf("windows archive holds %q, want %q", list[4:], want)
 	}
 	listed, err := readChecksums(filepath.Join(dir, "dist", checksumsName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(listed) != 2 || listed[want[2]] != built[want[2]] || listed[want[4]] != built[want[4]] {
 		t.Errorf("checksums.txt lists %v, want the two archives of %v", listed, built)
 	}
@@ -63,9 +58,7 @@ func builtFixture(t *testing.T) string {
 		dir := fixture(t)
 		mustDist(t, dir, "build", "-version", "1.2.3", "-targets", "linux/amd64,windows/arm64")
 		fixtureDir = filepath.Join(sharedDir(t), "fixture")
-		if err := os.CopyFS(fixtureDir, os.DirFS(dir)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.CopyFS(fixtureDir, os.DirFS(dir)))
 	})
 	return fixtureDir
 }
@@ -77,13 +70,9 @@ func runBinary(t *testing.T, binary []byte) string {
 		return ""
 	}
 	path := filepath.Join(t.TempDir(), "binary")
-	if err := os.WriteFile(path, binary, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, binary, 0o755))
 	out, err := exec.Command(path).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(out)
 }
 
@@ -123,20 +112,14 @@ func sameAnywhere(t *testing.T, setGo func(t *testing.T)) {
 	here := builtFixture(t)
 	setGo(t)
 	there := filepath.Join(t.TempDir(), "a", "longer", "path")
-	if err := os.CopyFS(there, os.DirFS(here)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(there, os.DirFS(here)))
 	for _, name := range []string{"LICENSE", "README.md", "cmd/vllm-vcr/say.go"} {
-		if err := os.Chtimes(filepath.Join(there, name), time.Time{}, time.Unix(1e9, 0)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Chtimes(filepath.Join(there, name), time.Time{}, time.Unix(1e9, 0)))
 		if err := os.Chmod(filepath.Join(there, name), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.RemoveAll(filepath.Join(there, "dist")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.RemoveAll(filepath.Join(there, "dist")))
 	mustDist(t, there, "build", "-version", "1.2.3", "-targets", "linux/amd64")
 	first := files(t, filepath.Join(here, "dist"))
 	maps.DeleteFunc(first, func(name, _ string) bool { return !strings.Contains(name, "_linux_amd64.") })
@@ -162,9 +145,7 @@ func TestReproduce(t *testing.T) {
 
 func TestBuildReplacesAllOrNothing(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(builtFixture(t))); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.CopyFS(dir, os.DirFS(builtFixture(t))))
 	out := filepath.Join(dir, "dist")
 	before := files(t, out)
 	write(t, dir, map[string]string{"cmd/vllm-vcr/broken.go": "package main\n\nvar broken = missing\n"})
@@ -172,15 +153,11 @@ func TestBuildReplacesAllOrNothing(t *testing.T) {
 	if code != exitInfra || !strings.Contains(stderr, "linux/amd64: go build: ") || !strings.Contains(stderr, "undefined: missing") {
 		t.Errorf("exit code %d, want %d and what the compiler said: %s", code, exitInfra, stderr)
 	}
-	if diff := cmp.Diff(before, files(t, out)); diff != "" {
-		t.Errorf("a build that failed (-before +after):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(before, files(t, out)), "a build that failed (-before +after)")
 	write(t, dir, map[string]string{"cmd/vllm-vcr/broken.go": "package main\n", "dist/mine.txt": "mine\n"})
 	mustDist(t, dir, "build", "-version", "1.2.4", "-targets", "linux/amd64")
 	want := []string{"checksums.txt", "mine.txt", "vllm-vcr_1.2.4_linux_amd64.cdx.json", "vllm-vcr_1.2.4_linux_amd64.tar.gz"}
-	if diff := cmp.Diff(want, names(files(t, out))); diff != "" {
-		t.Errorf("the next build (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, names(files(t, out))), "the next build (-want +got)")
 }
 
 // checkSBOM checks the list of what the fixture is made of.
@@ -195,9 +172,7 @@ func checkSBOM(t *testing.T, path string) {
 		}
 		Components []struct{ Name, Version string }
 	}
-	if err := json.Unmarshal([]byte(read(t, path)), &bom); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(read(t, path)), &bom))
 	if bom.BOMFormat != "CycloneDX" || bom.SerialNumber != "" || bom.Metadata.Timestamp != "" || len(bom.Metadata.Tools) != 1 {
 		t.Errorf("got %+v, want CycloneDX without serial number and time", bom)
 	}

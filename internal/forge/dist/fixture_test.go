@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 var (
@@ -103,9 +105,7 @@ func write(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -115,9 +115,7 @@ func write(t *testing.T, dir string, files map[string]string) {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(data)
 }
 
@@ -125,9 +123,7 @@ func read(t *testing.T, path string) string {
 func files(t *testing.T, dir string) checksums {
 	t.Helper()
 	sums, err := sumFiles(dir, func(string) bool { return true })
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return sums
 }
 
@@ -135,9 +131,7 @@ func files(t *testing.T, dir string) checksums {
 func members(t *testing.T, path string) (list []string, contents map[string][]byte) {
 	t.Helper()
 	zr, err := gzip.NewReader(strings.NewReader(read(t, path)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	contents = map[string][]byte{}
 	for tr := tar.NewReader(zr); ; {
 		h, err := tr.Next()

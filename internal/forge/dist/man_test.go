@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestManual: each command of docs/cli.md has a page with each of its flags.
@@ -43,7 +45,5 @@ func TestManualPage(t *testing.T) {
 		"\\&.hidden file with code and a\\eb.\n.PP\n.IP \\(bu 2\n0: fine\n.PP\nExamples:\n.PP\n.PP\n.RS 4\n.nf\nvllm\\-vcr play \\-\\-x 'y'\n\\&.z\n.fi\n.RE\n.PP\n" +
 		".SH FILES\n.PP\n.PP\n.TP\n.B \\-\\-mode a|b\nhow (default a); VLLM_VCR_MODE\n"
 	pages := manualPages("vllm-vcr", text)
-	if diff := cmp.Diff(want, pages[1].roff("vllm-vcr", "1.2.3")); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, pages[1].roff("vllm-vcr", "1.2.3")), "-want +got")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // onlyTargets makes these all that a release has. What holds of one or two holds of six.
@@ -195,9 +196,7 @@ func TestTag(t *testing.T) {
 func released(t *testing.T, dir, version string) {
 	t.Helper()
 	tree, err := (&product{root: dir}).tree(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	write(t, dir, map[string]string{
 		"release/VERSION": version, "release/TREE": tree + "\n",
 		"release/checksums.txt": strings.Repeat("ab", 32) + "  vllm-vcr_1.2.3_linux_amd64.tar.gz\n",
@@ -259,12 +258,8 @@ func TestMovingTags(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			v, err := parseVersion(test.version)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, movingTags(v, test.tags)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			require.NoError(t, err)
+			require.NoDiff(t, cmp.Diff(test.want, movingTags(v, test.tags)), "(-want +got)")
 		})
 	}
 }

@@ -14,15 +14,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // repository is the folder of this product's source.
 func repository(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs(filepath.Join("..", "..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return dir
 }
 
@@ -73,9 +72,7 @@ func withGH(t *testing.T, env ...string) (environment []string, calls func() []s
 	t.Helper()
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"bin/gh": fakeGH, "log": ""})
-	if err := os.Chmod(filepath.Join(dir, "bin", "gh"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(filepath.Join(dir, "bin", "gh"), 0o755))
 	log := filepath.Join(dir, "log")
 	env = append(env, "PATH="+filepath.Join(dir, "bin")+":"+os.Getenv("PATH"), "GH_LOG="+log)
 	return env, func() []string { return strings.Split(strings.TrimSpace(read(t, log)), "\n") }
@@ -119,9 +116,7 @@ func TestPublishRelease(t *testing.T) {
 			write(t, checkout, map[string]string{
 				"release/checksums.txt": sums, "scripts/publish-release": read(t, filepath.Join(repository(t), "scripts", "publish-release")),
 			})
-			if err := os.Chmod(program, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Chmod(program, 0o755))
 			env, calls := withGH(t, "RELEASE="+test.release)
 			out, code := script(t, env, "", program, test.version, dir)
 			if code != test.code || !strings.Contains(out, test.want) {
@@ -133,9 +128,7 @@ func TestPublishRelease(t *testing.T) {
 					changes = append(changes, strings.ReplaceAll(call, dir, "DIST"))
 				}
 			}
-			if diff := cmp.Diff(test.calls, changes); diff != "" {
-				t.Errorf("gh (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.calls, changes), "gh (-want +got)")
 		})
 	}
 }
@@ -192,9 +185,7 @@ func TestMoveTags(t *testing.T) {
 			if want := "api --paginate repos/{owner}/{repo}/git/matching-refs/tags/v "; !strings.HasPrefix(asked[0], want) {
 				t.Errorf("gh %s, want %s", asked[0], want)
 			}
-			if diff := cmp.Diff(test.calls, append([]string(nil), asked[1:]...)); diff != "" {
-				t.Errorf("gh (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.calls, append([]string(nil), asked[1:]...)), "gh (-want +got)")
 		})
 	}
 }
@@ -315,9 +306,7 @@ func TestReplayCaptured(t *testing.T) {
 	// One golden will do: those of all lines take long.
 	narrow := filepath.Join(dir, "narrow")
 	write(t, dir, map[string]string{"narrow": "#!/bin/sh\ncase $1 in conform) set -- \"$@\" --line 0.33 --golden edge-s1 ;; esac\nexec '" + binary + "' \"$@\"\n"})
-	if err := os.Chmod(narrow, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(narrow, 0o755))
 	const row = `[{"line":"0.33","version":"0.33.0"}]`
 	golden := func(from string) string {
 		t.Helper()
@@ -357,9 +346,7 @@ func TestReplayCaptured(t *testing.T) {
 		},
 		{name: "a link", kind: "captured", code: 1, stdout: "[]\n", change: func(from string) {
 			path := golden(from)
-			if err := errors.Join(os.Rename(path, filepath.Join(dir, "elsewhere")), os.Symlink(filepath.Join(dir, "elsewhere"), path)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, errors.Join(os.Rename(path, filepath.Join(dir, "elsewhere")), os.Symlink(filepath.Join(dir, "elsewhere"), path)))
 		}},
 		{name: "nothing", kind: "captured", rows: `[{"line":"0.32"}]`, code: 1, stdout: "[]\n"},
 		{name: "not a line", kind: "captured", rows: `[{"line":"../0.33"}]`, code: 2},
@@ -378,9 +365,7 @@ func TestReplayCaptured(t *testing.T) {
 			from, to := t.TempDir(), t.TempDir()
 			for _, name := range names {
 				left := filepath.Join(from, folder, name)
-				if err := os.MkdirAll(filepath.Dir(left), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, os.MkdirAll(filepath.Dir(left), 0o755))
 				command(t, nil, "cp", "-R", filepath.Join(root, name), left)
 			}
 			write(t, filepath.Join(from, folder), map[string]string{"adopted.txt": "Closes #1\nadopt: green: so it is\n"})

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/forge/github"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestReadFiles(t *testing.T) {
@@ -64,9 +65,7 @@ func TestReadFiles(t *testing.T) {
 			if (err != nil) != (test.failed != "") || err != nil && !strings.Contains(err.Error(), test.failed) {
 				t.Fatalf("got error %v, want %q", err, test.failed)
 			}
-			if diff := cmp.Diff(test.want, slices.Sorted(maps.Keys(got.Content))); diff != "" {
-				t.Errorf("files (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.want, slices.Sorted(maps.Keys(got.Content))), "files (-want +got)")
 			for name, content := range got.Content {
 				if string(content) != name {
 					t.Errorf("%s: got %q", name, content)
@@ -78,9 +77,7 @@ func TestReadFiles(t *testing.T) {
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -11,15 +11,14 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/forge/github"
 	"github.com/vllm-vcr/conformance/internal/forge/github/githubtest"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // start serves a repository, and fails the test if a request does not fit GitHub's description.
 func start(t *testing.T, files map[string]string) *githubtest.Server {
 	t.Helper()
 	server, err := githubtest.Start("../../../testdata/github", files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		server.Close()
 		for _, problem := range server.Violations() {
@@ -39,9 +38,7 @@ func client(t *testing.T, server *githubtest.Server, change ...func(*github.Opti
 		f(&o)
 	}
 	c, err := github.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return c
 }
 
@@ -264,9 +261,7 @@ func TestLimitsAreWaitedFor(t *testing.T) {
 			if test.failed && !strings.Contains(err.Error(), "GitHub's limit of requests is reached") {
 				t.Errorf("got %q", err)
 			}
-			if diff := cmp.Diff(test.waits, waits); diff != "" {
-				t.Errorf("waits (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(test.waits, waits), "waits (-want +got)")
 			if want := len(server.Issues) == 1; want == test.failed {
 				t.Errorf("%d issues", len(server.Issues))
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/forge/github"
 	"github.com/vllm-vcr/conformance/internal/forge/github/githubtest"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func drift() github.Issue {
@@ -54,9 +55,7 @@ func TestIssueLife(t *testing.T) {
 		if done.Action != step.action {
 			t.Errorf("%s: got %s, want %s", step.name, done.Action, step.action)
 		}
-		if diff := cmp.Diff(step.changes, server.Changes()); diff != "" {
-			t.Errorf("%s: requests (-want +got):\n%s", step.name, diff)
-		}
+		require.NoDiff(t, cmp.Diff(step.changes, server.Changes()), "%s: requests (-want +got)", step.name)
 		if len(server.Issues) > 0 && (done.Number != 1 || done.URL == "") {
 			t.Errorf("%s: got %+v, want issue 1", step.name, done)
 		}
@@ -70,9 +69,7 @@ func TestIssueLife(t *testing.T) {
 			"It is no longer there: closed." + run, "It is there again: reopened." + run,
 		},
 	}}
-	if diff := cmp.Diff(want, server.Issues); diff != "" {
-		t.Errorf("issues (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, server.Issues), "issues (-want +got)")
 }
 
 func TestIssueIsFoundAmongOthers(t *testing.T) {
@@ -137,9 +134,7 @@ func TestIssueIsFoundAmongOthers(t *testing.T) {
 			}
 			server.AnyCreator = test.number == 132 // whether or not the list is what was asked for
 			done, err := client(t, server).EnsureIssue(t.Context(), drift())
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if done.Number != test.number || done.Action != test.action {
 				t.Errorf("got %+v, want #%d %s", done, test.number, test.action)
 			}
@@ -163,9 +158,7 @@ func TestIssueOpenedTwiceIsClosedOnce(t *testing.T) {
 		got = append(got, fmt.Sprint(i.Number, i.State, i.Comments))
 	}
 	want := []string{"1open[]", "2closed[The same as #1: closed.]", "3closed[The same as #1: closed.]"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("issues (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "issues (-want +got)")
 }
 
 func TestLongBodyIsCutAtALine(t *testing.T) {
@@ -217,9 +210,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 	wet := client(t, server)
 	for _, want := range []github.Issue{drift(), {Key: "drift"}, drift()} {
 		would, err := dry.EnsureIssue(t.Context(), want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if changes := server.Changes(); changes != nil {
 			t.Errorf("requests: %q", changes)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/forge/github"
 	"github.com/vllm-vcr/conformance/internal/forge/github/githubtest"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const (
@@ -92,17 +93,13 @@ func TestPullRequestLife(t *testing.T) {
 		if done.Action != step.action || done.Number != step.number {
 			t.Errorf("%s: got %+v, want %s #%d", step.name, done, step.action, step.number)
 		}
-		if diff := cmp.Diff(step.changes, server.Changes()); diff != "" {
-			t.Errorf("%s: requests (-want +got):\n%s", step.name, diff)
-		}
+		require.NoDiff(t, cmp.Diff(step.changes, server.Changes()), "%s: requests (-want +got)", step.name)
 		checkBranch(t, server, step.name, step.want, step.number != 0 && step.action != github.Closed)
 	}
 	if got := server.Issues[1]; !got.Draft || got.Title != draft.Title || !strings.HasSuffix(got.Body, "\n\n<!-- vllm-vcr: auto/rc -->") {
 		t.Errorf("got %+v", got)
 	}
-	if diff := cmp.Diff([]string{"vllm", "rc"}, server.Issues[0].Labels); diff != "" {
-		t.Errorf("labels (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]string{"vllm", "rc"}, server.Issues[0].Labels), "labels (-want +got)")
 }
 
 // checkBranch holds what must be so after every step.
@@ -336,9 +333,7 @@ func TestDryPullRequestChangesNothing(t *testing.T) {
 	dry := client(t, server, func(o *github.Options) { o.DryRun = true })
 	for _, content := range []string{newCompat, "other", oldCompat} {
 		would, err := dry.EnsurePullRequest(t.Context(), roll(content))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if changes := server.Changes(); changes != nil {
 			t.Errorf("requests: %q", changes)
 		}

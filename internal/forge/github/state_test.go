@@ -8,6 +8,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/forge/github"
 	"github.com/vllm-vcr/conformance/internal/forge/github/githubtest"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestIssueState follows one issue from night to night: what each leaves of it.
@@ -79,9 +80,7 @@ func TestIssueState(t *testing.T) {
 		if len(have.Comments) == 0 {
 			have.Comments = nil
 		}
-		if diff := cmp.Diff(want, have); diff != "" {
-			t.Errorf("%s: issue (-want +got):\n%s", step.name, diff)
-		}
+		require.NoDiff(t, cmp.Diff(want, have), "%s: issue (-want +got)", step.name)
 	}
 	if len(server.Issues) != 1 {
 		t.Errorf("%d issues, want one", len(server.Issues))
@@ -109,10 +108,6 @@ func TestOpenKeys(t *testing.T) {
 		server.Issues = append(server.Issues, &issue)
 	}
 	got, err := client(t, server).OpenKeys(t.Context(), "canary/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"canary/0.26", "canary/0.33"}, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoError(t, err)
+	require.NoDiff(t, cmp.Diff([]string{"canary/0.26", "canary/0.33"}, got), "-want +got")
 }

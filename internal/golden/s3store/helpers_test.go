@@ -14,6 +14,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // What these tests share with those of package golden.
@@ -74,9 +75,7 @@ func contentAt(location string, mirrors ...string) golden.Object {
 func wantContent(t *testing.T, s *goldenStore, location string) {
 	t.Helper()
 	got, err := fetchContent(t, s, location)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if !bytes.Equal(got, content) {
 		t.Fatalf("got %d bytes, want %d, or others", len(got), len(content))
 	}
@@ -92,13 +91,9 @@ func logTo(s *goldenStore) *bytes.Buffer {
 func wantPublished(t *testing.T, s *goldenStore, location, file string, existed bool) {
 	t.Helper()
 	got, err := s.Publish(t.Context(), location, file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := golden.Published{Location: location, SHA256: digest(content), Size: int64(len(content)), Existed: existed}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
 }
 
 func digest(data []byte) string {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // envLargeObject asks for an object of so many bytes, such as 5368709120, instead of one that takes a second.
@@ -36,9 +37,7 @@ func TestLargeObjectInConstantMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	f, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	hash := sha256.New()
 	if _, err := io.Copy(hash, f); err != nil {
@@ -58,9 +57,7 @@ func TestLargeObjectInConstantMemory(t *testing.T) {
 	})
 	wantLittleMemory(t, "Open", most, func() {
 		f, err := s.Open(t.Context(), o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer f.Close()
 		if f.Size() != size {
 			t.Errorf("%d bytes, want %d", f.Size(), size)

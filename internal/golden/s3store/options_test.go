@@ -18,6 +18,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestParseSwitch(t *testing.T) {
@@ -202,9 +203,7 @@ func TestRealS3Versions(t *testing.T) {
 	_, err := client.PutBucketVersioning(t.Context(), &s3.PutBucketVersioningInput{
 		Bucket: ptr(bucket), VersioningConfiguration: &types.VersioningConfiguration{Status: types.BucketVersioningStatusEnabled},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	put(t, client, "key", content)
 	s := newStore(t)
 	_, old, err := openKey(t.Context(), s, "key", golden.Span{})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -45,9 +46,7 @@ func ptr[T any](v T) *T { return &v }
 func put(t testing.TB, client *s3.Client, key string, data []byte) {
 	t.Helper()
 	_, err := client.PutObject(t.Context(), &s3.PutObjectInput{Bucket: ptr(bucket), Key: &key, Body: bytes.NewReader(data)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // Every golden of this repository, by its manifest, from a bucket with a prefix.
@@ -65,9 +64,7 @@ func TestRealS3ServesTheGoldens(t *testing.T) {
 	s.Bucket = "s3://" + bucket + "/ci/"
 	for _, g := range registry.Goldens {
 		want, err := os.ReadFile(filepath.Join(root, "testdata", "goldens", filepath.FromSlash(g.BucketPath)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		put(t, client, "ci/"+g.BucketPath, want)
 		for range 2 { // the second from the cache
 			got, err := s.Fetch(t.Context(), golden.Object{Location: g.Location(s.Bucket, ""), SHA256: g.SHA256, Size: g.Size})
@@ -94,9 +91,7 @@ func TestRealS3ContentEncoding(t *testing.T) {
 	_, err := client.PutObject(t.Context(), &s3.PutObjectInput{
 		Bucket: ptr(bucket), Key: ptr("a"), Body: bytes.NewReader(content), ContentEncoding: ptr("gzip"),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	wantContent(t, newStore(t), "s3://"+bucket+"/a")
 }
 
@@ -140,9 +135,7 @@ func TestRealS3PublicBucketNeedsNoCredentials(t *testing.T) {
 	put(t, client, "key", content)
 	const policy = `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::goldens/*"}]}`
 	_, err := client.PutBucketPolicy(t.Context(), &s3.PutBucketPolicyInput{Bucket: ptr(bucket), Policy: ptr(policy)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	setenv(t, map[string]string{"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""})
 	wantContent(t, newStore(t), "s3://"+bucket+"/key")
 }

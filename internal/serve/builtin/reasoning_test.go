@@ -1,6 +1,10 @@
 package builtin
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
+)
 
 // What vllm-rs 0.33.0 made of answers with each parser.
 func TestReasoningFormats(t *testing.T) {
@@ -19,9 +23,7 @@ func TestReasoningFormats(t *testing.T) {
 	} {
 		t.Run(test.parser, func(t *testing.T) {
 			format, err := findReasoning(test.parser)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			whole := answerParser{format: format}
 			if reasoning, shown := whole.whole(text); reasoning != test.reasoning || shown != test.text {
 				t.Errorf("%q and %q, want %q and %q", reasoning, shown, test.reasoning, test.text)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -151,7 +150,7 @@ func (r *running) static(ctx context.Context) Layer {
 	if own, ok := r.Live.Matrix.Lookup(r.Build.Version.Tag()); ok && protocol.HasProfile(own.Tag) {
 		line = own // even one without goldens
 	}
-	layer, got := Static{Line: line, Extract: r.Extract}.Run(ctx)
+	layer, got := compareSources(ctx, line, r.Extract)
 	r.profile, r.whole = got.Profile, len(got.Gaps) == 0
 	if line.Name != r.Build.Line() && line.Name != compat.RC {
 		layer.Notes = append(layer.Notes, fmt.Sprintf("%s is not a line of %s: vllm-vcr drift adopt %s", r.Build.Line(),
@@ -197,26 +196,4 @@ func (r *running) adopt(ctx context.Context) {
 	}
 	layer := r.Live.Taught(ctx, r.profile)
 	r.adoption, r.taught = &layer, layer.Verdict != Unknown
-}
-
-func (r *running) engine(ctx context.Context) Layer {
-	dir, remove, err := process.MkdirTemp("vllm-vcr-drift-")
-	if err != nil {
-		return Unjudged(EngineLayer, err)
-	}
-	defer remove()
-	return Engine{
-		Live: r.Live, Build: r.Build, Engines: r.Engines, Own: r.Own, Taught: r.taught,
-		VCR: r.VCR, Dir: dir, BootTimeout: r.BootTimeout, Step: func(step string) { r.step(EngineLayer, step) },
-	}.Run(ctx)
-}
-
-func (r *running) python(ctx context.Context) Layer {
-	if r.Extract == nil {
-		return notLooked(PythonLayer, noSources)
-	}
-	return Python{
-		Build: r.Build, Line: r.Line, Source: r.Source, Cache: r.Cache, Model: r.Live.Model, Engines: r.Engines, Log: r.Live.Log,
-		Step: func(step string) { r.step(PythonLayer, step) },
-	}.Run(ctx)
 }

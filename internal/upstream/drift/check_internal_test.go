@@ -164,7 +164,7 @@ func TestEngineProfiles(t *testing.T) {
 	p.Line, p.Version = "9.9", "9.9.0"
 	require.NoError(t, protocol.Learn(p))
 	for _, line := range []compat.Line{{Name: "9.9", Tag: "v9.9.0rc1"}, {Name: "0.27", Tag: "v0.27.1"}} {
-		dir, err := Engine{Dir: t.TempDir()}.profiles(line)
+		dir, err := writeProfile(t.TempDir(), line.Name)
 		require.NoError(t, err)
 		known, err := protocol.LoadProfile(line.Name)
 		require.NoError(t, err)
@@ -175,7 +175,7 @@ func TestEngineProfiles(t *testing.T) {
 			t.Errorf("%s: %v, %d bytes, %v, want its profile alone", line.Name, entries, len(got), err)
 		}
 	}
-	if _, err := (Engine{Dir: t.TempDir()}).profiles(compat.Line{Name: "8.8", Tag: "v8.8.0"}); err == nil {
+	if _, err := writeProfile(t.TempDir(), "8.8"); err == nil {
 		t.Error("a line that nobody knows has a profile")
 	}
 }

@@ -11,12 +11,14 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/capture"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
@@ -84,46 +86,25 @@ func (e Engines) find(ctx context.Context, build compat.Build) (local.Engine, er
 	return engine, err
 }
 
-// Engine is the layer of a release's engine for the CPU: it gets the live suite from our frontend, and then it serves a
+// engine is the layer of a release's engine for the CPU: it gets the live suite from our frontend, and then it serves a
 // small load behind our tap, with its own vllm-rs in front.
-type Engine struct {
-	Live    // the line that it is judged as, and what runs it; the frontend is that of the engine
-	Build   compat.Build
-	Engines Engines
-	// Own: Line is the line of the release. Else Taught: the process knows a profile of its line. Without
-	// either, what the tap records cannot be read.
-	Own, Taught bool
-	// VCR is the path of vllm-vcr, which records.
-	VCR string
-	// Dir is an empty folder for what is recorded.
-	Dir string
-	// BootTimeout is how long the engine may take until it serves; default that of a capture.
-	BootTimeout time.Duration
-	// Step gets what is being done, from several goroutines; may be nil.
-	Step func(step string)
-}
-
-// Run looks for the engine and, if there is one, at it.
-func (e Engine) Run(ctx context.Context) Layer {
-	engine, err := e.Engines.find(ctx, e.Build)
+func (r *running) engine(ctx context.Context) Layer {
+	engine, err := r.Engines.find(ctx, r.Build)
 	if errors.Is(err, errAbsent) {
 		return notLooked(EngineLayer, "%v", err)
 	}
 	if err != nil {
 		return Unjudged(EngineLayer, err)
 	}
-	suite, err := e.liveSuite(ctx, engine)
+	suite, err := r.engineSuite(ctx, engine)
 	if err != nil {
 		return Unjudged(EngineLayer, err)
 	}
 	layer := judge(EngineLayer, suite)
-	layer.Compared = "its CPU engine with what line " + e.Line + " demands: " + asserted(suite)
+	layer.Compared = "its CPU engine with what line " + r.Live.Line + " demands: " + asserted(suite)
 	handshake := conformance.Result{Verdict: conformance.Error} // all other cases need it, and the tap too
-	for _, r := range suite.Results {
-		if r.Case.Assertion == live.Handshake {
-			handshake = r
-			break
-		}
+	if at := slices.IndexFunc(suite.Results, func(r conformance.Result) bool { return r.Case.Assertion == live.Handshake }); at >= 0 {
+		handshake = suite.Results[at]
 	}
 	switch {
 	case handshake.Verdict == conformance.Error:
@@ -132,7 +113,7 @@ func (e Engine) Run(ctx context.Context) Layer {
 	case !handshake.Verdict.Red():
 		// An engine serves one frontend in its life, so this one is another. Both at a time would share the cores, and
 		// a capture gives way to everybody.
-		layer.judgeCases([]LayerCase{e.tap(ctx, engine)})
+		layer.judgeCases([]LayerCase{r.tap(ctx, engine)})
 	}
 	return layer
 }
@@ -140,19 +121,19 @@ func (e Engine) Run(ctx context.Context) Layer {
 // engineGrace is how long an engine may take to end: it stops threads and frees its memory.
 const engineGrace = time.Minute
 
-// liveSuite runs the live suite on the engine.
-func (e Engine) liveSuite(ctx context.Context, engine local.Engine) (*conformance.Report, error) {
-	command := conformance.CommandEngine{Template: e.command(engine), Grace: engineGrace}
+// engineSuite runs the live suite on the engine.
+func (r *running) engineSuite(ctx context.Context, engine local.Engine) (*conformance.Report, error) {
+	command := conformance.CommandEngine{Template: r.engineCommand(engine), Grace: engineGrace}
 	sel := conformance.Selection{Suite: conformance.SuiteLive}
-	e.step("start it for the live suite")
-	report, err := e.run(ctx, sel, func(r *conformance.Runner, _ []conformance.Case) error {
-		r.Engine, r.Timeouts = command.Engine, conformance.EngineTimeouts()
-		r.Timeouts.Connect = cmp.Or(e.BootTimeout, r.Timeouts.Connect)
-		r.Subject = conformance.Description{Kind: "engine", Command: command.Template}
-		r.Progress = func(result conformance.Result) {
-			e.step(fmt.Sprintf("%s: %s", result.Case.Check(), result.Verdict))
-			if e.Progress != nil {
-				e.Progress(result)
+	r.step(EngineLayer, "start it for the live suite")
+	report, err := r.Live.run(ctx, sel, func(runner *conformance.Runner, _ []conformance.Case) error {
+		runner.Engine, runner.Timeouts = command.Engine, conformance.EngineTimeouts()
+		runner.Timeouts.Connect = cmp.Or(r.BootTimeout, runner.Timeouts.Connect)
+		runner.Subject = conformance.Description{Kind: "engine", Command: command.Template}
+		runner.Progress = func(result conformance.Result) {
+			r.step(EngineLayer, fmt.Sprintf("%s: %s", result.Case.Check(), result.Verdict))
+			if r.Live.Progress != nil {
+				r.Live.Progress(result)
 			}
 		}
 		return command.Check(conformance.SuiteLive)
@@ -164,10 +145,10 @@ func (e Engine) liveSuite(ctx context.Context, engine local.Engine) (*conformanc
 	return report, nil
 }
 
-// command starts the engine as a capture does, with the places of the handshake left open.
-func (e Engine) command(engine local.Engine) string {
-	t := e.target(compat.Line{Name: e.Line, Tag: "v" + e.Build.String()})
-	args := append([]string{engine.Python, "-m", "vllm.entrypoints.cli.main"}, t.EngineArgs(target.Addresses{Model: e.Model})...)
+// engineCommand starts the engine as a capture does, with the places of the handshake left open.
+func (r *running) engineCommand(engine local.Engine) string {
+	t := r.engineTarget(r.Live.Line)
+	args := append([]string{engine.Python, "-m", "vllm.entrypoints.cli.main"}, t.EngineArgs(target.Addresses{Model: r.Live.Model})...)
 	for i, word := range args[:len(args)-1] {
 		switch word {
 		case "--data-parallel-address":
@@ -179,11 +160,11 @@ func (e Engine) command(engine local.Engine) string {
 	return commandLine(append(t.EngineEnv(), "HF_HUB_OFFLINE=1", "VLLM_CACHE_ROOT="+engine.Cache()), args)
 }
 
-// target returns what the engine serves: the small model that goldens are captured from, configured as for them.
-func (e Engine) target(line compat.Line) target.Target {
+// engineTarget returns what the engine serves: the small model that goldens are captured from, configured as for them.
+func (r *running) engineTarget(line string) target.Target {
 	return target.Target{
-		Line: line.Name, Tag: line.Tag, ID: "drift", Scenario: target.Baseline, Seed: 1,
-		Model: target.Model{Key: modelKey, Source: e.Model, Served: modelKey, GPU: "cpu", Engine: map[string]string{
+		Line: line, Tag: "v" + r.Build.String(), ID: "drift", Scenario: target.Baseline, Seed: 1,
+		Model: target.Model{Key: modelKey, Source: r.Live.Model, Served: modelKey, GPU: "cpu", Engine: map[string]string{
 			"block_size": "128", "dtype": "float32", "enforce_eager": "true", "load_format": "dummy", "max_model_len": "4096",
 			"max_num_seqs": "64",
 		}},
@@ -197,19 +178,23 @@ func (e Engine) target(line compat.Line) target.Target {
 const modelKey = "tiny"
 
 // tap puts recorder and vllm-rs before the engine. The trace must be whole, and replay.
-func (e Engine) tap(ctx context.Context, engine local.Engine) LayerCase {
+func (r *running) tap(ctx context.Context, engine local.Engine) LayerCase {
 	c := LayerCase{Name: "tap", Verdict: Unknown}
 	switch {
 	case engine.VLLMRS == "":
 		c.Verdict, c.Message = Skipped, "there is no vllm-rs of the release to put before it"
 		return c
-	case !e.Own && !e.Taught:
-		c.Verdict, c.Message = Skipped, "no profile of line "+e.Build.Line()+" to read a recording by"
+	case !r.Own && !r.taught:
+		c.Verdict, c.Message = Skipped, "no profile of line "+r.Build.Line()+" to read a recording by"
 		return c
 	}
-	line := compat.Line{Name: e.Build.Line(), Tag: "v" + e.Build.String()}
-	var err error
-	if c.Message, err = e.recordAndReplay(ctx, engine, line); err == nil {
+	dir, remove, err := process.MkdirTemp("vllm-vcr-drift-")
+	if err != nil {
+		c.Message = firstLine(err.Error())
+		return c
+	}
+	defer remove()
+	if c.Message, err = r.recordAndReplay(ctx, engine, dir); err == nil {
 		c.Verdict = None
 		return c
 	}
@@ -218,7 +203,7 @@ func (e Engine) tap(ctx context.Context, engine local.Engine) LayerCase {
 	if errors.As(err, &refused) || errors.As(err, &unregistered) && unregistered.ExitCode == conformance.ExitFail {
 		c.Verdict = Found
 	}
-	c.Message = firstLine(strings.ReplaceAll(err.Error(), e.Dir, ""))
+	c.Message = firstLine(strings.ReplaceAll(err.Error(), dir, ""))
 	return c
 }
 
@@ -226,24 +211,21 @@ func (e Engine) tap(ctx context.Context, engine local.Engine) LayerCase {
 const loadTime = 5 * time.Minute
 
 // recordAndReplay has frontend, tap and engine serve a small load, compares the trace with what the client saw, and
-// replays it as if it were to be registered. It returns what was recorded, in a sentence.
-func (e Engine) recordAndReplay(ctx context.Context, engine local.Engine, line compat.Line) (recorded string, err error) {
-	limit := cmp.Or(e.BootTimeout, local.DefaultBootTimeout) + loadTime
+// replays it as if it were to be registered. It returns what was recorded, in a sentence. dir is empty.
+func (r *running) recordAndReplay(ctx context.Context, engine local.Engine, dir string) (recorded string, err error) {
+	limit := cmp.Or(r.BootTimeout, local.DefaultBootTimeout) + loadTime
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("its load did not end within %v", limit))
 	defer cancel()
-	profiles, err := e.profiles(line)
+	t := r.engineTarget(r.Build.Line())
+	profiles, err := writeProfile(dir, t.Line)
 	if err != nil {
 		return "", err
 	}
-	log := e.Log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	t := e.target(line)
+	log := cmp.Or(r.Live.Log, slog.New(slog.DiscardHandler))
 	rec, err := local.Capture(ctx, local.Options{
-		Dir: e.Dir, Engines: map[string]local.Engine{t.Release(): engine}, Models: map[string]string{modelKey: e.Model},
-		VCR: e.VCR, Profiles: profiles, BootTimeout: e.BootTimeout, Log: log,
-		Progress: func(_ target.Target, step string) { e.step("tap: " + step) },
+		Dir: dir, Engines: map[string]local.Engine{t.Release(): engine}, Models: map[string]string{modelKey: r.Live.Model},
+		VCR: r.VCR, Profiles: profiles, BootTimeout: r.BootTimeout, Log: log,
+		Progress: func(_ target.Target, step string) { r.step(EngineLayer, "tap: "+step) },
 	}, t)
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
@@ -251,12 +233,12 @@ func (e Engine) recordAndReplay(ctx context.Context, engine local.Engine, line c
 	if err != nil {
 		return "", err
 	}
-	goldens := filepath.Join(e.Dir, "manifest.toml")
+	goldens := filepath.Join(dir, "manifest.toml")
 	if err := os.WriteFile(goldens, nil, 0o644); err != nil {
 		return "", err
 	}
 	accepted, err := capture.Accept(ctx, capture.AcceptOptions{
-		Matrix: &compat.Matrix{File: e.Matrix.File, Lines: []compat.Line{line}}, Manifest: goldens, Goldens: e.Dir, DryRun: true,
+		Matrix: &compat.Matrix{File: r.Live.Matrix.File, Lines: []compat.Line{{Name: t.Line, Tag: t.Tag}}}, Manifest: goldens, Goldens: dir, DryRun: true,
 		Log: log,
 	}, rec)
 	if err != nil {
@@ -266,23 +248,17 @@ func (e Engine) recordAndReplay(ctx context.Context, engine local.Engine, line c
 	return fmt.Sprintf("%s recorded and replayed, %d tokens", safetext.Count(g.Records, "request"), g.Tokens), nil
 }
 
-// profiles writes the line's profile into a folder, as this process knows it: what records is a process of its own, and
-// may not know the line.
-func (e Engine) profiles(line compat.Line) (dir string, err error) {
-	p, err := protocol.LoadProfile(line.Name)
+// writeProfile writes the profile of a line into a folder below dir, as this process knows it: what records is a process of its own,
+// and may not know the line.
+func writeProfile(dir, line string) (string, error) {
+	p, err := protocol.LoadProfile(line)
 	if err != nil {
 		return "", err
 	}
-	dir = filepath.Join(e.Dir, "profiles")
+	dir = filepath.Join(dir, "profiles")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
 	path := filepath.Join(dir, p.Line+".json")
 	return dir, atomicfile.WriteFunc(path, 0o644, func(w io.Writer) error { return protocol.WriteProfile(w, p) })
-}
-
-func (e Engine) step(step string) {
-	if e.Step != nil {
-		e.Step(step)
-	}
 }

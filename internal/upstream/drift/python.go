@@ -4,26 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 
-	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 	"github.com/vllm-vcr/conformance/player"
 )
-
-// Python is the layer of a release's own Python client, which is run on the packages of an engine.
-type Python struct {
-	Build   compat.Build
-	Line    compat.Line   // whose player it gets
-	Source  pinned.Source // of its wheel
-	Cache   string        // folder for what is taken out of the wheel
-	Model   string
-	Engines Engines
-	Log     *slog.Logger
-	Step    func(step string) // gets what is being done; may be nil
-}
 
 // What the player registers with, and the number of tokens that it draws from.
 const (
@@ -33,50 +19,51 @@ const (
 	pythonVocab     = 2048
 )
 
-// Run looks for an environment and, if there is one, at the client.
-func (p Python) Run(ctx context.Context) Layer {
-	environment, err := p.environment(ctx)
+// python is the layer of a release's own Python client, which is run on the packages of an engine.
+func (r *running) python(ctx context.Context) Layer {
+	if r.Extract == nil {
+		return notLooked(PythonLayer, noSources)
+	}
+	environment, err := r.pythonEnvironment(ctx)
 	if errors.Is(err, errAbsent) {
 		return notLooked(PythonLayer, "%v", err)
 	}
 	if err != nil {
 		return Unjudged(PythonLayer, err)
 	}
-	if p.Step != nil {
-		p.Step("start its client on the packages of " + environment.Release)
-	}
-	wheel := pyclient.Wheel{Open: p.Source.Open}
-	wheel.Check, err = p.Source.Python(ctx, p.Log)
+	r.step(PythonLayer, "start its client on the packages of "+environment.Release)
+	wheel := pyclient.Wheel{Open: r.Source.Open}
+	wheel.Check, err = r.Source.Python(ctx, r.Live.Log)
 	if errors.Is(err, pinned.ErrUnverified) {
 		return notLooked(PythonLayer, "%v", err)
 	}
 	if err == nil {
-		wheel.Key, wheel.Sure, err = p.Source.Key()
+		wheel.Key, wheel.Sure, err = r.Source.Key()
 	}
 	if err != nil {
 		return Unjudged(PythonLayer, err)
 	}
-	tree, err := pyclient.Sources(ctx, wheel, p.Cache, p.Log)
+	tree, err := pyclient.Sources(ctx, wheel, r.Cache, r.Live.Log)
 	if err != nil {
 		return Unjudged(PythonLayer, err)
 	}
-	layer := p.drive(ctx, environment, tree)
+	layer := r.drivePython(ctx, environment, tree)
 	layer.Downloaded = tree.Downloaded
 	return layer
 }
 
-// drive runs the client. An environment of another release may lack what this one imports: that says nothing about the
+// drivePython runs the client. An environment of another release may lack what this one imports: that says nothing about the
 // wire, and is not looked at.
-func (p Python) drive(ctx context.Context, environment pyclient.Environment, tree pyclient.Tree) Layer {
-	results, err := pyclient.Run(ctx, p.options(environment, tree))
+func (r *running) drivePython(ctx context.Context, environment pyclient.Environment, tree pyclient.Tree) Layer {
+	results, err := pyclient.Run(ctx, r.pythonOptions(environment, tree))
 	layer := Layer{Name: PythonLayer, Verdict: None}
-	layer.Compared = fmt.Sprintf("its Python client, on the packages of %s, before the player of line %s", environment.Release, p.Line.Name)
+	layer.Compared = fmt.Sprintf("its Python client, on the packages of %s, before the player of line %s", environment.Release, r.Line.Name)
 	layer.judgeCases(pythonCases(results))
 	switch {
 	case err == nil && layer.Verdict == None && len(results) == 0:
 		layer.Verdict, layer.Vacuous = Unknown, true
 	case err == nil || layer.Verdict == Found:
-	case environment.Release != p.Build.String():
+	case environment.Release != r.Build.String():
 		layer.Verdict, layer.Reason = Skipped, firstLine(fmt.Sprintf("it does not run on the packages of %s: %v", environment.Release, err))
 	default:
 		layer.Verdict, layer.Reason = Unknown, firstLine(err.Error())
@@ -84,28 +71,28 @@ func (p Python) drive(ctx context.Context, environment pyclient.Environment, tre
 	return layer
 }
 
-// environment returns the one that is to be used, else that of the release, else the nearest.
-func (p Python) environment(ctx context.Context) (pyclient.Environment, error) {
-	engine, err := p.Engines.find(ctx, p.Build)
-	if err == nil || !errors.Is(err, errAbsent) || p.Engines.Mode == EngineNever {
+// pythonEnvironment returns the one that is to be used, else that of the release, else the nearest.
+func (r *running) pythonEnvironment(ctx context.Context) (pyclient.Environment, error) {
+	engine, err := r.Engines.find(ctx, r.Build)
+	if err == nil || !errors.Is(err, errAbsent) || r.Engines.Mode == EngineNever {
 		return pyclient.Environment{Release: engine.Release, Python: engine.Python}, err
 	}
-	dir, err := local.Folder(p.Engines.Options.Dir)
+	dir, err := local.Folder(r.Engines.Options.Dir)
 	if err != nil {
 		return pyclient.Environment{}, err
 	}
-	nearest, err := pyclient.Nearest(dir, p.Build.Version)
+	nearest, err := pyclient.Nearest(dir, r.Build.Version)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", errAbsent, err)
 	}
 	return nearest, err
 }
 
-// options are for the release's client, and for a player whose every token is known.
-func (p Python) options(environment pyclient.Environment, tree pyclient.Tree) pyclient.Options {
+// pythonOptions are for the release's client, and for a player whose every token is known.
+func (r *running) pythonOptions(environment pyclient.Environment, tree pyclient.Tree) pyclient.Options {
 	source := player.Random{Seed: 1, Vocab: pythonVocab}
 	return pyclient.Options{
-		Python: environment.Python, Sources: tree, Model: p.Model, Log: p.Log,
+		Python: environment.Python, Sources: tree, Model: r.Live.Model, Log: r.Live.Log,
 		MaxModelLen: pythonModelLen, NumGPUBlocks: pythonBlocks, BlockSize: pythonBlockSize,
 		Says: func(id string) func(int) uint32 {
 			script, _ := source.Script(&player.Request{ID: id}) // it refuses nothing
@@ -113,7 +100,7 @@ func (p Python) options(environment pyclient.Environment, tree pyclient.Tree) py
 		},
 		Engine: func(handshake string) (func(context.Context) error, error) {
 			engine, err := player.New(player.Options{
-				Handshake: handshake, VLLMVersion: p.Line.Tag, Source: source, Vocab: pythonVocab, LoRA: player.LoRAOptions{MaxLoRAs: 1},
+				Handshake: handshake, VLLMVersion: r.Line.Tag, Source: source, Vocab: pythonVocab, LoRA: player.LoRAOptions{MaxLoRAs: 1},
 				Limits: player.Limits{MaxModelLen: pythonModelLen}, KVCache: player.KVCacheOptions{NumGPUBlocks: pythonBlocks, BlockSize: pythonBlockSize},
 			})
 			if err != nil {

@@ -2,6 +2,7 @@ package drift
 
 import (
 	"archive/zip"
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
 )
 
@@ -35,10 +37,11 @@ func TestPythonThatDoesNotRun(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			p := Python{
-				Build: build(t, "0.33.0"), Line: compat.Line{Name: "0.33", Tag: "v0.33.0"}, Model: t.TempDir(), Log: slog.New(slog.DiscardHandler),
-			}
-			layer := p.drive(t.Context(), pyclient.Environment{Release: test.of, Python: python}, pyclient.Tree{Dir: t.TempDir(), State: t.TempDir()})
+			r := running{Check: Check{
+				Subject: Subject{Build: build(t, "0.33.0"), Line: compat.Line{Name: "0.33", Tag: "v0.33.0"}},
+				Live:    Live{Model: t.TempDir(), Log: slog.New(slog.DiscardHandler)},
+			}}
+			layer := r.drivePython(t.Context(), pyclient.Environment{Release: test.of, Python: python}, pyclient.Tree{Dir: t.TempDir(), State: t.TempDir()})
 			if layer.Verdict != test.want || !strings.Contains(layer.Reason, "exit status 3") {
 				t.Errorf("got %s, %q, want %s", layer.Verdict, layer.Reason, test.want)
 			}
@@ -64,23 +67,26 @@ func TestPythonOfAWheelOnDisk(t *testing.T) {
 		_, err = member.Write([]byte("37"))
 	}
 	require.NoError(t, errors.Join(err, archive.Close(), file.Close()))
-	p := Python{
-		Build: build(t, "0.33.0"), Line: compat.Line{Name: "0.33", Tag: "v0.33.0"}, Model: t.TempDir(), Log: slog.New(slog.DiscardHandler),
-		Source: pinned.Source{Path: path}, Cache: t.TempDir(), Engines: Engines{Mode: EngineMode(python)},
-	}
-	layer := p.Run(t.Context())
+	r := running{Check: Check{
+		Subject: Subject{Build: build(t, "0.33.0"), Line: compat.Line{Name: "0.33", Tag: "v0.33.0"}, Source: pinned.Source{Path: path}},
+		Live:    Live{Model: t.TempDir(), Log: slog.New(slog.DiscardHandler)}, Cache: t.TempDir(), Engines: Engines{Mode: EngineMode(python)},
+		Extract: noSource,
+	}}
+	layer := r.python(t.Context())
 	if layer.Verdict != Unknown || layer.Downloaded != 0 || !strings.Contains(layer.Reason, "exit status 37") {
 		t.Errorf("got %+v", layer)
 	}
-	p.Source.Path += ".gone"
-	if layer := p.Run(t.Context()); layer.Verdict != Unknown || !strings.Contains(layer.Reason, "no such file") {
+	r.Source.Path += ".gone"
+	if layer := r.python(t.Context()); layer.Verdict != Unknown || !strings.Contains(layer.Reason, "no such file") {
 		t.Errorf("without the wheel: %+v", layer)
 	}
-	p.Source.Path = ""
-	if layer := p.Run(t.Context()); layer.Verdict != Unknown || !strings.Contains(layer.Reason, "no wheel of the release is named") {
+	r.Source.Path = ""
+	if layer := r.python(t.Context()); layer.Verdict != Unknown || !strings.Contains(layer.Reason, "no wheel of the release is named") {
 		t.Errorf("without any source: %+v", layer)
 	}
 }
+
+func noSource(context.Context) (extract.Result, error) { return extract.Result{}, nil }
 
 func TestPythonCases(t *testing.T) {
 	got := pythonCases([]pyclient.Result{
@@ -126,10 +132,13 @@ func TestPythonEnvironment(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			p := Python{Build: build(t, test.version), Engines: Engines{Mode: test.mode, Options: local.EngineOptions{Dir: test.peers}}}
-			got, err := p.environment(t.Context())
+			r := running{Check: Check{
+				Subject: Subject{Build: build(t, test.version)}, Engines: Engines{Mode: test.mode, Options: local.EngineOptions{Dir: test.peers}},
+				Extract: noSource,
+			}}
+			got, err := r.pythonEnvironment(t.Context())
 			if test.says != "" {
-				if layer := p.Run(t.Context()); layer.Verdict != Skipped || !strings.Contains(layer.Reason, test.says) {
+				if layer := r.python(t.Context()); layer.Verdict != Skipped || !strings.Contains(layer.Reason, test.says) {
 					t.Errorf("got %+v", layer)
 				}
 				return

@@ -17,25 +17,18 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
-// Static compares what the sources of a release declare with the profile of a line.
-type Static struct {
-	// Line is the one to compare with.
-	Line compat.Line
-	// Extract reads the sources.
-	Extract func(context.Context) (extract.Result, error)
-}
-
-// Run is the layer static, and what was read for it.
-func (s Static) Run(ctx context.Context) (Layer, extract.Result) {
-	name := s.Line.Name
+// compareSources is the layer static, which compares what the sources of a release declare with the profile of a line, and what read
+// returned for it.
+func compareSources(ctx context.Context, line compat.Line, read func(context.Context) (extract.Result, error)) (Layer, extract.Result) {
+	name := line.Name
 	if name == compat.RC { // a candidate has the profile of the release it leads to
-		name = s.Line.Tag
+		name = line.Tag
 	}
 	known, err := protocol.LoadProfile(name)
 	if err != nil {
 		return Unjudged(StaticLayer, err), extract.Result{}
 	}
-	got, err := s.Extract(ctx)
+	got, err := read(ctx)
 	if err == nil && got.Profile == nil {
 		err = errors.New("its sources say nothing of the wire")
 	}
@@ -45,7 +38,7 @@ func (s Static) Run(ctx context.Context) (Layer, extract.Result) {
 		return layer, got
 	}
 	layer := compare(known, got)
-	layer.Compared = fmt.Sprintf("what the sources of %s declare with the profile of line %s (%s)", got.Profile.Version, s.Line.Name, known.Version)
+	layer.Compared = fmt.Sprintf("what the sources of %s declare with the profile of line %s (%s)", got.Profile.Version, line.Name, known.Version)
 	return layer, got
 }
 

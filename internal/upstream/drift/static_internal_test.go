@@ -93,12 +93,12 @@ func TestStatic(t *testing.T) {
 			if test.change != nil {
 				test.change(read)
 			}
-			layer, got := Static{Line: compat.Line{Name: "0.33", Tag: "v0.33.0"}, Extract: func(context.Context) (extract.Result, error) {
+			layer, got := compareSources(t.Context(), compat.Line{Name: "0.33", Tag: "v0.33.0"}, func(context.Context) (extract.Result, error) {
 				if test.err != nil {
 					read = nil
 				}
 				return extract.Result{Profile: read, Gaps: test.gaps, Downloaded: 5}, test.err
-			}}.Run(t.Context())
+			})
 			code := Judge([]Layer{layer}).ExitCode()
 			if layer.Verdict != test.want || code != test.code || layer.Downloaded != 5 || got.Profile != read {
 				t.Errorf("got %s, exit code %d, %d bytes: want %s, %d", layer.Verdict, code, layer.Downloaded, test.want, test.code)
@@ -122,18 +122,18 @@ func TestStatic(t *testing.T) {
 // its release.
 func TestStaticLines(t *testing.T) {
 	for _, x := range []extract.Result{{}, {Profile: &protocol.Profile{Line: "0.33", Version: "0.33.0"}}} {
-		layer, _ := Static{Line: compat.Line{Name: "0.33"}, Extract: func(context.Context) (extract.Result, error) { return x, nil }}.Run(t.Context())
+		layer, _ := compareSources(t.Context(), compat.Line{Name: "0.33"}, func(context.Context) (extract.Result, error) { return x, nil })
 		if layer.Verdict != Unknown {
 			t.Errorf("got %s: %s", layer.Verdict, layer.Reason)
 		}
 	}
-	layer, _ := Static{Line: compat.Line{Name: "0.1"}, Extract: nil}.Run(t.Context())
+	layer, _ := compareSources(t.Context(), compat.Line{Name: "0.1"}, nil)
 	if layer.Verdict != Unknown || !strings.Contains(layer.Reason, `no wire profile for vLLM line "0.1"`) {
 		t.Errorf("got %+v", layer)
 	}
-	layer, _ = Static{Line: compat.Line{Name: compat.RC, Tag: "v0.33.0rc1"}, Extract: func(context.Context) (extract.Result, error) {
+	layer, _ = compareSources(t.Context(), compat.Line{Name: compat.RC, Tag: "v0.33.0rc1"}, func(context.Context) (extract.Result, error) {
 		return extract.Result{Profile: profile(t, "0.33")}, nil
-	}}.Run(t.Context())
+	})
 	if layer.Verdict != None || layer.Diff.Verdict() != wirediff.None {
 		t.Errorf("got %+v", layer)
 	}

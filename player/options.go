@@ -277,9 +277,7 @@ func (o Options) withDefaults() Options {
 	if o.Clock == nil {
 		o.Clock = NewClock()
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	return o
 }
 

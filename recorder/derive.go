@@ -1,6 +1,7 @@
 package recorder
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,9 +43,7 @@ func Derive(ctx context.Context, path string, opt Options, sinks func(rank int) 
 		return err
 	}
 	defer r.Close()
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	d := &derivation{opt: opt, sinks: sinks, counts: counts, log: log, observers: make(map[int]*Observer)}
 	if err := d.run(ctx, r); err != nil {
 		return d.abandon(err)

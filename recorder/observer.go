@@ -1,6 +1,7 @@
 package recorder
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"maps"
@@ -87,12 +88,8 @@ type Observer struct {
 // NewObserver returns an observer that writes into sinks and adds to counts, of
 // which nil makes new ones. What goes wrong is logged to log, nil for nowhere.
 func NewObserver(opt Options, sinks Sinks, counts *Counts, log *slog.Logger) *Observer {
-	if counts == nil {
-		counts = new(Counts)
-	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	counts = cmp.Or(counts, new(Counts))
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	if opt.BlockSize <= 0 {
 		opt.BlockSize = defaultBlockSize
 	}

@@ -79,12 +79,8 @@ func (c Config) withDefaults() Config {
 	c.QueueLimit = cmp.Or(c.QueueLimit, defaultQueueLimit)
 	c.MaxObserved = cmp.Or(c.MaxObserved, defaultMaxObserved)
 	c.UntilWait = cmp.Or(c.UntilWait, defaultUntilWait)
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
-	if c.Counts == nil {
-		c.Counts = new(Counts)
-	}
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
+	c.Counts = cmp.Or(c.Counts, new(Counts))
 	return c
 }
 

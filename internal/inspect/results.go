@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -184,10 +185,7 @@ func (in *Input) guideRecord(q *guideRequest) (r trace.Record, ok bool) {
 	} else {
 		in.lack("which part of a prompt was in the prefix cache")
 	}
-	start := q.Start
-	if start == nil {
-		start = q.OldStart
-	}
+	start := cmp.Or(q.Start, q.OldStart)
 	if start != nil {
 		at := ofSeconds(*start)
 		r.ArrivalMs = &at
@@ -241,10 +239,7 @@ func (in *Input) inferencePerf(data []byte) ([]trace.Record, error) {
 		case q.Info == nil || q.Start == nil || q.End == nil:
 			return nil, fmt.Errorf("request %d has no info, start_time or end_time: want per_request_lifecycle_metrics.json, written with report.request_lifecycle.per_request: true", i)
 		}
-		got := q.Info.Response
-		if got == nil {
-			got = &q.Info.tokens
-		}
+		got := cmp.Or(q.Info.Response, &q.Info.tokens)
 		at := ofSeconds(*q.Start)
 		r := trace.Record{PromptTokens: q.Info.Input, FinishReason: trace.FinishAbsent, ArrivalMs: &at}
 		if got.Output != nil {

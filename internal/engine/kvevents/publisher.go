@@ -72,9 +72,7 @@ func (o Options) withDefaults() (Options, error) {
 		}
 	}
 	o.Endpoint = cmp.Or(o.Endpoint, DefaultEndpoint)
-	if o.Log == nil {
-		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	return o, nil
 }
 

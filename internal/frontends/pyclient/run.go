@@ -3,6 +3,7 @@ package pyclient
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -63,9 +64,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Deadline <= 0 {
 		o.Deadline = defaultDeadline
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	switch {
 	case o.Sources.Dir == "":
 		return o, errors.New("no sources of a release are given")
@@ -101,10 +100,7 @@ func Run(ctx context.Context, opt Options) ([]Result, error) {
 
 // name is the tree in messages.
 func (t Tree) name() string {
-	if t.Wheel != "" {
-		return t.Wheel
-	}
-	return t.Dir
+	return cmp.Or(t.Wheel, t.Dir)
 }
 
 // drive starts the driver and follows it to its end.

@@ -61,9 +61,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Engines <= 0 {
 		o.Engines = 1
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return o, nil
 }
 

@@ -86,9 +86,7 @@ type Server struct {
 // New prepares a server. It reads the files of the model.
 func New(opt Options) (*Server, error) {
 	opt.Model = cmp.Or(opt.Model, opt.Dir)
-	if opt.Log == nil {
-		opt.Log = slog.New(slog.DiscardHandler)
-	}
+	opt.Log = cmp.Or(opt.Log, slog.New(slog.DiscardHandler))
 	if opt.Simulator != nil {
 		opt.Env = append(slices.Clone(opt.Env), "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1")
 	}

@@ -5,6 +5,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -120,9 +121,7 @@ func New(opt Options) (*Edge, error) {
 		return nil, err
 	}
 	e := &Edge{opt: opt, log: opt.Log, started: time.Now(), bodies: bodies{limits: opt.Limits.withDefaults()}}
-	if e.log == nil {
-		e.log = slog.New(slog.DiscardHandler)
-	}
+	e.log = cmp.Or(e.log, slog.New(slog.DiscardHandler))
 	e.faults.Store(newFaultDraws(opt.Faults, opt.FailureRate/100, opt.FailureTypes, opt.Seed))
 	e.opt.Settings = append([]Settings{faultSettings{e}, drainSettings{e}}, opt.Settings...)
 	return e, nil

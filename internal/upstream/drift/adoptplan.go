@@ -406,10 +406,7 @@ func (p *AdoptPlan) extendTargets(path string, text []byte) []byte {
 
 // check compares what the files will be with each other, as compat check does: an error that is new is in the way.
 func (p *AdoptPlan) check(AdoptOptions) error {
-	goldens := p.manifest
-	if goldens == nil {
-		goldens = &manifest.Manifest{}
-	}
+	goldens := cmp.Or(p.manifest, &manifest.Manifest{})
 	known := slices.Concat(p.diagnostics.before, conformance.CheckInputs(p.before, goldens))
 	for _, d := range slices.Concat(p.diagnostics.after, conformance.CheckInputs(p.Matrix, goldens)) {
 		isKnown := slices.ContainsFunc(known, func(k tomlfile.Diagnostic) bool { return k.Code == d.Code && k.Message == d.Message })

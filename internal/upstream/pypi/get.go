@@ -2,6 +2,7 @@ package pypi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -79,10 +80,7 @@ func (x *Index) try(ctx context.Context, q request, alive func(bytes int)) (*ans
 	if password, _ := q.url.User.Password(); q.url.User != nil {
 		r.SetBasicAuth(q.url.User.Username(), password)
 	}
-	client := x.HTTP
-	if client == nil {
-		client = defaultClient
-	}
+	client := cmp.Or(x.HTTP, defaultClient)
 	response, err := client.Do(r)
 	if err != nil {
 		return nil, transportError(err)
@@ -241,8 +239,5 @@ var defaultClient = &http.Client{
 }
 
 func (x *Index) log() *slog.Logger {
-	if x.Log != nil {
-		return x.Log
-	}
-	return slog.New(slog.DiscardHandler)
+	return cmp.Or(x.Log, slog.New(slog.DiscardHandler))
 }

@@ -1,6 +1,7 @@
 package wirediff
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,10 +29,7 @@ func (c *comparison) utilities() {
 
 // shownUtility is a method's signature, or what its callers pass if it has none.
 func shownUtility(u protocol.Utility) string {
-	if u.Signature != "" {
-		return u.Signature
-	}
-	return shownCalls(u)
+	return cmp.Or(u.Signature, shownCalls(u))
 }
 
 func shownCalls(u protocol.Utility) string {

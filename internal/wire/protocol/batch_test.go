@@ -55,8 +55,8 @@ func TestAddRefuses(t *testing.T) {
 			if err == nil || !strings.HasPrefix(err.Error(), "request req-7: "+test.message) || test.is != nil && !errors.Is(err, test.is) {
 				t.Errorf("got %v, want request req-7: %s (%v)", err, test.message, test.is)
 			}
-			if b.Len() != 0 || s.Started() || s.Finished() {
-				t.Errorf("something was added: %d outputs, started %v, finished %v", b.Len(), s.Started(), s.Finished())
+			if b.Len() != 0 || s.started || s.finished {
+				t.Errorf("something was added: %d outputs, started %v, finished %v", b.Len(), s.started, s.finished)
 			}
 			if _, err := b.Finish(nil, 0); !errors.Is(err, ErrEmptyBatch) {
 				t.Errorf("the batch can be sent: %v", err)
@@ -97,13 +97,13 @@ func TestStreamFinishesOnce(t *testing.T) {
 	for _, reason := range []FinishReason{FinishStop, FinishLength, FinishAbort, FinishError, FinishRepetition} {
 		t.Run(reason.String(), func(t *testing.T) {
 			b, s := c.NewBatch(0), c.NewStream(plainRequest("a"))
-			if s.Started() || s.Finished() || s.ID() != "a" {
-				t.Errorf("fresh stream: id %s, started %v, finished %v", s.ID(), s.Started(), s.Finished())
+			if s.started || s.finished || s.ID() != "a" {
+				t.Errorf("fresh stream: id %s, started %v, finished %v", s.ID(), s.started, s.finished)
 			}
 			for i, finish := range []FinishReason{Unfinished, reason} {
 				require.NoError(t, b.Add(s, &Output{Tokens: []uint32{1}, Finish: finish}))
-				if !s.Started() || s.Finished() != (i == 1) {
-					t.Errorf("after output %d: started %v, finished %v", i, s.Started(), s.Finished())
+				if !s.started || s.finished != (i == 1) {
+					t.Errorf("after output %d: started %v, finished %v", i, s.started, s.finished)
 				}
 			}
 			for _, after := range []FinishReason{Unfinished, reason, FinishError} {

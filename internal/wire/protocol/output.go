@@ -153,10 +153,6 @@ func (s *Stream) ID() string { return s.id }
 // Receiver takes the outputs of the request; nil if they are sent in messages.
 func (s *Stream) Receiver() Receiver { return s.receiver }
 
-// Started reports whether an output was added, Finished whether the last one was.
-func (s *Stream) Started() bool  { return s.started }
-func (s *Stream) Finished() bool { return s.finished }
-
 // check refuses outputs that end or confuse a frontend. An error finish needs
 // no logprobs: real engines send none with it.
 func (s *Stream) check(o *Output) error {

@@ -12,7 +12,6 @@ import (
 type Gate struct {
 	ln       net.Listener
 	endpoint string
-	typ      Type
 	opt      Options
 	refused  func(error)
 	waiting  strangers
@@ -46,7 +45,7 @@ func OpenGate(endpoint string, typ Type, opt Options, refused func(error)) (*Gat
 	if err != nil {
 		return nil, fmt.Errorf("open gate on %s: %w", endpoint, err)
 	}
-	g := &Gate{ln: ln, endpoint: endpointOf(ln.Addr()), typ: typ, opt: opt, refused: refused, ready: make(chan *Conn)}
+	g := &Gate{ln: ln, endpoint: endpointOf(ln.Addr()), opt: opt, refused: refused, ready: make(chan *Conn)}
 	g.waiting = strangers{typ: typ, opt: opt}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.wg.Go(func() { acceptAll(g.ctx, ln, &g.wg, &g.waiting, g.serve, g.refuse) })

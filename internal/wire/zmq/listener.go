@@ -123,39 +123,14 @@ func (l *Listener) Recv(ctx context.Context) (Delivery, error) {
 // [Conn.Send]. Only a ROUTER has identities; peers of other types are sent to
 // through [Delivery.Conn]. [ErrNoPeer] when no such peer is connected, or no more.
 func (l *Listener) Send(identity []byte, frames ...[]byte) error {
-	c, err := l.peer(identity)
-	if err != nil {
-		return err
+	if l.table == nil {
+		return fmt.Errorf("send on %s: a %s listener has no identities, send through Delivery.Conn", l.endpoint, l.typ)
+	}
+	c := l.table.find(identity)
+	if c == nil {
+		return fmt.Errorf("send to %x on %s: %w", identity, l.endpoint, ErrNoPeer)
 	}
 	return l.sent(identity, c.Send(frames...))
-}
-
-// Write is Send without the flush, as [Conn.Write].
-func (l *Listener) Write(identity []byte, frames ...[]byte) error {
-	c, err := l.peer(identity)
-	if err != nil {
-		return err
-	}
-	return l.sent(identity, c.Write(frames...))
-}
-
-// Flush lets everything written to the peer leave.
-func (l *Listener) Flush(identity []byte) error {
-	c, err := l.peer(identity)
-	if err != nil {
-		return err
-	}
-	return l.sent(identity, c.Flush())
-}
-
-func (l *Listener) peer(identity []byte) (*Conn, error) {
-	if l.table == nil {
-		return nil, fmt.Errorf("send on %s: a %s listener has no identities, send through Delivery.Conn", l.endpoint, l.typ)
-	}
-	if c := l.table.find(identity); c != nil {
-		return c, nil
-	}
-	return nil, fmt.Errorf("send to %x on %s: %w", identity, l.endpoint, ErrNoPeer)
 }
 
 // sent makes a peer found gone or closed while sending to it no peer at all.

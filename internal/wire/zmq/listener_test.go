@@ -165,15 +165,12 @@ func TestMadeUpIdentitiesAvoidTaken(t *testing.T) {
 func TestListenerSend(t *testing.T) {
 	router := listen(t, tcp, Router, Options{})
 	id := []byte{1, 0}
-	for _, err := range []error{router.Send(id, nil), router.Write(id, nil), router.Flush(id)} {
-		require.ErrorIs(t, err, ErrNoPeer, "0100")
-	}
+	require.ErrorIs(t, router.Send(id, nil), ErrNoPeer, "0100")
 	c := dial(t, router.Endpoint(), Dealer, Options{Identity: id})
 	joined := expect(t, router, Joined)
 	for _, text := range []string{"a", "b"} {
-		require.NoError(t, router.Write(id, []byte(text)))
+		require.NoError(t, router.Send(id, []byte(text)))
 	}
-	require.NoError(t, router.Flush(id))
 	require.NoError(t, joined.Conn.Send([]byte("c")))
 	for _, want := range []string{"a", "b", "c"} {
 		receives(t, c, want)

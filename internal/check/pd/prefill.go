@@ -238,12 +238,13 @@ func (d *side) checkTwoReaders() error {
 
 // checkDeath ends a decode while it reads. The engine goes on, and the blocks can be read by another one.
 func (d *side) checkDeath() error {
-	k, err := d.keep(d.prompt(d.promptFor(8)))
+	dying, err := d.newReader("vllm-vcr-dying") // before the prompt is kept: a lease may be shorter than the start of an agent
 	if err != nil {
 		return err
 	}
-	dying, err := d.newReader("vllm-vcr-dying")
+	k, err := d.keep(d.prompt(d.promptFor(8)))
 	if err != nil {
+		dying.Close()
 		return err
 	}
 	ctx, cancel := context.WithCancel(d.ctx)

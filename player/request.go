@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
@@ -306,14 +307,7 @@ func (s *stopRule) hit(token uint32, sent int) bool {
 	return sent >= s.minTokens && (int64(token) == s.eos || s.has(token))
 }
 
-func (s *stopRule) has(token uint32) bool {
-	for _, id := range s.ids {
-		if id == token {
-			return true
-		}
-	}
-	return false
-}
+func (s *stopRule) has(token uint32) bool { return slices.Contains(s.ids, token) }
 
 // featuresOf is what makes blocks of the same tokens different: images and the like,
 // or embeddings.

@@ -84,7 +84,7 @@ func (e *engine) beginStep(begin, now time.Duration) bool {
 	// What ends from here on, the next step reports, an abort while this one runs too
 	// (vllm/v1/core/sched/scheduler.py _update_after_schedule).
 	e.ended = false
-	e.current = runningStep{active: true, end: begin, chunks: hasChunks(step)}
+	e.current = runningStep{active: true, end: begin, chunks: slices.ContainsFunc(step.Scheduled, isChunk)}
 	if e.opt.Observability.IterationDetails && len(step.Scheduled) > 0 {
 		e.current.iteration = e.iteration(step)
 	}
@@ -144,10 +144,8 @@ func (e *engine) anyDue(now time.Duration) bool {
 	return false
 }
 
-// hasChunks reports whether a step computes a part of a prompt, and not its end.
-func hasChunks(step *scheduler.Step[*request]) bool {
-	return slices.ContainsFunc(step.Scheduled, func(r *scheduler.Request[*request]) bool { return !r.Complete() })
-}
+// isChunk reports whether a step computes a part of a prompt, and not its end.
+func isChunk(r *scheduler.Request[*request]) bool { return !r.Complete() }
 
 // duration is how long a step takes by the model.
 func (e *engine) duration(step *scheduler.Step[*request]) time.Duration {

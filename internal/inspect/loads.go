@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -85,7 +86,10 @@ func (in *Input) table(name string, r io.Reader) error {
 	}
 	var at [3]int
 	for i, column := range columns {
-		if at[i] = find(header, column); at[i] < 0 {
+		at[i] = slices.IndexFunc(header, func(text string) bool {
+			return strings.EqualFold(strings.TrimSpace(strings.TrimPrefix(text, "\ufeff")), column)
+		})
+		if at[i] < 0 {
 			return fmt.Errorf("%s: no column %s: the columns are %s", name, column, strings.Join(header, ", "))
 		}
 	}
@@ -114,16 +118,6 @@ func (in *Input) table(name string, r io.Reader) error {
 		}
 	}
 	return nil
-}
-
-// find returns the column of a name, -1 if there is none.
-func find(header []string, name string) int {
-	for i, column := range header {
-		if strings.EqualFold(strings.TrimSpace(strings.TrimPrefix(column, "\ufeff")), name) {
-			return i
-		}
-	}
-	return -1
 }
 
 func tableRecord(row []string, at [3]int, columns []string, when func(string) (float64, error)) (*trace.Record, error) {

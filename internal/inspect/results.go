@@ -43,7 +43,9 @@ func (in *Input) vllmBench(data []byte) ([]trace.Record, error) {
 			return nil, fmt.Errorf("%s has %d entries, and input_lens %d: want one for each request", list.name, list.length, n)
 		}
 	}
-	in.Meta.Model = textPointer(result.Model)
+	if result.Model != "" {
+		in.Meta.Model = &result.Model
+	}
 	in.Lacks = []string{"which part of a prompt was in the prefix cache", "token ids, hashes of prompts, and which request continues another", "the reason why an answer ended"}
 	if len(result.StartTimes) == 0 {
 		in.lack("when requests came (start_times, which older releases do not write): timeline, calibrate and play cannot use it")
@@ -76,13 +78,6 @@ func (in *Input) vllmBench(data []byte) ([]trace.Record, error) {
 		records = append(records, r)
 	}
 	return records, nil
-}
-
-func textPointer(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
 }
 
 // A guideRequest is one request of a report of guidellm (guidellm/schemas/request_stats.py). Times are in seconds, but for what

@@ -130,20 +130,12 @@ func (s *Source) find(prompt []uint32) (i int, ok bool) {
 	} {
 		if candidates := way.find(prompt); len(candidates) > 0 {
 			*way.count++
-			return s.firstUnused(candidates), true
+			unused := slices.IndexFunc(candidates, func(i int) bool { return !s.used[i] })
+			return candidates[max(unused, 0)], true
 		}
 	}
 	s.summary.Unmatched++
 	return 0, false
-}
-
-func (s *Source) firstUnused(candidates []int) int {
-	for _, i := range candidates {
-		if !s.used[i] {
-			return i
-		}
-	}
-	return candidates[0]
 }
 
 func (s *Source) findHash(prompt []uint32) []int {

@@ -59,11 +59,11 @@ var values = map[string]map[string]func(c *codec, b []byte, e *event) []byte{
 		"block_size":         func(_ *codec, b []byte, e *event) []byte { return pack.AppendInt(b, int64(e.BlockSize)) },
 		"lora_id":            appendLoRAID,
 		"medium":             appendMedium,
-		"lora_name":          appendLoRAName,
+		"lora_name":          func(_ *codec, b []byte, e *event) []byte { return appendText(b, e.LoRA.Name) },
 		"extra_keys":         appendExtraKeys,
 		"group_idx":          appendGroup,
 		"kv_cache_spec_kind": func(_ *codec, b []byte, _ *event) []byte { return pack.AppendString(b, groupKind) },
-		sessionID:            appendSession,
+		sessionID:            func(_ *codec, b []byte, e *event) []byte { return appendText(b, e.Session) },
 	},
 	"BlockRemoved": {
 		"block_hashes": func(c *codec, b []byte, e *event) []byte {
@@ -220,18 +220,11 @@ func appendLoRAID(_ *codec, b []byte, e *event) []byte {
 	return pack.AppendInt(b, e.LoRA.ID)
 }
 
-func appendSession(_ *codec, b []byte, e *event) []byte {
-	if e.Session == "" {
+func appendText(b []byte, text string) []byte {
+	if text == "" {
 		return pack.AppendNil(b)
 	}
-	return pack.AppendString(b, e.Session)
-}
-
-func appendLoRAName(_ *codec, b []byte, e *event) []byte {
-	if e.LoRA.Name == "" {
-		return pack.AppendNil(b)
-	}
-	return pack.AppendString(b, e.LoRA.Name)
+	return pack.AppendString(b, text)
 }
 
 // appendExtraKeys writes, for each block, nil or its keys without their kinds: a

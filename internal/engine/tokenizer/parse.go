@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -201,7 +202,7 @@ func parsePattern(raw json.RawMessage) ([]splitter, error) {
 	case part.Pattern.Regex != nil:
 		p, err = newPattern(*part.Pattern.Regex)
 	case part.Pattern.String != nil && *part.Pattern.String != "":
-		p, err = newPattern(quote(*part.Pattern.String))
+		p, err = newPattern(regexp.QuoteMeta(*part.Pattern.String))
 	default:
 		err = errors.New("split without a pattern")
 	}
@@ -216,18 +217,6 @@ func parsePattern(raw json.RawMessage) ([]splitter, error) {
 		return nil, fmt.Errorf("split with behavior %q is not supported: want Isolated or Removed", part.Behavior)
 	}
 	return []splitter{p}, nil
-}
-
-// quote escapes a text for newPattern.
-func quote(text string) string {
-	var b strings.Builder
-	for _, r := range text {
-		if strings.ContainsRune(`\.+*?()|[]{}^$`, r) {
-			b.WriteByte('\\')
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
 }
 
 func parseDigits(raw json.RawMessage) ([]splitter, error) {

@@ -175,12 +175,7 @@ func members[T any](e Enum) map[string]T {
 
 // Index returns the position of the named field, or -1.
 func (s Struct) Index(name string) int {
-	for i, f := range s.Fields {
-		if f.Name == name {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(s.Fields, func(f Field) bool { return f.Name == name })
 }
 
 // Lines returns the lines that have a profile, newest first: those of the build

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -505,7 +506,7 @@ func readCommand(body []byte) (wish, error) {
 
 // change grants a wish and reports whether there is a prefix more.
 func (s *subscriptions) change(w wish) (added bool, err error) {
-	at := s.index(w.prefix)
+	at := slices.IndexFunc(s.prefixes, func(p []byte) bool { return bytes.Equal(p, w.prefix) })
 	switch {
 	case !w.some || (w.kind == subscribeByte) == (at >= 0):
 		return false, nil
@@ -521,22 +522,8 @@ func (s *subscriptions) change(w wish) (added bool, err error) {
 	return true, nil
 }
 
-func (s *subscriptions) index(prefix []byte) int {
-	for i, p := range s.prefixes {
-		if bytes.Equal(p, prefix) {
-			return i
-		}
-	}
-	return -1
-}
-
 // match reports whether topic, the first frame of a message, begins with a prefix that
 // was asked for.
 func (s *subscriptions) match(topic []byte) bool {
-	for _, p := range s.prefixes {
-		if bytes.HasPrefix(topic, p) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.prefixes, func(p []byte) bool { return bytes.HasPrefix(topic, p) })
 }

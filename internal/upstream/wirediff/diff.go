@@ -178,6 +178,8 @@ type Diff struct {
 	From    Release  `json:"from"`
 	To      Release  `json:"to"`
 	Changes []Change `json:"changes"` // the heaviest first; never nil
+	// NIXL are the changes between prefill and decode, a boundary of its own that no verdict and no count includes.
+	NIXL []Change `json:"nixl,omitempty"`
 	// Codec is why this build cannot speak B by its profile, empty if it can.
 	Codec string `json:"codec,omitempty"`
 	// Gaps are what the caller could not read of either side.
@@ -212,6 +214,9 @@ func Compare(a, b *protocol.Profile) *Diff {
 	}
 	d.Changes = append(d.Changes, c.changes...)
 	d.sort()
+	if d.NIXL = compareNIXL(a, b, c.from, c.to); d.NIXL == nil && a.NixlText != nil && b.NixlText == nil {
+		d.Gaps = append(d.Gaps, Gap{Release: b.Version, What: "boundary of NIXL", Why: "no module of NixlConnector was found where older releases have it"})
+	}
 	return d
 }
 
@@ -335,6 +340,10 @@ func (c *comparison) sides(name string) sides {
 		reader = "a consumer of KV events"
 	case toEngine | toFrontend:
 		reader = "the other side"
+	case toDecode, throughSidecar:
+		reader = "a decode engine"
+	case toPrefill:
+		reader = "a prefill engine"
 	}
 	return sides{
 		route: way, readers: JoinParties(way.parties(true, false)) + " of " + c.from,

@@ -76,6 +76,11 @@
 //
 // A field that goes where another of the same type and default comes is a rename.
 //
+// # NIXL
+//
+// The boundary between prefill and decode engines is compared by the same rules ([Diff].NIXL). Its parties are decode engines, prefill
+// engines and sidecars. A change of what the compatibility hash is computed from breaks both engines.
+//
 // # What is not seen
 //
 // Behaviour: when a field is set, what a scheduler does, which routes there are.

@@ -30,6 +30,15 @@ func Markdown(w io.Writer, d *Diff, limit int) error {
 	for _, level := range levels {
 		m.level(level, d.At(level))
 	}
+	rows = nil
+	for _, c := range d.NIXL {
+		breaks := ""
+		if len(c.Breaks) > 0 {
+			breaks = " (breaks " + JoinParties(c.Breaks) + ")"
+		}
+		rows = append(rows, "- **"+inMarkdown(c.Subject)+"** "+inMarkdown(c.What())+breaks+": "+inMarkdown(c.Reason)+"\n")
+	}
+	m.section(fmt.Sprintf("### Between prefill and decode: NIXL (%d)\n\n", len(rows)), rows, "NIXL change")
 	if len(m.left) > 0 {
 		m.b.WriteString("Left out because the text would be too long: " + strings.Join(m.left, ", ") + ".\n")
 	}

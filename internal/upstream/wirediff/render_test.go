@@ -141,7 +141,7 @@ func TestForeignText(t *testing.T) {
 // TestMarkdownLimit: what does not fit is counted, the least important first.
 func TestMarkdownLimit(t *testing.T) {
 	d := wirediff.Compare(load(t, "0.23"), load(t, "0.33"))
-	counts := regexp.MustCompile(`Left out because the text would be too long: .*(\d+) informational changes?\.`)
+	counts := regexp.MustCompile(`Left out because the text would be too long: .*(\d+) informational changes?(, \d+ NIXL changes)?\.`)
 	for _, limit := range []int{700, 2000, 5000, 20000} {
 		var b strings.Builder
 		require.NoError(t, wirediff.Markdown(&b, d, limit))

@@ -15,6 +15,9 @@ const (
 	toFrontend                       // an engine writes, a frontend reads
 	events                           // an engine publishes, consumers of KV events read
 	amongFrontends                   // a frontend and its coordinator, in data parallel; no tap sees it
+	toDecode                         // a prefill engine writes, a decode engine reads
+	toPrefill                        // a decode engine writes, a prefill engine reads
+	throughSidecar                   // a prefill engine writes, a sidecar and a decode engine read
 )
 
 // roots are what messages consist of. What is reached from their fields travels the same way.
@@ -97,6 +100,9 @@ func (r routes) of(name string) route {
 
 // parties returns which sides fail if those of A that read do, or those that write. Recorders read all that any side reads.
 func (way route) parties(readers, writers bool) []Party {
+	if way >= toDecode {
+		return way.nixlParties(readers, writers)
+	}
 	var parties []Party
 	if readers && way != amongFrontends {
 		parties = append(parties, Recorders)

@@ -30,25 +30,13 @@ func Text(w io.Writer, d *Diff) error {
 			fmt.Fprintf(&b, "%s (%d)\n\n", titles[level], len(changes))
 		}
 		for _, c := range changes {
-			head := c.Subject + "  " + c.What()
-			if len(c.Breaks) > 0 {
-				head += "  [breaks " + JoinParties(c.Breaks) + "]"
-			}
-			wrap(&b, "  ", head)
-			wrap(&b, "      ", c.Reason)
-			if c.Caution != "" {
-				wrap(&b, "      ", "but "+c.Caution)
-			}
-			if c.Readers[ReaderMsgspec] != c.Readers[ReaderStrict] {
-				wrap(&b, "      ", c.readers())
-			}
-			for _, need := range c.Needs.Wanted() {
-				wrap(&b, "      ", need)
-			}
-			if c.Where.Module != "" {
-				wrap(&b, "      ", c.Where.String())
-			}
-			b.WriteByte('\n')
+			c.write(&b)
+		}
+	}
+	if len(d.NIXL) > 0 {
+		fmt.Fprintf(&b, "Between prefill and decode: NIXL (%d, %d breaking)\n\n", len(d.NIXL), countBreaking(d.NIXL))
+		for _, c := range d.NIXL {
+			c.write(&b)
 		}
 	}
 	if len(d.Gaps) > 0 {
@@ -64,6 +52,38 @@ func Text(w io.Writer, d *Diff) error {
 	b.WriteString(d.Headline() + "\n")
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// write writes a change with the side that fails, why, where to read it, and what this project needs.
+func (c *Change) write(b *bytes.Buffer) {
+	head := c.Subject + "  " + c.What()
+	if len(c.Breaks) > 0 {
+		head += "  [breaks " + JoinParties(c.Breaks) + "]"
+	}
+	wrap(b, "  ", head)
+	wrap(b, "      ", c.Reason)
+	if c.Caution != "" {
+		wrap(b, "      ", "but "+c.Caution)
+	}
+	if c.Readers[ReaderMsgspec] != c.Readers[ReaderStrict] {
+		wrap(b, "      ", c.readers())
+	}
+	for _, need := range c.Needs.Wanted() {
+		wrap(b, "      ", need)
+	}
+	if c.Where.Module != "" {
+		wrap(b, "      ", c.Where.String())
+	}
+	b.WriteByte('\n')
+}
+
+func countBreaking(changes []Change) (n int) {
+	for _, c := range changes {
+		if c.Level == Breaking {
+			n++
+		}
+	}
+	return n
 }
 
 // readers lists which readers of the older side fail, where they differ.

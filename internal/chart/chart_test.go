@@ -60,18 +60,30 @@ func open(t *testing.T) *chart.Chart {
 	return c
 }
 
-func render(t *testing.T, values string) []any {
+func render(t *testing.T, values ...string) []any {
+	t.Helper()
+	return renderIn(t, release.Namespace, values...)
+}
+
+// renderIn renders for a namespace. Of several values, the later ones have precedence.
+func renderIn(t *testing.T, namespace string, values ...string) []any {
 	t.Helper()
 	c := open(t)
-	given, err := chart.ReadValues("values", []byte(values))
+	var given []map[string]any
+	for _, text := range values {
+		v, err := chart.ReadValues("values", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		given = append(given, v)
+	}
+	merged, err := c.Values(given...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	merged, err := c.Values(given)
-	if err != nil {
-		t.Fatal(err)
-	}
-	objects, err := c.Render(release, merged)
+	in := release
+	in.Namespace = namespace
+	objects, err := c.Render(in, merged)
 	if err != nil {
 		t.Fatal(err)
 	}

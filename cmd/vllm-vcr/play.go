@@ -124,7 +124,7 @@ func (opts *playOptions) prepareShared(ctx context.Context, env *environment, fl
 func (c *sharedParts) engines(env *environment, opts *playOptions) (p *played, err error) {
 	p = &played{found: c.found}
 	opt := c.opt
-	opt.Log = env.log
+	opt.Handshake, opt.Log = opts.engine.opt.Handshake, env.log
 	if p.closePeers, err = opts.peers.configure(env, &opt, opts.engine.count); err != nil {
 		return nil, err
 	}

@@ -379,6 +379,21 @@ func TestServeFleet(t *testing.T) {
 	}
 }
 
+// Each vllm-rs of a fleet has the engine that its server has.
+func TestServeFleetOfFrontends(t *testing.T) {
+	s := startServe(t, "--replicas", "2")
+	for n, url := range s.URLs {
+		one := *s
+		one.URL = url
+		if status, header, text := one.ask(t, "/v1/completions", `{"model":"tiny","prompt":"Hi","max_tokens":4}`); status != 200 || header.Get("x-inference-pod") != fmt.Sprint("vllm-vcr-", n) {
+			t.Errorf("%s: %d %v %s", url, status, header, text)
+		}
+	}
+	if len(s.Pids) != 2 || s.Pids[0] == s.Pids[1] {
+		t.Errorf("processes: %v", s.Pids)
+	}
+}
+
 // With a delay, requests are answered after the signal, and probes already fail.
 func TestServeShutdownDelay(t *testing.T) {
 	s := startServe(t, "--frontend", "builtin", "--shutdown-delay", "10m")

@@ -96,6 +96,7 @@ func TestFaultyProcess(t *testing.T) {
 		{"flood-strays", patient(), Fail, ExitFail, check.CodeStray, []string{`an output names request "stray-1", which was never sent`}},
 		{"flood-outputs", patient(), Error, ExitFail, check.CodeEngineFlood, []string{"the engine sent 20000 outputs more than were requested, and continues"}},
 		{"flood-bytes", patient(), Error, ExitFail, check.CodeEngineEnded, []string{"the engine disconnected", "the limit is 67108864"}},
+		{"deaf-to-aborts", patient(), Fail, ExitFail, replay.CodeAbortIgnored, []string{"it was aborted, the engine had read that, and "}},
 		{"ignores-sigterm", patient(), Pass, ExitOK, "", nil},
 		{"forks", patient(), Pass, ExitOK, "", nil},
 		{"flood-logs", patient(), Pass, ExitOK, "", nil},

@@ -118,7 +118,7 @@ func TestLiveLogits(t *testing.T) {
 	for logits, want := range map[bool]Verdict{false: Fail, true: Pass} {
 		runner := mockRunner(t, "logits")
 		runner.Logits = logits
-		r := runner.Run(t.Context(), mockCases(t, live.Repeat)).Results[0]
+		r := runner.Run(t.Context(), mockCases(t, live.Logprobs)).Results[0]
 		if r.Verdict != want || want == Fail && (r.Failures[0].Code != invariant.CodeLogprobs || !strings.Contains(r.Failures[0].Message, "--logprobs-mode")) {
 			t.Errorf("logits %v: %s, want %s: %v", logits, r.Verdict, want, r.Failures)
 		}
@@ -146,8 +146,8 @@ func TestLiveLost(t *testing.T) {
 		{"dies-at-once", patient(), live.Handshake, check.CodeEngineEnded, ExitFail, "| ValueError: no such model"},
 		{"ready-first", patient(), live.Handshake, live.CodeEngineOrder, ExitFail, `"READY" out of turn`},
 		{"dies-later", patient(), live.Streaming, check.CodeEngineEnded, ExitFail, "| CUDA error"},
-		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, live.Streaming, check.CodeSilence, ExitInfra, "no output for 2s; request live-1 is open after 0 of 1 tokens"},
-		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, live.Abort, check.CodeSilence, ExitInfra, "no output for 2s; request live-3 is open after 0 of 512 tokens"},
+		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, live.Streaming, check.CodeSilence, ExitInfra, "; request live-1 is open after 0 of 1 tokens"},
+		{"silent", Timeouts{Connect: time.Minute, Idle: 2 * time.Second, Golden: never}, live.Abort, check.CodeSilence, ExitInfra, "; request live-3 is open after 0 of 512 tokens"},
 		{"flood-answers", patient(), live.Streaming, live.CodeUtilityAnswer, ExitFail, "an answer to call 7, which the frontend did not make"},
 		{"flood-bytes", patient(), live.Streaming, check.CodeEngineEnded, ExitFail, "the limit is 67108864"},
 		{"flood-strays", patient(), live.Streaming, check.CodeStray, ExitFail, `an output names request "stray-1"`},
@@ -212,6 +212,79 @@ func TestLiveCases(t *testing.T) {
 		}
 		if with[i].Gating != true || without[i].Gating != false || without[i].Golden.ID != "" || (with[i].Golden.ID != "") != (a == Schema) {
 			t.Errorf("%s: %+v, %+v", a, with[i], without[i])
+		}
+	}
+}
+
+// TestLiveThirdParties: engines as others write them are judged by what breaks for users, each cause once, in the level that it is
+// of, and without a wait for what cannot come.
+func TestLiveThirdParties(t *testing.T) {
+	const noExtras = "no-statistics,no-prefill-stats,deaf-to-calls,no-logprobs"
+	tests := []struct {
+		fault  string
+		worst  string // of all causes: consequence, code and a part of the message
+		levels map[check.Level]check.LevelVerdict
+		causes []Code // the others
+	}{
+		{
+			noExtras, "requests fail E018 missing, although asked for",
+			map[check.Level]check.LevelVerdict{check.LevelCore: check.LevelPass, check.LevelStatistics: check.LevelFail, check.LevelUtilities: check.LevelFail, check.LevelLogprobs: check.LevelFail},
+			[]Code{live.CodePrefill, check.CodeUtility},
+		},
+		{
+			"strict", "requests fail E026 the engine answers requests of 20 fields (0.25 to 0.27), not of 22: it decodes strictly",
+			map[check.Level]check.LevelVerdict{check.LevelCore: check.LevelFail, check.LevelStatistics: check.LevelNotJudged},
+			nil,
+		},
+		{
+			"short-registration", "frontend exits S006 tensor_parallel_size is missing",
+			map[check.Level]check.LevelVerdict{check.LevelCore: check.LevelFail, check.LevelStatistics: check.LevelPass},
+			nil,
+		},
+		{
+			"time-of-day", "wrong answer V010 this is a time of day",
+			map[check.Level]check.LevelVerdict{check.LevelCore: check.LevelPass, check.LevelStatistics: check.LevelFail},
+			nil,
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.fault, func(t *testing.T) {
+			t.Parallel()
+			runner := mockRunner(t, test.fault)
+			runner.Timeouts.Idle = 2 * time.Second
+			report := runner.Run(t.Context(), mockCases(t))
+			kinds := map[string]bool{} // of failures, by code and place
+			var all []string
+			for _, r := range report.Results {
+				for _, f := range r.Failures {
+					kinds[string(f.Code)] = true
+					all = append(all, fmt.Sprintf("%s %s %s", f.Consequence, f.Code, f.Message))
+				}
+			}
+			words := strings.SplitN(test.worst, " ", 4)
+			if !slices.ContainsFunc(all, func(s string) bool {
+				return strings.HasPrefix(s, strings.Join(words[:3], " ")) && strings.Contains(s, words[3])
+			}) {
+				t.Errorf("no failure is %q: %q", test.worst, all)
+			}
+			for _, code := range test.causes {
+				if !kinds[string(code)] {
+					t.Errorf("no %s: %q", code, all)
+				}
+			}
+			for _, l := range report.Levels {
+				if want, asked := test.levels[l.Level]; asked && l.Verdict != want {
+					t.Errorf("%s: %s, want %s (%s %s)", l.Level, l.Verdict, want, l.Code, l.Message)
+				}
+			}
+		})
+	}
+	// A level that is claimed alone decides the exit code.
+	for level, want := range map[check.Level]int{check.LevelCore: ExitOK, check.LevelStatistics: ExitFail, check.LevelKVEvents: ExitVacuous} {
+		runner := mockRunner(t, noExtras)
+		runner.Levels, runner.Timeouts.Idle = []check.Level{level}, 2*time.Second
+		if report := runner.Run(t.Context(), mockCases(t)); report.ExitCode != want {
+			t.Errorf("level %s: exit code %d (%s), want %d", level, report.ExitCode, report.Reason, want)
 		}
 	}
 }

@@ -144,6 +144,7 @@ func (r *Runner) Run(ctx context.Context, cases []Case) *Report {
 	expected := NewJudge(r.Expectations, all, run.Now())
 	var results []Result
 	groups := groupCases(cases)
+	run.env.Planned = cases
 	pool := run.startPool(ctx, r.workers(cases), groups)
 	for _, group := range groups {
 		g := pool.golden(group)
@@ -313,6 +314,8 @@ func (r *run) note(g *check.Golden, result Result) {
 		why = "could not be started"
 	case check.CodeNoHandshake, check.CodeSilence, check.CodeDeadline:
 		why = "did not answer in time"
+	case check.CodeStrict:
+		why = "answers only shorter requests, as seen"
 	case check.CodeEngineSessionLost:
 		why = "was gone"
 	case check.CodeEngineEnded:

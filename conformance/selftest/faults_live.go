@@ -72,11 +72,11 @@ func liveFaults() []Fault {
 		{live.Utilities, "call-with-result-of-text", "calls have results of another kind", live.CodeUtilityAnswer, "expects a result of type", by(instead(calls+"result.1", false, "no"))},
 		{live.Utilities, "answer-twice", "a call is answered twice", live.CodeUtilityAnswer, "which the frontend did not make", by(put(calls+"call_id", 99, 1))},
 		{live.Utilities, "answer-among-others", "an answer is not alone in its message", live.CodeEnvelope, "stands alone", by(put("scheduler_stats", map[string]any{}, 0))},
-		{live.Utilities, "call-lost", "a call is not answered", check.CodeUtility, "was not answered within", by(edit{of: "UTILITY", value: lost, nth: 2})},
+		{live.Utilities, "call-lost", "a call is not answered", check.CodeUtility, "was not answered, and two requests after it were", by(edit{of: "UTILITY", value: lost, nth: 2})},
 		{live.Utilities, "unknown-call-succeeds", "a call of an unknown method succeeds", live.CodeUtilityUnknown, "no line has this method", by(put(calls+"failure_message", nil, 0))},
 
-		{live.Repeat, "logprobs-lost", "log-probabilities are left out", live.CodeLogprobs, "missing, although asked for", by(put(outputs+"new_logprobs", nil, 0))},
-		{live.Repeat, "logprobs-of-less", "log-probabilities are of fewer tokens", live.CodeLogprobs, "rows of logprobs for", by(put(outputs+"new_token_ids.0", again, 0))},
+		{live.Logprobs, "logprobs-lost", "log-probabilities are left out", live.CodeLogprobs, "missing, although asked for", by(put(outputs+"new_logprobs", nil, 0))},
+		{live.Logprobs, "logprobs-of-less", "log-probabilities are of fewer tokens", live.CodeLogprobs, "rows of logprobs for", by(put(outputs+"new_token_ids.0", again, 0))},
 		{live.Repeat, "other-tokens", "tokens are other ones each time", live.CodeRepeat, "the second time token", by(put(outputs+"new_token_ids.0", counting, 0))},
 
 		{live.Statistics, "statistics-without-usage", "statistics lack a key", live.CodeStatistics, "kv_cache_usage", by(put(stats+"kv_cache_usage", omitted, 0))},

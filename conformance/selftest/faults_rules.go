@@ -119,6 +119,7 @@ func rules() []rule {
 	return []rule{
 		{"other-index", busy, invariant.CodeEnvelope, "engine_index", "registered with another index", by(put("engine_index", 7, 1))},
 		{"time-back", busy, invariant.CodeEnvelope, "timestamp", "must not go back", by(put("timestamp", 1.0, 5))},
+		{"time-of-day", busy, invariant.CodeEnvelope, "timestamp", "this is a time of day", by(put("timestamp", 1.7e9, 5))},
 		{"wave", busy, invariant.CodeEnvelope, "wave_complete", "sent to a coordinator", by(put("wave_complete", 1, 1))},
 		{"weights", busy, invariant.CodeEnvelope, "weight_version", "no call has changed", by(put("weight_version", "x", 1))},
 		{"finished-too-early", busy, invariant.CodeEnvelope, "finished_requests", "only requests that have ended", by(put("finished_requests", []any{"x"}, 1))},
@@ -237,6 +238,9 @@ func rules() []rule {
 		)},
 		{"draft-surplus", busy, invariant.CodeSpeculation, "num_accepted_tokens", "beyond one each", by(put(drafts+".num_accepted_tokens", 0, 0))},
 
+		{"no-key", busy, invariant.CodeKeys, "connector_prefix_cache_stats", "sends this key", by(put(stats+"connector_prefix_cache_stats", omitted, 5))},
+		{"no-key-of-cache", busy, invariant.CodeKeys, "preempted_hits", "sends this key", by(put(stats+"prefix_cache_stats.preempted_hits", omitted, 5))},
+		{"no-key-of-prefill", busy, invariant.CodeKeys, "num_cache_creation_tokens", "sends this key", by(put("outputs.0.prefill_stats.num_cache_creation_tokens", omitted, 1))},
 		{"steps", busy, invariant.CodeStep, "step_counter", "neither steps nor waves", by(put(stats+"step_counter", 5, 1))},
 		{"connector", busy, invariant.CodeStep, "kv_connector_stats", "has no statistics of one", by(put(stats+"kv_connector_stats", map[string]any{"x": 1}, 1))},
 		{"adapters", busy, invariant.CodeStep, "running_lora_adapters", "that use an adapter", by(put(stats+"running_lora_adapters.x", -1, 1))},

@@ -47,6 +47,7 @@ const (
 	CodeEngineFlood Code = "E024" // far more outputs than requested
 	// An earlier case of the session ended the engine, or it ended by itself.
 	CodeEngineSessionLost Code = "E025"
+	CodeStrict            Code = "E026" // it answers shorter requests than those of the line
 	CodeUnjudged          Code = "R099" // any other reason
 )
 

@@ -220,6 +220,16 @@ func (s *commandSubject) watchIdle(ctx context.Context, d time.Duration, idle fu
 	}
 }
 
+// ran is that of the process, if there is one.
+func (s *commandSubject) ran() (time.Duration, bool) {
+	select {
+	case <-s.started:
+		return s.process.Ran()
+	default:
+		return 0, false
+	}
+}
+
 // Started is closed when there is a process.
 func (s *commandSubject) Started() <-chan struct{} { return s.started }
 

@@ -52,8 +52,16 @@ func (f Failure) At(position int) Failure {
 
 // Compared says what was expected and what came.
 func (f Failure) Compared(expected, actual any) Failure {
-	f.Expected, f.Actual = fmt.Sprint(expected), fmt.Sprint(actual)
+	f.Expected, f.Actual = fmt.Sprint(Shown(expected)), fmt.Sprint(Shown(actual))
 	return f
+}
+
+// Shown is a value as messages show it.
+func Shown(value any) any {
+	if value == nil {
+		return "nil"
+	}
+	return value
 }
 
 // Within says in which message, and where in it, the failure is.

@@ -201,7 +201,7 @@ func (f Failure) Rank() int {
 	first := 1
 	switch f.Code {
 	case CodeStart, CodeNoHandshake, CodeHandshake, CodeReadyUnreadable, CodeReadyMissing, CodeReadyKind, CodeReadyRequired,
-		CodeUndecodable, CodeLayout, CodeEngineEnded:
+		CodeUndecodable, CodeLayout, CodeEngineEnded, CodeStrict:
 		first = 0
 	}
 	return 2*slices.Index(Consequences(), f.Consequence) + first

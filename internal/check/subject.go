@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -92,6 +93,8 @@ type Env struct {
 	// Exchanged, unless nil, is called with what passed between a frontend and its engine, once for each life of the frontend.
 	Exchanged func(line string, x Exchange)
 	Kept      Kept // what the cases of a suite share; the suite puts it there
+	// Planned are the cases of the run.
+	Planned []Case
 	// Case is the name of the case that is being judged. Step, unless nil, is called with what a subject is waited for.
 	Case string
 	Step func(step string)
@@ -103,6 +106,13 @@ type Env struct {
 type Kept interface {
 	Close()
 	Done() <-chan struct{} // closed when the subject has ended, nil if somebody else started it
+}
+
+// Plans reports whether the run has the case of the live suite.
+func (e *Env) Plans(line string, a Assertion) bool {
+	return slices.ContainsFunc(e.Planned, func(c Case) bool {
+		return c.Suite == SuiteLive && c.Line.Name == line && c.Assertion == a && c.Skip == ""
+	})
 }
 
 // errSubjectEnded is the cause when a subject returns without an error while it

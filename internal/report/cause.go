@@ -115,6 +115,11 @@ func (c *Cause) also() string {
 	return strings.Join(names, ", ")
 }
 
+// alike reports whether another cause has the same code, consequence and cases.
+func (c *Cause) alike(other *Cause) bool {
+	return c.Code == other.Code && c.Consequence == other.Consequence && c.Measured == other.Measured && c.Level == other.Level && c.Gating == other.Gating && slices.Equal(c.Cases, other.Cases)
+}
+
 // title is a cause in a few words: its first case, and what it does to users.
 func (c *Cause) title() string {
 	words := c.Cases[0]
@@ -131,7 +136,9 @@ func Headline(d *Document) string {
 	}
 	worst := d.Causes[0]
 	like := slices.DeleteFunc(slices.Clone(d.Causes), func(c Cause) bool { return c.Consequence != worst.Consequence || c.Gating != worst.Gating })
-	line, _, _ := strings.Cut(says(worst.Failure), "\n")
+	first := worst.Failure
+	first.Message, _, _ = strings.Cut(first.Message, "\n")
+	line := strings.TrimSuffix(says(first), "; the last of the engine's output:")
 	if worst.Consequence != "" {
 		line = string(worst.Consequence) + ": " + line
 	}

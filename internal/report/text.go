@@ -39,8 +39,13 @@ func Text(w io.Writer, d *Document, opt TextOptions) error {
 		b.WriteByte('\n')
 		g.write(&b)
 	}
-	for i := range d.Causes {
-		p.cause(&b, &d.Causes[i])
+	for i := 0; i < len(d.Causes); {
+		n := 1
+		for i+n < len(d.Causes) && d.Causes[i].alike(&d.Causes[i+n]) {
+			n++
+		}
+		p.cause(&b, d.Causes[i:i+n])
+		i += n
 	}
 	p.expected(&b, d)
 	p.problems(&b, d)
@@ -100,11 +105,21 @@ func tallTable(b *bytes.Buffer, p painter, t *table) {
 	g.write(b)
 }
 
-// cause writes a block about what is not as it should be.
-func (p painter) cause(b *bytes.Buffer, cause *Cause) {
+// maxAlike is how many causes a block shows; the JSON has all.
+const maxAlike = 12
+
+// cause writes a block about what is not as it should be: a cause, and others of the same code and cases.
+func (p painter) cause(b *bytes.Buffer, alike []Cause) {
+	cause := &alike[0]
 	c := cause.first
 	fmt.Fprintf(b, "\n%s\n", p.paint(c.Verdict, strings.ToUpper(string(c.Verdict))+" "+cause.title()))
-	writeFailure(b, cause.Failure, "  ")
+	for i := range alike {
+		if i == maxAlike {
+			fmt.Fprintf(b, "  … and %d more; --report-json FILE lists them all\n", len(alike)-i)
+			break
+		}
+		writeFailure(b, alike[i].Failure, "  ")
+	}
 	explain := ""
 	if cause.Code != "" {
 		explain = "vllm-vcr conform --explain " + string(cause.Code)

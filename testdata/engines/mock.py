@@ -24,7 +24,23 @@ COMMANDS = (
     "\r\n::error::as a line\n##[error]anywhere ##vso[task.complete]too \x1b[31mred \x1b]0;title\x07\b\u202e</script>"
     "<img src=x onerror=alert(1)>]]>\u2028::set-output name=a::b\x00\n```\n"
 )
+ABSENT = {  # keys of scheduler_stats that are nil here
+    "0.27": ("iteration_details", "connector_prefix_cache_stats", "spec_decoding_stats", "kv_connector_stats", "cudagraph_stats", "perf_stats"),
+}
+ABSENT["0.33"] = (*ABSENT["0.27"], "ec_connector_stats")
 REASONS = {"stop": STOP, "length": LENGTH, "abort": ABORT, "error": ERROR, "repetition": REPETITION}
+
+
+class Faults(str):
+    """One fault, or several between commas: it equals each of them."""
+
+    def __eq__(self, other):
+        return f",{other}," in f",{self},"
+
+    def __ne__(self, other):
+        return not self == other
+
+    __hash__ = str.__hash__
 
 
 class PrefillStats(msgspec.Struct):
@@ -182,7 +198,7 @@ class Request:
 
 class Engine:
     def __init__(self, opt):
-        self.opt, self.fault, self.line = opt, opt.fault, opt.line
+        self.opt, self.fault, self.line = opt, Faults(opt.fault), opt.line
         if self.fault == "other-identity":
             opt.index = 5
         self.recording = Recording(opt.trace) if opt.trace else None
@@ -231,6 +247,9 @@ class Engine:
             ready["mamba_block_size"] = "none"
         if self.fault == "ready-missing":
             del ready["block_size"]
+        if self.fault == "short-registration":
+            for key in ("tensor_parallel_size", "pipeline_parallel_size", "world_size", "supports_lora", "max_num_seqs", "kv_cache_size_tokens"):
+                ready.pop(key, None)
         return self.encoder.encode(ready)
 
     def tensor(self, dtype, shape, data):
@@ -243,6 +262,8 @@ class Engine:
         at = time.monotonic()
         if self.fault == "clock-goes-back":
             at = 1e6 - at
+        if self.fault == "time-of-day":
+            at = time.time()
         envelope = self.outputs_type(engine_index=3 if self.fault == "other-index" else self.opt.index, timestamp=at, **fields)
         self.output.send_multipart([self.encoder.encode(envelope), *self.aux])
         self.aux = []
@@ -262,7 +283,9 @@ class Engine:
 
     def take(self, frames):
         kind, payload = frames[0], msgspec.msgpack.decode(frames[1])
-        if kind == b"\x00":
+        if kind == b"\x00" and self.fault == "strict" and len(payload) > 20:
+            print(f"dropped: Expected at most 20 fields, got {len(payload)}", flush=True)
+        elif kind == b"\x00":
             self.add(payload)
         elif kind == b"\x01" and self.fault != "deaf-to-aborts":
             for request_id in payload:
@@ -341,9 +364,10 @@ class Engine:
         blocks = sum((len(r.prompt) + r.said - 1) // READY27["block_size"] + 1 for r in self.requests.values())
         stats = {
             "num_running_reqs": len(self.requests) or (1 if self.fault == "stuck-gauges" else 0), "num_waiting_reqs": 0,
-            "num_skipped_waiting_reqs": 0, "step_counter": 0, "current_wave": 0,
+            **dict.fromkeys(ABSENT[self.line]), "waiting_lora_adapters": {}, "running_lora_adapters": {},
+            **({"num_kv_fetch_reqs_by_stage": {}} if self.line == "0.33" else {}), "num_skipped_waiting_reqs": 0, "step_counter": 0, "current_wave": 0,
             "kv_cache_usage": blocks / (READY27["num_gpu_blocks"] - 1),
-            "prefix_cache_stats": {"reset": False} | cache, "kv_cache_eviction_events": [],
+            "prefix_cache_stats": {"reset": False} | cache | ({"hits_by_source": {}} if self.line == "0.33" else {}), "kv_cache_eviction_events": [],
         }  # fmt: skip
         if self.fault == "statistics-without-wave":
             del stats["current_wave"]

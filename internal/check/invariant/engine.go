@@ -30,6 +30,7 @@ const (
 	CodeCall         check.Code = "V013" // the answer to a utility call is wrong
 	CodeRequest      check.Code = "V014" // what a frontend sends contradicts itself
 	CodeKVEvents     check.Code = "V015" // the KV events contradict each other
+	CodeKeys         check.Code = "V016" // statistics lack a key that every released engine sends
 )
 
 // Options say what is known of an engine besides its messages.
@@ -298,6 +299,7 @@ func (e *Engine) fail(code check.Code, at protocol.Value, expected, actual any, 
 	}
 	e.reported[key] = true
 	text := fmt.Sprintf(format, args...)
+	expected, actual = check.Shown(expected), check.Shown(actual)
 	e.failures = append(e.failures, check.Failed(code, "message %d: %s: expected %v, found %v: %s", e.number, path, expected, actual, text).
 		Within(e.number, path).Compared(expected, actual))
 }
@@ -406,6 +408,9 @@ func Add(f *check.Outcome, wrong check.Failure) {
 	f.Fail(wrong)
 }
 
+// maxUptime is above every monotonic clock, which counts from the start of the machine, and below every time of day, in seconds.
+const maxUptime = 1e9
+
 // judgeEnvelope looks at what a message says of itself (vllm/v1/engine/core.py process_output_sockets, _attach_weight_version).
 func (e *Engine) judgeEnvelope(message protocol.Value, client int) {
 	before := e.clients[client]
@@ -419,6 +424,9 @@ func (e *Engine) judgeEnvelope(message protocol.Value, client int) {
 		// The time is that of a monotonic clock, taken when the message is made.
 		if t <= 0 || t < before {
 			e.fail(CodeEnvelope, timestamp, fmt.Sprintf("at least %v", before), t, "the timestamp must not go back")
+		}
+		if t > maxUptime {
+			e.fail(CodeEnvelope, timestamp, "seconds of a monotonic clock", t, "this is a time of day: frontends subtract timestamps, and a clock that is set makes times negative")
 		}
 		e.now = t
 		e.clients[client] = max(before, t)

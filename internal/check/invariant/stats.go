@@ -218,12 +218,27 @@ func (e *Engine) forget() {
 // judgeStats looks at the statistics of a step (vllm/v1/core/sched/scheduler.py make_stats).
 func (e *Engine) judgeStats() {
 	e.hasStatistics = true
+	e.judgeKeys(e.stats, "SchedulerStats")
+	e.judgeKeys(e.stats.Field("prefix_cache_stats"), "PrefixCacheStats")
 	e.judgeGauges()
 	e.judgeCache()
 	e.judgeAdmitted()
 	e.judgeDrafts()
 	e.judgeStep()
 	e.forget()
+}
+
+// judgeKeys: a dataclass is sent with all its keys, also those with a default (msgspec; the struct does not omit defaults).
+func (e *Engine) judgeKeys(v protocol.Value, name string) {
+	declared := e.codec.Profile().Structs[name]
+	if v.Kind() != pack.Map || declared.OmitDefaults || v.Len() == len(declared.Fields) {
+		return
+	}
+	for _, f := range declared.Fields {
+		if at := v.Field(f.Name); at.IsAbsent() {
+			e.fail(CodeKeys, at, f.Type, "missing", "every released engine of line %s sends this key", e.codec.Line())
+		}
+	}
 }
 
 // judgeGauges: the engine counts the requests that it has. Those that it has answered and that go on it has, and what was sent
@@ -297,7 +312,7 @@ func (e *Engine) judgeUsage() {
 	pool := float64(e.ready.blocks - 1)
 	used := math.Round(usage * pool)
 	if math.Abs(usage*pool-used) > 1e-6 {
-		e.fail(CodeGauges, at, fmt.Sprintf("a multiple of 1/%v", pool), usage, "the usage is a number of blocks divided by all blocks")
+		e.fail(CodeGauges, at, fmt.Sprintf("a multiple of 1/%v", pool), usage, "the usage is a number of blocks divided by num_gpu_blocks − 1")
 		return
 	}
 	if !e.ready.single() || e.hasConnector || len(e.clients) > 1 || !e.fitsCache || e.runningChanged {

@@ -15,6 +15,7 @@ import (
 type ask struct {
 	id       string
 	prompt   []uint32
+	request  *protocol.Request
 	sampling protocol.Sampling
 
 	tokens   []uint32
@@ -63,6 +64,7 @@ func (l *live) askAs(id string, prompt []uint32, sampling protocol.Sampling) (*a
 		ID: id, ExternalID: id, PromptTokenIDs: prompt, DataParallelRank: -1, HasSampling: true, Sampling: sampling,
 		ArrivalTime: float64(time.Now().UnixMicro()) / 1e6,
 	}
+	a.request = request
 	l.invariant.Ask(request)
 	if err := l.s.Front.Submit(request); err != nil {
 		return nil, l.s.Explain(err)

@@ -1,9 +1,9 @@
 package live
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -13,21 +13,25 @@ import (
 )
 
 // receive takes one message of the engine and checks what holds of every one.
-func (l *live) receive() error {
-	ctx, stop := context.WithTimeoutCause(l.ctx, l.s.Limits.Idle,
-		check.Infra(check.WithCode(check.CodeSilence, fmt.Errorf("no output for %v", l.s.Limits.Idle))))
-	defer stop()
-	aux, err := l.s.Front.Next(ctx, 0, &l.out)
+func (l *live) receive() error { return l.receiveOr(nil) }
+
+// receiveOr does something when nothing comes for a while.
+func (l *live) receiveOr(quiet func()) error {
+	aux, err := l.s.Next(l.ctx, l.env, &l.out, l.awaited(quiet))
 	if errors.Is(err, coreclient.ErrUndecodable) {
 		l.messages++
 		l.unreadable(err, l.s.Front.Last(0))
 		l.invariant.Lose()
 		return errUnreadable
 	}
+	if errors.As(err, new(check.MessageError)) { // it is known why the engine is silent
+		return l.s.WithOutput(err)
+	}
 	if err != nil {
 		return l.s.WithOutput(l.s.Explain(err))
 	}
 	l.messages++
+	l.answered = l.answered || len(l.out.Outputs) > 0
 	l.read(aux, l.s.Front.Last(0))
 	l.impossible = append(l.impossible, l.invariant.Said(l.messages, 0, l.s.Front.Last(0))...)
 	if l.noise > check.MaxSurplus {
@@ -147,8 +151,9 @@ func (l *live) takeAnswer() {
 	l.calls[u.CallID] = &answer
 }
 
-// call makes a utility call and receives until it is answered. The upper half of
-// the ids is as good as the lower one: a Python frontend uses it.
+// call makes a utility call and receives until it is answered. The upper half of the ids is as good as the lower one: a Python
+// frontend uses it. An engine reads its input in order and answers a call at once: if it answers two requests that were sent
+// after the call, no answer to that will come.
 func (l *live) call(method string, args ...[]byte) (*protocol.UtilityOutput, error) {
 	id := uint64(1)<<63 + uint64(len(l.calls))
 	l.calls[id] = nil
@@ -158,11 +163,31 @@ func (l *live) call(method string, args ...[]byte) (*protocol.UtilityOutput, err
 	if err := l.s.Front.SendRaw(0, []byte{protocol.TypeUtility}, payload); err != nil {
 		return nil, l.s.Explain(err)
 	}
+	var after []*ask
+	quiet := func() {
+		if len(after) == 0 || after[len(after)-1].closed {
+			if a, err := l.ask(l.prompt(3), greedy(1)); err == nil {
+				after = append(after, a)
+			}
+		}
+	}
+	if l.mute {
+		quiet()
+	}
 	for l.calls[id] == nil {
-		if err := l.receive(); check.CodeOf(err) == check.CodeSilence {
-			l.fail(method, check.Failed(check.CodeUtility, "%v", check.Unanswered(method, l.s.Limits.Idle)).
-				Within(-1, "EngineCoreOutputs.utility_output").Compared("an answer", "none"))
+		if n := len(after); n > 0 && after[n-1].closed {
+			if n == 2 {
+				l.mute = true
+				l.unanswered(method, fmt.Errorf("utility call %s was not answered, and two requests after it were: an engine answers every call, an unknown one with a failure", method))
+				return nil, errUnanswered
+			}
+			quiet()
+		}
+		if err := l.receiveOr(quiet); check.CodeOf(err) == check.CodeSilence {
+			l.unanswered(method, check.Unanswered(method, l.s.Limits.Idle))
 			return nil, errUnanswered
+		} else if errors.As(err, new(check.MessageError)) {
+			return nil, err
 		} else if err != nil {
 			return nil, fmt.Errorf("%w; the call of %s is not answered", err, method)
 		}
@@ -170,10 +195,21 @@ func (l *live) call(method string, args ...[]byte) (*protocol.UtilityOutput, err
 	return l.calls[id], nil
 }
 
-// barrier returns when the engine has read all that it was sent, and what it said
-// before has been received.
+func (l *live) unanswered(method string, err error) {
+	l.fail(method, check.Failed(check.CodeUtility, "%v", err).Within(-1, "EngineCoreOutputs.utility_output").Compared("an answer", "no answer"))
+}
+
+// barrier returns when the engine has read all that it was sent, and what it said before has been received: by a call, or by a
+// request to an engine that answers none.
 func (l *live) barrier() error {
+	if l.mute {
+		_, err := l.askAndAwait(l.prompt(3), greedy(1))
+		return err
+	}
 	_, err := l.call(check.LastCall)
+	if errors.Is(err, errUnanswered) && l.mute {
+		return nil // what was sent after the call was answered
+	}
 	return err
 }
 
@@ -185,4 +221,19 @@ func (l *live) checkLayout(frames [][]byte) {
 		}
 		l.fail(check.LayoutPlace(m), check.LayoutProblem(fmt.Sprintf("message %d", l.messages), m).Within(l.messages, m.Path))
 	}
+}
+
+// awaited says what the suite waits for.
+func (l *live) awaited(quiet func()) check.Wait {
+	return check.Wait{Quiet: quiet, First: !l.answered, GiveUp: true, What: l.open}
+}
+
+// open is the first request that is open.
+func (l *live) open() (string, *protocol.Request) {
+	for _, id := range slices.Sorted(maps.Keys(l.asks)) {
+		if a := l.asks[id]; !a.closed && !a.aborted {
+			return "an output of " + id, a.request
+		}
+	}
+	return "the answer to a call", nil
 }

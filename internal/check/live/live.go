@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -22,6 +24,7 @@ const (
 	Abort      check.Assertion = "abort"
 	Utilities  check.Assertion = "utilities"
 	Repeat     check.Assertion = "repeat"
+	Logprobs   check.Assertion = "logprobs"
 	Statistics check.Assertion = "statistics"
 	Shutdown   check.Assertion = "shutdown"
 )
@@ -35,6 +38,7 @@ var Checks = []check.Check{
 	abort,
 	utilities,
 	repeat,
+	logprobs,
 	statistics,
 	shutdown,
 }
@@ -72,6 +76,8 @@ type live struct {
 	ready     []check.Failure   // what is wrong with the registration
 	timestamp float64           // of the last message
 	messages  int
+	answered  bool // some request has been
+	mute      bool // no utility call is answered
 	gauges    gauges
 	statsSeen int
 
@@ -85,7 +91,48 @@ type live struct {
 	noise  int             // outputs that nobody asked for
 
 	impossible []check.Failure // invariants that did not hold
+
+	// deferred are failures that another case of the line reports, by its assertion, and reported what it has reported.
+	deferred map[check.Assertion][]check.Failure
+	reported map[check.Assertion]map[string]bool
 }
+
+// owners are the cases that report what is wrong with a level, wherever it shows: a missing field of the statistics fails the case
+// of the statistics, not that of aborts.
+var owners = map[check.Level]check.Assertion{check.LevelStatistics: Statistics, check.LevelUtilities: Utilities, check.LevelLogprobs: Logprobs}
+
+// leaveTo leaves a failure to the case of its level, if that is still to come or has reported it, and returns whether it did.
+func (l *live) leaveTo(own check.Assertion, wrong check.Failure) bool {
+	owner, known := owners[check.LevelOfPath(wrong.Path)]
+	if !known || owner == own || !l.env.Plans(l.line.Name, owner) {
+		return false
+	}
+	if done := l.reported[owner]; done != nil {
+		return done[kindOf(wrong)]
+	}
+	l.deferred[owner] = append(l.deferred[owner], wrong)
+	return true
+}
+
+// sort leaves failures of other levels to their cases, and takes over what other cases have left to this one.
+func (l *live) sort(own check.Assertion) {
+	l.f.Failures = slices.DeleteFunc(l.f.Failures, func(f check.Failure) bool { return l.leaveTo(own, f) })
+	if left := l.deferred[own]; len(left) > 0 {
+		l.f.Asserted++
+		for _, f := range left {
+			if !slices.ContainsFunc(l.f.Failures, func(known check.Failure) bool { return kindOf(known) == kindOf(f) }) {
+				l.f.Fail(f)
+			}
+		}
+		delete(l.deferred, own)
+	}
+	l.reported[own] = map[string]bool{}
+	for _, f := range l.f.Failures {
+		l.reported[own][kindOf(f)] = true
+	}
+}
+
+func kindOf(f check.Failure) string { return string(f.Code) + check.Place(f.Path) }
 
 // Errors that end a case whose failures say why.
 var (
@@ -103,6 +150,12 @@ func judged(judge func(*live) error) func(context.Context, *check.Env, *check.Go
 			f.Fail(check.Failed(CodeEngineOrder, "%v", err))
 			return f, nil
 		case err != nil:
+			if l, ok := (*e.State()).(*live); ok { // what was left to cases that will not run is not lost
+				for _, a := range slices.Sorted(maps.Keys(l.deferred)) {
+					f.Failures = append(f.Failures, l.deferred[a]...)
+				}
+				clear(l.deferred)
+			}
 			return f, err
 		}
 		l.begin(ctx, &f)
@@ -113,8 +166,15 @@ func judged(judge func(*live) error) func(context.Context, *check.Env, *check.Go
 		if err = judge(l); errors.Is(err, errUnreadable) || errors.Is(err, errUnanswered) {
 			err = nil
 		}
+		if errors.As(err, new(check.MessageError)) {
+			f.Fail(check.FailureOf(err))
+			err = nil
+		}
 		for _, wrong := range l.impossible {
 			invariant.Add(&f, wrong)
+		}
+		if err == nil { // a case that breaks off keeps what it has seen
+			l.sort(c.Assertion)
 		}
 		return f, err
 	}
@@ -141,6 +201,7 @@ func liveEngine(e *check.Env, c check.Case) (*live, error) {
 		l := &live{
 			env: e, line: c.Line, codec: codec, asks: map[string]*ask{}, s: s,
 			random: rand.New(rand.NewPCG(1, 2)), calls: map[uint64]*protocol.UtilityOutput{},
+			deferred: map[check.Assertion][]check.Failure{}, reported: map[check.Assertion]map[string]bool{},
 			invariant: invariant.New(codec, invariant.Options{Logits: e.Logits}),
 		}
 		l.invariant.Init(protocol.Addresses{}) // of a coordinator there are none

@@ -1,6 +1,7 @@
 package live
 
 import (
+	_ "embed"
 	"fmt"
 
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -74,4 +75,25 @@ func FirstColumn(ids []int64, columns int, tokens []uint32) error {
 		}
 	}
 	return nil
+}
+
+//go:embed logprobs.md
+var logprobsCodes string
+
+var logprobs = check.Check{Name: Logprobs, Codes: logprobsCodes, Levels: []check.Level{check.LevelLogprobs}, Run: judged((*live).checkLogprobs)}
+
+// checkLogprobs asks for log-probabilities of each kind.
+func (l *live) checkLogprobs() error {
+	withLogprobs, withPrompt := greedy(6), greedy(2)
+	withLogprobs.Logprobs, withPrompt.PromptLogprobs = 2, 1
+	sampledOnly := greedy(3)
+	sampledOnly.Logprobs = 0
+	many := greedy(4)
+	many.Logprobs = 20 // too large for the message itself, so they have frames of their own
+	for _, sampling := range []protocol.Sampling{withLogprobs, sampledOnly, many, withPrompt} {
+		if _, err := l.askAndAwait(l.prompt(9), sampling); err != nil {
+			return err
+		}
+	}
+	return l.barrier()
 }

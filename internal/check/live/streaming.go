@@ -79,12 +79,12 @@ func (l *live) checkEarly(a *ask) {
 // checkStopReason: the token is named, unless it is the end of the sequence.
 func (l *live) checkStopReason(a *ask, reason []byte) {
 	last := a.tokens[len(a.tokens)-1]
-	want := []byte(nil)
+	want, rule := []byte(nil), "is the request's EOS (_eos_token_id), so stop_reason is nil"
 	if int64(last) != a.sampling.EOSTokenID {
-		want = pack.AppendUint(nil, uint64(last))
+		want, rule = pack.AppendUint(nil, uint64(last)), "is in stop_token_ids and is not the EOS, so stop_reason is this token"
 	}
 	if !check.Same(want, reason) {
-		l.end(a, CodeStopReason, "stop_reason", check.Describe(want), check.Describe(reason), "stop_reason is %s, it stopped at token %d", check.Describe(reason), last)
+		l.end(a, CodeStopReason, "stop_reason", check.Describe(want), check.Describe(reason), "stop_reason is %s, but token %d %s", check.Describe(reason), last, rule)
 	}
 }
 

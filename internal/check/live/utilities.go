@@ -2,6 +2,7 @@ package live
 
 import (
 	_ "embed"
+	"errors"
 	"fmt"
 	"unicode/utf8"
 
@@ -46,12 +47,17 @@ var safeCalls = []safeCall{
 
 // checkUtilities makes every safe call of the line, and one that no line has.
 func (l *live) checkUtilities() error {
+	unanswered := 0
 	for _, call := range safeCalls {
 		declared, known := l.codec.Profile().Utilities[call.method]
 		if !known {
 			continue
 		}
 		answer, err := l.call(call.method, call.args...)
+		if errors.Is(err, errUnanswered) && l.mute && unanswered == 0 {
+			unanswered++ // another one may be
+			continue
+		}
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
@@ -34,6 +35,7 @@ const (
 	CodePin          check.Code = "F012" // the golden's streams are not those that were registered
 	CodeCount        check.Code = "F013" // the golden has other counts than registered
 	CodeReplayDigest check.Code = "F014" // the replayed streams have another digest
+	CodeAbortIgnored check.Code = "F017" // an aborted request goes on
 )
 
 //go:embed fidelity.md
@@ -88,6 +90,11 @@ func throughPlayer(ctx context.Context, e *check.Env, g *check.Golden, c check.C
 			s.addImpossible(&f, s.impossible)
 		}
 		return f, err
+	}
+	if s.HasOwnTime() && !s.keeps && c.Variant.Match == player.MatchIndex && c.Variant.Concurrency == 1 {
+		if err := s.checkAbort(&f, streams); err != nil {
+			return f, s.WithOutput(s.Explain(err))
+		}
 	}
 	s.reportLayout(&f)
 	checkEngineIndexes(&f, s)
@@ -287,6 +294,41 @@ func (s *Replaying) replay(streams []*Stream, concurrency int) error {
 	}
 	if err := s.barrier(ctx); err != nil {
 		return s.brokenOff(err, nil)
+	}
+	return nil
+}
+
+// checkAbort sends the longest request once more, aborts it at once, and makes calls: when the first is answered, the engine has
+// read the abort, and it may send nothing more of the request.
+func (s *Replaying) checkAbort(f *check.Outcome, streams []*Stream) error {
+	longest := slices.MaxFunc(streams, func(a, b *Stream) int { return len(a.Record.OutputTokenIDs) - len(b.Record.OutputTokenIDs) })
+	again := &Stream{Index: longest.Index, Record: longest.Record, Prompt: longest.Prompt, Finish: trace.FinishAbsent}
+	ctx, stop := s.listening("answer to a call")
+	defer stop()
+	defer func(st *Stream) { s.byID[st.ID()] = st }(longest)
+	s.byID[again.ID()] = again
+	request := again.Request()
+	s.invariant.Ask(request)
+	if err := s.Front.Submit(request); err != nil {
+		return err
+	}
+	s.invariant.Abort(request.ID)
+	if err := s.Front.Abort(0, request.ID); err != nil {
+		return err
+	}
+	before := 0
+	for i := range 3 {
+		if err := s.barrier(ctx); err != nil {
+			return err
+		}
+		if i == 0 {
+			before = len(again.got)
+		}
+	}
+	f.Asserted++
+	if more := len(again.got) - before; more > 0 {
+		f.Fail(again.problem(CodeAbortIgnored, "it was aborted, the engine had read that, and %s came after it", safetext.Count(more, "token")).
+			Within(-1, "EngineCoreOutputs.outputs[].request_id").Compared("nothing more", safetext.Count(more, "token")))
 	}
 	return nil
 }

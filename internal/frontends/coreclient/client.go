@@ -122,6 +122,9 @@ func (f *Frontend) addClient(address string, opt zmq.Options) error {
 // Handshake is the address to give to the engine.
 func (f *Frontend) Handshake() string { return f.shake.Endpoint() }
 
+// Codec is that of the line.
+func (f *Frontend) Codec() *protocol.Codec { return f.codec }
+
 // Speak sets the codec of a frontend that learns the line from the registration of its engine.
 func (f *Frontend) Speak(codec *protocol.Codec) { f.codec = codec }
 

@@ -245,9 +245,7 @@ func TestResolve(t *testing.T) {
 	}
 	d, _ = m.WatchStable(releases, 0)
 	broken := errors.New("the index is down")
-	if err := d.Resolve(func(Version) (string, error) { return "", broken }); !errors.Is(err, broken) {
-		t.Errorf("got %v, want the error of the index", err)
-	}
+	require.ErrorIs(t, d.Resolve(func(Version) (string, error) { return "", broken }), broken)
 }
 
 // Whatever the releases are: the matrix that is decided on can be written, has no

@@ -206,8 +206,6 @@ func TestExplain(t *testing.T) {
 	t.Run("a reason that never comes", func(t *testing.T) {
 		s := session()
 		s.Limits.Idle = time.Millisecond
-		if err := s.Explain(zmq.ErrNoPeer); !errors.Is(err, zmq.ErrNoPeer) {
-			t.Errorf("got %v, want %v", err, zmq.ErrNoPeer)
-		}
+		require.ErrorIs(t, s.Explain(zmq.ErrNoPeer), zmq.ErrNoPeer)
 	})
 }

@@ -94,9 +94,7 @@ func TestRegisterFramesWithFacts(t *testing.T) {
 				d.Role, d.Facts = role, test.facts
 				done, err := Register(t.Context(), d.Registration)
 				if test.want != "" {
-					if err == nil || !strings.Contains(err.Error(), test.want) {
-						t.Fatalf("error %v, want %q in it", err, test.want)
-					}
+					require.ErrorContains(t, err, test.want)
 					return
 				}
 				require.NoError(t, err)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -77,9 +76,7 @@ func TestParseFaults(t *testing.T) {
 		t.Run(tt.text, func(t *testing.T) {
 			got, err := ParseFaults(tt.text)
 			if tt.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.err) {
-					t.Fatalf("error %v, want %q", err, tt.err)
-				}
+				require.ErrorContains(t, err, tt.err)
 				return
 			}
 			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {

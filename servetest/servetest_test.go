@@ -180,7 +180,5 @@ func testKilledPlayer(t *testing.T, frontend string) {
 	if status == http.StatusOK {
 		t.Error("the request was answered")
 	}
-	if err := server.Wait(t.Context()); !errors.Is(err, player.ErrKilled) {
-		t.Errorf("ended with %v, want %v", err, player.ErrKilled)
-	}
+	require.ErrorIs(t, server.Wait(t.Context()), player.ErrKilled)
 }

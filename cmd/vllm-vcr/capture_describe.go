@@ -56,13 +56,13 @@ func runCaptureDescribe(ctx context.Context, env *environment, opts describeOpti
 	}
 	d, err := capture.Describe(ctx, opt)
 	if ctx.Err() != nil {
-		return exitError{conformance.ExitInfra, errors.New("interrupted")}
+		return infra(errors.New("interrupted"))
 	}
 	if err != nil {
 		return err
 	}
 	if err := writeResult(env, opts.body, writeText(d.Body)); err != nil {
-		return exitError{conformance.ExitInfra, err}
+		return infra(err)
 	}
 	switch {
 	case d.Report != nil && d.Report.ExitCode != conformance.ExitOK:

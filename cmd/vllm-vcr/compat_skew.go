@@ -134,7 +134,7 @@ func measureSkew(ctx context.Context, env *environment, opts skewOptions) (*skew
 	}
 	model, err := acceptanceModel(opts.cache)
 	if err != nil {
-		return nil, exitError{conformance.ExitInfra, fmt.Errorf("model directory: %w", err)}
+		return nil, infra(fmt.Errorf("model directory: %w", err))
 	}
 	steps := openSteps(env)
 	defer steps.close()

@@ -98,7 +98,7 @@ func runCompatWatch(ctx context.Context, env *environment, axis string, opts com
 		return exitError{failure, fmt.Errorf("%s: %w", list.Where, err)}
 	}
 	if err := decision.Resolve(list.CommitOf); err != nil {
-		return exitError{conformance.ExitInfra, err}
+		return infra(err)
 	}
 	for _, n := range decision.Notes {
 		env.printErr("vllm-vcr: note: " + n)
@@ -132,7 +132,7 @@ func listReleases(ctx context.Context, env *environment, opts compatWatchOptions
 		index.URL = opts.index
 	}
 	if list, err = drift.ListReleases(ctx, index); err != nil {
-		err = exitError{conformance.ExitInfra, err}
+		err = infra(err)
 	}
 	return list, conformance.ExitInfra, err
 }

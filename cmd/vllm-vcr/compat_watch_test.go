@@ -150,8 +150,6 @@ func TestEditYields(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "compat.toml")
 	require.NoError(t, os.WriteFile(path, []byte(watchedFile), 0o644))
 	edit := matrixEdit{Matrix: &compat.Matrix{File: path}, before: []byte("as it was read"), after: []byte("edited")}
-	if err := edit.write(); err == nil || !strings.Contains(err.Error(), "was changed by another process") {
-		t.Errorf("got %v", err)
-	}
+	require.ErrorContains(t, edit.write(), "was changed by another process")
 	checkFile(t, path, "")
 }

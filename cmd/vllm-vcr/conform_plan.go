@@ -93,7 +93,7 @@ func printPlanned(ctx context.Context, env *environment, opts *conformOptions, r
 		return err
 	}
 	if err := runner.Requests(ctx, env.stdout, cases); err != nil {
-		return exitError{conformance.ExitInfra, fmt.Errorf("--print-plan=%s: %w", planRequests, err)}
+		return infra(fmt.Errorf("--print-plan=%s: %w", planRequests, err))
 	}
 	return nil
 }

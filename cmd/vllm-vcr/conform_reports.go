@@ -44,7 +44,7 @@ func runCompare(env *environment, before, after, format string, asJSON bool) err
 		return difference.Text(w)
 	})
 	if err != nil {
-		return exitError{conformance.ExitInfra, fmt.Errorf("write comparison: %w", err)}
+		return infra(fmt.Errorf("write comparison: %w", err))
 	}
 	if difference.Worse() {
 		return exitError{conformance.ExitFail, errReported}

@@ -95,7 +95,7 @@ func selfTestError(ctx context.Context, err error) error {
 	var fetch *golden.FetchError
 	var mismatch *golden.MismatchError
 	if errors.As(err, &fetch) || errors.As(err, &mismatch) || ctx.Err() != nil {
-		return exitError{conformance.ExitInfra, err}
+		return infra(err)
 	}
 	return err
 }

@@ -132,7 +132,7 @@ func releaseError(err error) error {
 	if err == nil || errors.Is(err, extract.ErrNotNamed) || errors.As(err, &unknown) {
 		return err
 	}
-	return exitError{conformance.ExitInfra, err}
+	return infra(err)
 }
 
 // driftExtractOptions are the flags of drift extract.
@@ -173,7 +173,7 @@ func runDriftExtract(ctx context.Context, env *environment, opts driftExtractOpt
 			write = writeText(extract.Text(got.Profile))
 		}
 		if err := writeResult(env, opts.output, write); err != nil {
-			return exitError{conformance.ExitInfra, err}
+			return infra(err)
 		}
 	}
 	if len(got.Gaps) == 0 {
@@ -230,10 +230,10 @@ func runDriftHistory(ctx context.Context, env *environment, opts driftHistoryOpt
 	}
 	write := map[string]func(io.Writer) error{"html": h.HTML, formJSON: h.JSON, formMarkdown: h.Markdown}[opts.format]
 	if err := writeResult(env, opts.output, write); err != nil {
-		return exitError{conformance.ExitInfra, fmt.Errorf("write history: %w", err)}
+		return infra(fmt.Errorf("write history: %w", err))
 	}
 	if n := h.Gaps(); n > 0 {
-		return exitError{conformance.ExitInfra, fmt.Errorf("%d declarations could not be read, so there may be more changes: the history lists them", n)}
+		return infra(fmt.Errorf("%d declarations could not be read, so there may be more changes: the history lists them", n))
 	}
 	return nil
 }

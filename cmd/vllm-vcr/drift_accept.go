@@ -68,13 +68,13 @@ func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptio
 	}
 	model, err := acceptanceModel(opts.cache)
 	if err != nil {
-		return exitError{conformance.ExitInfra, fmt.Errorf("model directory: %w", err)}
+		return infra(fmt.Errorf("model directory: %w", err))
 	}
 	var changed []string
 	for _, release := range releases {
 		table, err := measureAcceptance(ctx, env, opts, release, model)
 		if err != nil {
-			return exitError{conformance.ExitInfra, fmt.Errorf("%s: %w", release, err)}
+			return infra(fmt.Errorf("%s: %w", release, err))
 		}
 		fmt.Fprintf(env.stdout, "%s %s:", opts.client, release)
 		for i, o := range acceptance.Outcomes {
@@ -83,7 +83,7 @@ func runDriftAccept(ctx context.Context, env *environment, opts driftAcceptOptio
 		fmt.Fprintln(env.stdout)
 		path, same, err := table.Keep(opts.output, opts.check)
 		if err != nil {
-			return exitError{conformance.ExitInfra, err}
+			return infra(err)
 		}
 		if !same {
 			changed = append(changed, path)

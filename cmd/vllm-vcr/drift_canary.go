@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/upstream/pypi"
@@ -80,10 +79,7 @@ func runDriftIssues(ctx context.Context, env *environment, dir string, opts drif
 			}
 		}
 	}
-	if err := errors.Join(failed...); err != nil {
-		return exitError{conformance.ExitInfra, err}
-	}
-	return nil
+	return infra(errors.Join(failed...))
 }
 
 // driftReleasesOptions are the flags of drift releases.
@@ -118,11 +114,11 @@ func runDriftReleases(ctx context.Context, env *environment, opts driftReleasesO
 	}
 	list, err := drift.ListReleases(ctx, &pypi.Index{URL: opts.index, Log: env.log})
 	if err != nil {
-		return exitError{conformance.ExitInfra, err}
+		return infra(err)
 	}
 	rows, err := drift.Rows(matrix, list.Releases, opts.nightly)
 	if err != nil {
-		return exitError{conformance.ExitInfra, err}
+		return infra(err)
 	}
 	if opts.outputs {
 		adopt, err := json.Marshal(drift.ToAdopt(rows))

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/forge/github"
 )
@@ -139,11 +138,11 @@ func githubFailure(ctx context.Context, err error) error {
 	var usage *github.UsageError
 	switch {
 	case ctx.Err() != nil:
-		return exitError{conformance.ExitInfra, errors.New("interrupted: run it again to bring it to an end")}
+		return infra(errors.New("interrupted: run it again to bring it to an end"))
 	case errors.As(err, &usage):
 		return err
 	}
-	return exitError{conformance.ExitInfra, err}
+	return infra(err)
 }
 
 // printOutcomeText prints what was done, and the notes on it.

@@ -120,7 +120,7 @@ func printRefusal(ctx context.Context, env *environment, opts goldenAddOptions, 
 		fmt.Fprintf(env.stderr, "vllm-vcr: error: %s\n", safetext.Line(p.Error()))
 	}
 	if ctx.Err() != nil {
-		return exitError{conformance.ExitInfra, errors.New("interrupted: nothing was registered")}
+		return infra(errors.New("interrupted: nothing was registered"))
 	}
 	return exitError{refusal.ExitCode, errReported}
 }
@@ -241,7 +241,7 @@ func runGoldenExport(ctx context.Context, env *environment, opts exportOptions) 
 		return nil
 	}
 	if err := writeModel(opts.modelOut); err != nil {
-		return exitError{conformance.ExitInfra, err}
+		return infra(err)
 	}
 	_, err := fmt.Fprintf(env.stdout, "%s: the model\n", safetext.Line(filepath.ToSlash(opts.modelOut)))
 	return err

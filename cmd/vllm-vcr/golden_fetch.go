@@ -290,11 +290,11 @@ func runGoldenBundle(ctx context.Context, env *environment, opts fetchOptions) e
 		return run.store.Bytes.Open(ctx, o)
 	}}
 	if err := atomicfile.WriteFunc(opts.out, 0o644, func(w io.Writer) error { return golden.WriteBundle(w, bundle) }); err != nil {
-		return exitError{conformance.ExitInfra, err}
+		return infra(err)
 	}
 	info, err := os.Stat(opts.out)
 	if err != nil {
-		return exitError{conformance.ExitInfra, err}
+		return infra(err)
 	}
 	_, err = fmt.Fprintf(env.stdout, "%s: %d goldens, %d bytes\n", safetext.Line(filepath.ToSlash(opts.out)), len(run.goldens), info.Size())
 	return err

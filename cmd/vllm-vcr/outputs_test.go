@@ -27,8 +27,6 @@ func TestSetOutputs(t *testing.T) {
 
 func TestSetOutputsRefuses(t *testing.T) {
 	for path, want := range map[string]string{"": "GITHUB_OUTPUT is not set", t.TempDir(): "GITHUB_OUTPUT: "} {
-		if err := setOutputs(outputsTo(path), output{"a", "x"}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
-		}
+		require.ErrorContains(t, setOutputs(outputsTo(path), output{"a", "x"}), want)
 	}
 }

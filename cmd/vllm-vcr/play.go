@@ -183,7 +183,7 @@ func runPlay(ctx context.Context, env *environment, flags *pflag.FlagSet, opts p
 	case gone:
 		err = fmt.Errorf("%w before all %d engines were connected: does the frontend expect %[2]d engines?", err, opts.engine.count)
 	}
-	return exitError{conformance.ExitInfra, err}
+	return infra(err)
 }
 
 // reportUnmatchedOf reports the faults of a group that has ended.
@@ -368,7 +368,7 @@ func (opts *peerOptions) configure(env *environment, opt *player.Options, count 
 	}
 	side, err := t.Listen(opt.EngineIndex, count)
 	if network := (*net.OpError)(nil); errors.As(err, &network) {
-		return nil, exitError{conformance.ExitInfra, err}
+		return nil, infra(err)
 	}
 	if err != nil {
 		return nil, err

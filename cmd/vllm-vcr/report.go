@@ -94,7 +94,7 @@ func finishReport(ctx context.Context, env *environment, d *report.Document, opt
 		return exitError{cmp.Or(d.ExitCode, conformance.ExitInfra), fmt.Errorf("write report: %w", err)}
 	}
 	if ctx.Err() != nil {
-		return exitError{conformance.ExitInfra, errors.New("interrupted: the report covers what ran until then")}
+		return infra(errors.New("interrupted: the report covers what ran until then"))
 	}
 	if d.ExitCode != conformance.ExitOK {
 		return exitError{d.ExitCode, errReported}

@@ -153,9 +153,7 @@ func TestStoreVerifiesWhatIsInTheBundle(t *testing.T) {
 	file, err := OpenBundle(name)
 	require.NoError(t, err)
 	err = file.Verify(t.Context())
-	if err == nil || !strings.Contains(err.Error(), name+": sha256/"+digest(content)+": sha256 is ") {
-		t.Errorf("Verify: %v", err)
-	}
+	require.ErrorContains(t, err, name+": sha256/"+digest(content)+": sha256 is ")
 	_, err = (&Store{Bundle: name + "-none"}).Fetch(t.Context(), contentAt("a"))
 	wantFetchError(t, err, "no such file")
 }

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"compress/gzip"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestDownloadTriesAgain(t *testing.T) {
@@ -143,9 +143,7 @@ func TestDownloadKeepsDeadline(t *testing.T) {
 	defer stop()
 	_, err := s.Fetch(ctx, Object{Location: server.URL, SHA256: digest(content)})
 	wantFetchError(t, err, "deadline exceeded", "check the network")
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v is no DeadlineExceeded", err)
-	}
+	require.ErrorIs(t, err, context.DeadlineExceeded)
 	if got := server.Asked(); got > 1 {
 		t.Errorf("%d requests, want no second one", got)
 	}

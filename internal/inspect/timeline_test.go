@@ -177,9 +177,7 @@ func TestTimelineTooLargeForSVG(t *testing.T) {
 		records = append(records, record(float64(i), 4, 1))
 	}
 	err := mustTimeline(t, recorded(records...)).CheckPicture()
-	if err == nil || !strings.Contains(err.Error(), "of 5001 requests is too large to look at, at most 5000 fit: choose some with --from and --requests") {
-		t.Errorf("got %v", err)
-	}
+	require.ErrorContains(t, err, "of 5001 requests is too large to look at, at most 5000 fit: choose some with --from and --requests")
 }
 
 // The page has the numbers of each request in columns of equal length, and no text of the trace in its script.

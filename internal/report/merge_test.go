@@ -114,9 +114,7 @@ func TestMergeJudges(t *testing.T) {
 		})
 	}
 	_, err := Merge([]Named{{"a", good}, {"b", New(allSortsOfWrong(), someRun())}})
-	if err == nil || !strings.Contains(err.Error(), "case 0.33/multiturn-s7/integrity is another in b than in a: its repeat differs") {
-		t.Errorf("%v", err)
-	}
+	require.ErrorContains(t, err, "case 0.33/multiturn-s7/integrity is another in b than in a: its repeat differs")
 }
 
 func TestMergeTwice(t *testing.T) {

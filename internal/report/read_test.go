@@ -50,9 +50,7 @@ func TestReadRefuses(t *testing.T) {
 				t.Fatalf("the document has no %q", test.old)
 			}
 			_, err := Read("r.json", strings.NewReader(bad))
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("%v, want %q", err, test.want)
-			}
+			require.ErrorContains(t, err, test.want)
 		})
 	}
 	for _, bad := range []string{"", "null", "[]", "7", "\x00", `{"schema":7}`} {

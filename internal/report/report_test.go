@@ -141,9 +141,7 @@ func TestWriteErrors(t *testing.T) {
 	d := New(allSortsOfWrong(), someRun())
 	for _, r := range renderers {
 		for _, left := range []int{0, 10, 200} {
-			if err := r.write(&failingWriter{left}, d); !errors.Is(err, errFull) {
-				t.Errorf("%s after %d bytes: %v, want %v", r.name, left, err, errFull)
-			}
+			require.ErrorIs(t, r.write(&failingWriter{left}, d), errFull)
 		}
 	}
 }

@@ -63,9 +63,7 @@ func TestWriteDirChooses(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, writeDir(dir, runs()["passed"], []Format{FormatSARIF, FormatJSON, FormatSARIF}))
 	require.NoDiff(t, cmp.Diff([]string{"report.json", "report.sarif"}, filesBelow(t, dir)), "-want +got")
-	if err := writeDir(dir, runs()["passed"], []Format{"pdf"}); err == nil || !strings.Contains(err.Error(), `unknown report format "pdf"`) {
-		t.Errorf("%v", err)
-	}
+	require.ErrorContains(t, writeDir(dir, runs()["passed"], []Format{"pdf"}), `unknown report format "pdf"`)
 }
 
 // TestWriteDirBlocked: what cannot be written is named, and does not keep the

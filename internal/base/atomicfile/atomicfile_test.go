@@ -35,9 +35,7 @@ func TestWrite(t *testing.T) {
 		_, _ = io.WriteString(w, strings.Repeat("half", 1<<20))
 		return broken
 	})
-	if !errors.Is(err, broken) {
-		t.Errorf("got %v, want that of the content", err)
-	}
+	require.ErrorIs(t, err, broken)
 	wantFile(t, path, "two, longer", 0o640)
 
 	if err := atomicfile.Write(dir, nil, 0o644); err == nil || !strings.HasPrefix(err.Error(), "write "+dir+": ") {
@@ -79,9 +77,7 @@ func TestWriteIn(t *testing.T) {
 	wantEntries(t, filepath.Join(dir, "folder"), "within")
 
 	broken := errors.New("broken")
-	if err := atomicfile.WriteIn(root, "file", 0o644, func(io.Writer) error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("got %v, want that of the content", err)
-	}
+	require.ErrorIs(t, atomicfile.WriteIn(root, "file", 0o644, func(io.Writer) error { return broken }), broken)
 	if err := atomicfile.WriteIn(root, "folder", 0o644, func(io.Writer) error { return nil }); err == nil || !strings.HasPrefix(err.Error(), "write "+filepath.Join(dir, "folder")+": ") {
 		t.Errorf("a folder: %v", err)
 	}
@@ -122,9 +118,7 @@ func TestCreate(t *testing.T) {
 		{path, func(io.Writer) error { return errors.New("written although it exists") }},
 		{late, func(io.Writer) error { return os.Symlink("nowhere", late) }}, // somebody was faster
 	} {
-		if err := atomicfile.Create(taken.path, 0o600, taken.content); !errors.Is(err, fs.ErrExist) {
-			t.Errorf("%s: got %v, want that it exists", taken.path, err)
-		}
+		require.ErrorIs(t, atomicfile.Create(taken.path, 0o600, taken.content), fs.ErrExist)
 	}
 	wantEntries(t, dir, "file", "late")
 }
@@ -140,9 +134,7 @@ func TestReplace(t *testing.T) {
 	if target, err := os.Readlink(linked); target != "file" {
 		t.Errorf("the link leads to %q, %v", target, err)
 	}
-	if err := atomicfile.Replace(filepath.Join(dir, "absent"), nil); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("absent: %v", err)
-	}
+	require.ErrorIs(t, atomicfile.Replace(filepath.Join(dir, "absent"), nil), fs.ErrNotExist)
 	wantEntries(t, dir, "file", "link")
 }
 

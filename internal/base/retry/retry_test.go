@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestBackoffGrows(t *testing.T) {
@@ -132,7 +134,5 @@ func TestWithLongest(t *testing.T) {
 func TestWatchStops(t *testing.T) {
 	ctx, _, stop := Watch(t.Context(), time.Hour)
 	stop()
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	require.ErrorIs(t, context.Cause(ctx), context.Canceled)
 }

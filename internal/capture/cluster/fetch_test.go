@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -25,6 +24,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // content is the file that is fetched: several messages of the stream.
@@ -274,9 +274,7 @@ func TestFetch(t *testing.T) {
 				return
 			}
 			for _, part := range test.want {
-				if err == nil || !strings.Contains(err.Error(), part) {
-					t.Errorf("got %v, want %q", err, part)
-				}
+				require.ErrorContains(t, err, part)
 			}
 			if err != nil && strings.ContainsAny(err.Error(), "\n") {
 				t.Errorf("more than a line: %q", err)
@@ -299,9 +297,7 @@ func TestFetchKeepsWhatIsThere(t *testing.T) {
 	c := s.start()
 	for range 2 {
 		_, err := c.Fetch(t.Context(), "p", "c", "/trace", "file", dst)
-		if !errors.Is(err, fs.ErrExist) {
-			t.Errorf("got %v, want that it exists", err)
-		}
+		require.ErrorIs(t, err, fs.ErrExist)
 	}
 	if have, err := os.ReadFile(dst); err != nil || string(have) != "mine" || s.calls.Load() != 1 {
 		t.Errorf("%q, %v after %d calls", have, err, s.calls.Load())

@@ -201,9 +201,7 @@ func checkError(t *testing.T, err error, parts ...string) {
 		t.Errorf("got %v, want no error", err)
 	}
 	for _, part := range parts {
-		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("got %v, want it to contain %q", err, part)
-		}
+		require.ErrorContains(t, err, part)
 	}
 }
 

@@ -416,9 +416,7 @@ func TestRemoteFails(t *testing.T) {
 			test.damage(t, r)
 			before := testenv.Files(t, filepath.Dir(r.edited.Manifest))
 			outcomes := r.start(t.Context(), t)
-			if err := outcomes[0].Err; err == nil || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("got %v, want it to say %q", err, test.says)
-			}
+			require.ErrorContains(t, outcomes[0].Err, test.says)
 			if err := outcomes[1].Err; err != nil {
 				t.Errorf("the other target: %v", err)
 			}
@@ -454,9 +452,7 @@ func TestRemoteWithoutQueue(t *testing.T) {
 	r.cluster.queue = errors.New("no LocalQueue conformance-queue: kubectl apply -k deploy/")
 	r.Jobs = jobsOf(t, r.targets)
 	_, err := Capture(t.Context(), r.cluster, r.CaptureOptions, r.targets)
-	if !errors.Is(err, r.cluster.queue) {
-		t.Errorf("got %v", err)
-	}
+	require.ErrorIs(t, err, r.cluster.queue)
 	if want := []string{"preflight q"}; !slices.Equal(r.cluster.calls, want) {
 		t.Errorf("calls %q", r.cluster.calls)
 	}

@@ -359,9 +359,7 @@ func TestWatchEnds(t *testing.T) {
 			why := errors.New("why")
 			ctx, cancel := context.WithCancelCause(t.Context())
 			_, err := f.client.Watch(ctx, "j", Budgets{}, func(State) { cancel(why) })
-			if !errors.Is(err, why) {
-				t.Errorf("got %v", err)
-			}
+			require.ErrorIs(t, err, why)
 		})
 	})
 	t.Run("another job of its name", func(t *testing.T) {
@@ -417,9 +415,7 @@ func TestCallTriesAgain(t *testing.T) {
 				<-ctx.Done()
 				return 0, ctx.Err()
 			})
-			if err == nil || !strings.Contains(err.Error(), "no answer in 30s") {
-				t.Errorf("got %v", err)
-			}
+			require.ErrorContains(t, err, "no answer in 30s")
 		})
 	})
 }

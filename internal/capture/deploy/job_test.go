@@ -287,9 +287,7 @@ func TestJobs(t *testing.T) {
 		"0.33/qwen3-8b-multiturn-s7 and 0.33/qwen3.8b-multiturn-s7: both would be the Job capture-0-33-qwen3-8b-multiturn-s7-17",
 		"target 0.33/other: engine_image",
 	} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want it to contain %q", err, want)
-		}
+		require.ErrorContains(t, err, want)
 	}
 	if len(jobs) != 3 {
 		t.Errorf("%d Jobs, want those of the targets that have one", len(jobs))

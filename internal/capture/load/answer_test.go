@@ -3,6 +3,8 @@ package load
 import (
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestAnswersAreReadTwoWays(t *testing.T) {
@@ -52,9 +54,7 @@ func (endless) Read(p []byte) (int, error) {
 func TestEndlessAnswersEnd(t *testing.T) {
 	const want = "longer than 67108864 bytes"
 	got := &answer{wanted: 1}
-	if err := got.readStream(endless{}, 0); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("stream: got %v", err)
-	}
+	require.ErrorContains(t, got.readStream(endless{}, 0), want)
 	if err := got.readWhole(endless{}); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("whole: got %v", err)
 	}

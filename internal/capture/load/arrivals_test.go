@@ -112,9 +112,7 @@ func TestBadTraces(t *testing.T) {
 			cfg := config("http://127.0.0.1:1", Arrivals, 7)
 			cfg.Shape.Arrivals, cfg.Shape.Speed = path, 1
 			want := strings.ReplaceAll(test.want, "%s", path)
-			if err := cfg.Check(); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("got %v, want %s", err, want)
-			}
+			require.ErrorContains(t, cfg.Check(), want)
 		})
 	}
 }

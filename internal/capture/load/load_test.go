@@ -282,9 +282,7 @@ func TestOneFailureEndsAll(t *testing.T) {
 		return 0
 	}
 	report, err := Run(t.Context(), config(server.URL, Multiturn, 7))
-	if err == nil || !strings.Contains(err.Error(), "turn 2: status 500") {
-		t.Errorf("got %v", err)
-	}
+	require.ErrorContains(t, err, "turn 2: status 500")
 	if report.Failed < 1 || report.Failed > 8 || report.Requests >= 60 {
 		t.Errorf("got %+v, want an early end", report)
 	}
@@ -348,9 +346,7 @@ func TestBadConfigurations(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			cfg := config("http://127.0.0.1:1", Edge, 1)
 			test.change(&cfg)
-			if err := cfg.Check(); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("Check: got %v, want %q", err, test.want)
-			}
+			require.ErrorContains(t, cfg.Check(), test.want)
 			if report, err := Run(t.Context(), cfg); err == nil || report.Requests != 0 {
 				t.Errorf("Run: got %v after %d requests, want an error and none", err, report.Requests)
 			}

@@ -64,9 +64,7 @@ func TestOneLoadAFolder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := Dir{t.TempDir()}
 			put(t, d, name, "")
-			if err := d.Begin(); err == nil || !strings.Contains(err.Error(), name+" exists: another load wrote to this folder") {
-				t.Errorf("got %v", err)
-			}
+			require.ErrorContains(t, d.Begin(), name+" exists: another load wrote to this folder")
 		})
 	}
 	d := Dir{t.TempDir()}
@@ -93,9 +91,7 @@ func TestBadFolders(t *testing.T) {
 		"none": "no folder for the capture: ",
 		"file": "want the folder of the capture, not a file",
 	} {
-		if err := (Dir{filepath.Join(dir, name)}).Begin(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %s", name, err, want)
-		}
+		require.ErrorContains(t, (Dir{filepath.Join(dir, name)}).Begin(), want)
 	}
 	if err := (Dir{filepath.Join(dir, "none")}).Tell(Done, ""); err == nil || !strings.HasPrefix(err.Error(), "tell load-done: ") {
 		t.Errorf("got %v", err)
@@ -119,8 +115,6 @@ func TestWait(t *testing.T) {
 		enough := errors.New("enough")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Second, func() { cancel(enough) })
-		if err := d.Wait(ctx, time.Minute, Frames); !errors.Is(err, enough) {
-			t.Errorf("got %v, want the cause", err)
-		}
+		require.ErrorIs(t, d.Wait(ctx, time.Minute, Frames), enough)
 	})
 }

@@ -187,8 +187,6 @@ func TestAwaitIsPatient(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Second, func() { cancel(enough) })
 		server.turn(0)
-		if err := await(ctx, "http://x", time.Minute, server); !errors.Is(err, enough) {
-			t.Errorf("got %v, want the cause", err)
-		}
+		require.ErrorIs(t, await(ctx, "http://x", time.Minute, server), enough)
 	})
 }

@@ -138,7 +138,5 @@ func TestSendToNobody(t *testing.T) {
 	put(t, d, "a", "0123456789")
 	r, w := io.Pipe()
 	r.Close()
-	if err := d.Send(w, "a", 0); !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("got %v", err)
-	}
+	require.ErrorIs(t, d.Send(w, "a", 0), io.ErrClosedPipe)
 }

@@ -48,9 +48,7 @@ func TestParseRefuses(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Parse("x", "x.toml", []byte(tt.text))
-			if err == nil || !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("error %v, want %q", err, tt.says)
-			}
+			require.ErrorContains(t, err, tt.says)
 		})
 	}
 }
@@ -190,9 +188,7 @@ func TestRunEndsAtTheFirstRefusal(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	answers, err := RunSession(t.Context(), script(t, "? GET /a\nGET /b\nGET /c\n"), SessionConfig{URL: server.URL})
-	if err == nil || !strings.Contains(err.Error(), "requests: line 2, GET /b: status 404") {
-		t.Errorf("error %v", err)
-	}
+	require.ErrorContains(t, err, "requests: line 2, GET /b: status 404")
 	if len(answers) != 2 {
 		t.Errorf("%d answers, want 2: %v", len(answers), answers)
 	}

@@ -121,9 +121,7 @@ func testLocalRecords(t *testing.T, vcr string) {
 		}
 		once.Do(func() {
 			_, err := CaptureAll(t.Context(), b.opt, []target.Target{localTarget(7)})
-			if err == nil || !strings.Contains(err.Error(), "line 0.33 is being captured already") {
-				t.Errorf("a second capture of the line meanwhile: %v", err)
-			}
+			require.ErrorContains(t, err, "line 0.33 is being captured already")
 		})
 	}
 	targets := []target.Target{localTarget(7), localTarget(13)}

@@ -275,9 +275,7 @@ func TestWhatCannotBeHonoured(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := grammar.Compile(work(t), tt.c)
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("got %v, want an error with %q", err, tt.want)
-			}
+			require.ErrorContains(t, err, tt.want)
 		})
 	}
 }

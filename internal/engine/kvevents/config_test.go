@@ -53,9 +53,7 @@ func TestParseConfig(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := ParseConfig(tt.text)
 			if tt.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tt.err) {
-					t.Fatalf("%v, want %q", err, tt.err)
-				}
+				require.ErrorContains(t, err, tt.err)
 				return
 			}
 			require.NoError(t, err)

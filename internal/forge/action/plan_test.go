@@ -125,9 +125,7 @@ func TestPullRequest(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := test.inputs.PullRequest(test.ref)
 			if test.err != "" {
-				if err == nil || !strings.Contains(err.Error(), test.err) {
-					t.Errorf("got %v, %v, want %q", got, err, test.err)
-				}
+				require.ErrorContains(t, err, test.err)
 				return
 			}
 			if err != nil || strings.Join(got, " ") != test.want {
@@ -210,9 +208,7 @@ func TestSplit(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := Split(test.text)
 			if test.err != "" {
-				if err == nil || !strings.Contains(err.Error(), test.err) {
-					t.Errorf("got %q, %v, want %s", got, err, test.err)
-				}
+				require.ErrorContains(t, err, test.err)
 				return
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" || err != nil {

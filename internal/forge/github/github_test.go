@@ -62,9 +62,7 @@ func TestNewRefuses(t *testing.T) {
 			o := good
 			test.change(&o)
 			_, err := github.New(o)
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want it to contain %q", err, test.want)
-			}
+			require.ErrorContains(t, err, test.want)
 			if err != nil && strings.Contains(err.Error(), "secret-token") {
 				t.Errorf("the error tells the token: %v", err)
 			}

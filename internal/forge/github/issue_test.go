@@ -194,9 +194,7 @@ func TestIssueRefused(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			server := start(t, nil)
 			_, err := client(t, server).EnsureIssue(t.Context(), test.issue)
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want it to contain %q", err, test.want)
-			}
+			require.ErrorContains(t, err, test.want)
 			if changes := server.Changes(); changes != nil {
 				t.Errorf("requests: %q", changes)
 			}

@@ -201,9 +201,7 @@ func TestContextEndsAStream(t *testing.T) {
 	}))
 	defer server.Close()
 	_, err := NewClient(server.URL, "tiny").Complete(ctx, Request{Prompt: []uint32{5}, Stream: true})
-	if !errors.Is(err, enough) {
-		t.Errorf("got %v, want the cause %v", err, enough)
-	}
+	require.ErrorIs(t, err, enough)
 }
 
 // Each answer is read to its end, so that its connection serves the next request.

@@ -368,9 +368,7 @@ func TestUnusable(t *testing.T) {
 
 func checkError(t *testing.T, err error, want string) {
 	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Fatalf("error %v, want it to contain %q", err, want)
-	}
+	require.ErrorContains(t, err, want)
 	for _, line := range strings.Split(err.Error(), "\n") {
 		if strings.HasPrefix(line, "::") || strings.ContainsRune(line, '\x1b') {
 			t.Errorf("error has the line %q", line)

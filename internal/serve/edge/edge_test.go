@@ -185,9 +185,7 @@ func TestClientGone(t *testing.T) {
 			if err == nil {
 				_, err = io.ReadAll(answer.Body)
 			}
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("got %v", err)
-			}
+			require.ErrorIs(t, err, context.Canceled)
 			<-gone
 		})
 	}

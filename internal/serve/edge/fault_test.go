@@ -41,9 +41,7 @@ func TestParseFaults(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			faults, engine, err := ParseFaults(test.text)
 			if test.err != "" {
-				if err == nil || !strings.Contains(err.Error(), test.err) {
-					t.Errorf("got %v, want %q", err, test.err)
-				}
+				require.ErrorContains(t, err, test.err)
 				return
 			}
 			var texts []string

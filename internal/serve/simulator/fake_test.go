@@ -44,9 +44,7 @@ func TestFakeMetrics(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			m, err := ParseFakeMetrics([]byte(test.text))
 			if test.err != "" {
-				if err == nil || !strings.Contains(err.Error(), test.err) {
-					t.Errorf("got %v, want %s", err, test.err)
-				}
+				require.ErrorContains(t, err, test.err)
 				return
 			}
 			require.NoError(t, err)

@@ -136,9 +136,7 @@ func TestMatrix(t *testing.T) {
 			dir := tree(t, map[string]string{"compat.toml": matrix(header, test.before...)})
 			plan, err := PrepareAdoption(AdoptOptions{Tree: FindTree(dir, ""), Profile: released(t, test.release), Lines: test.matrix})
 			if test.want != "" {
-				if err == nil || !strings.Contains(err.Error(), test.want) {
-					t.Fatalf("error %v, want %q", err, test.want)
-				}
+				require.ErrorContains(t, err, test.want)
 				return
 			}
 			require.NoError(t, err)
@@ -288,9 +286,7 @@ func TestWriteAllOrNone(t *testing.T) {
 		{in("deleted"), []byte("bytes"), nil},
 		{in("new/made/below"), nil, []byte("cannot be, below a file")},
 	}}
-	if err := plan.Write(); err == nil || !strings.Contains(err.Error(), "write "+in("new/made/below")) {
-		t.Errorf("error %v", err)
-	}
+	require.ErrorContains(t, plan.Write(), "write "+in("new/made/below"))
 	for name, want := range map[string]string{"edited": "before", "deleted": "bytes"} {
 		if got, err := os.ReadFile(in(name)); err != nil || string(got) != want {
 			t.Errorf("%s is %q, %v", name, got, err)
@@ -301,9 +297,7 @@ func TestWriteAllOrNone(t *testing.T) {
 	}
 	plan.Files = plan.Files[:1]
 	plan.Files[0].Before = []byte("otherwise")
-	if err := plan.Write(); err == nil || !strings.Contains(err.Error(), "was changed in the meantime") {
-		t.Errorf("error %v", err)
-	}
+	require.ErrorContains(t, plan.Write(), "was changed in the meantime")
 }
 
 func TestSetValidated(t *testing.T) {

@@ -103,9 +103,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("0.33.0 is another now; %v", err)
 	}
 	folder = fstest.MapFS{"9.9.8.toml": {Data: []byte(wheel)}}
-	if err := pinned.LearnAll(folder); err == nil || !strings.Contains(err.Error(), `9.9.8.toml: it is of release "9.9.9"`) {
-		t.Errorf("error %v", err)
-	}
+	require.ErrorContains(t, pinned.LearnAll(folder), `9.9.8.toml: it is of release "9.9.9"`)
 }
 
 func TestPackages(t *testing.T) {

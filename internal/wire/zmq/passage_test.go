@@ -207,9 +207,7 @@ func TestPassage(t *testing.T) {
 				if got != heard {
 					t.Fatalf("%s: %d bytes were passed on, want %d, or other ones", name, len(got), len(heard))
 				}
-				if !errors.Is(err, tt.err) {
-					t.Fatalf("%s: error %v, want %v", name, err, tt.err)
-				}
+				require.ErrorIs(t, err, tt.err)
 				if err != nil && !strings.Contains(err.Error(), "from peer at a") {
 					t.Errorf("%s: error %q does not name the peer", name, err)
 				}
@@ -243,9 +241,7 @@ func TestPassageGrowsByWhatArrives(t *testing.T) {
 			opt, _ := Options{}.withDefaults()
 			from := &pieces{stream: long(0, claimed, strings.Repeat("x", arrived)), next: whole}
 			p := newPassage(newConn(from, Router, opt, "a"), newConn(&pieces{}, Dealer, opt, "b"), &notes{limit: math.MaxInt64, tails: true, t: t})
-			if err := p.run(); !errors.Is(err, io.ErrUnexpectedEOF) {
-				t.Fatalf("%d bytes: %v", arrived, err)
-			}
+			require.ErrorIs(t, p.run(), io.ErrUnexpectedEOF)
 			if limit := max(5*64<<10, 65*arrived); cap(p.part) > limit || len(p.part) < arrived {
 				t.Errorf("%d bytes arrived of %d, %d are kept in %d, want at most %d", arrived, claimed, len(p.part), cap(p.part), limit)
 			}

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -485,11 +484,4 @@ func (p *Plane) Close() error {
 	p.server.Close()
 	p.loops.Wait()
 	return p.agent.Close()
-}
-
-// Port is that of the side channel.
-func (p *Plane) Port() int {
-	_, port, _ := net.SplitHostPort(p.server.Address())
-	n, _ := strconv.Atoi(port)
-	return n
 }

@@ -108,7 +108,7 @@ func openPair(t *testing.T, fault string, change func(o *Options, c *kvtransfer.
 	p.prefill = open("p", Options{Model: model, Fault: fault}, nil)
 	p.decode = open("d", Options{Model: model}, change)
 	p.cache = kvtransfer.Cache{
-		EngineID: "p", RequestID: "r", Host: "127.0.0.1", Port: p.prefill.Port(), Blocks: []int{3, 4, 5}, Contents: []uint64{30, 40, 50},
+		EngineID: "p", RequestID: "r", Host: "127.0.0.1", Port: int(netip.MustParseAddrPort(p.prefill.server.Address()).Port()), Blocks: []int{3, 4, 5}, Contents: []uint64{30, 40, 50},
 	}
 	event := func(name string) func() { return func() { p.events <- name } }
 	p.prefill.Offer(p.cache, kvtransfer.Events{Taken: event("taken"), Extended: event("extended"), Late: event("late")})

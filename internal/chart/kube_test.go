@@ -66,9 +66,9 @@ func checkKubectl(t *testing.T, k *testenv.Kube) {
 	if err := chart.WriteFolder(out, objects); err != nil {
 		t.Fatal(err)
 	}
-	applied, err := run(nil, "apply", "-k", out, "--dry-run=server")
-	if err != nil || strings.Count(applied, "created (server dry run)") != len(objects) || strings.Contains(applied, "Warning") {
-		t.Errorf("%v: %d objects, want %d:\n%s", err, strings.Count(applied, "created"), len(objects), applied)
+	applied, err := run(nil, "apply", "--server-side", "--dry-run=server", "-k", out)
+	if got := strings.Count(applied, "serverside-applied (server dry run)"); err != nil || got != len(objects) || strings.Contains(applied, "Warning") {
+		t.Errorf("%v: %d objects, want %d:\n%s", err, got, len(objects), applied)
 	}
 	for _, test := range []struct{ name, values, want string }{
 		{"types that are absent", "{topology: autoscale}", `no matches for kind "PodMonitor" in version "monitoring.coreos.com/v1"`},
@@ -82,7 +82,7 @@ func checkKubectl(t *testing.T, k *testenv.Kube) {
 		if strings.Contains(test.want, "nowhere") {
 			input = bytes.ReplaceAll(input, []byte("namespace: vllm-vcr"), []byte("namespace: nowhere"))
 		}
-		if out, err := run(input, "apply", "-f", "-", "--dry-run=server"); err == nil || !strings.Contains(out, test.want) {
+		if out, err := run(input, "apply", "--server-side", "--dry-run=server", "-f", "-"); err == nil || !strings.Contains(out, test.want) {
 			t.Errorf("%s: %v, want %q:\n%s", test.name, err, test.want, out)
 		}
 	}

@@ -54,11 +54,7 @@ func (c *Chart) check(values map[string]any) error {
 	if err := schema.Validate(values); !errors.As(err, &invalid) {
 		return err
 	}
-	var all []error
-	for _, leaf := range leaves(invalid) {
-		all = append(all, leaf)
-	}
-	return errors.Join(all...)
+	return errors.Join(leaves(invalid)...)
 }
 
 // leaves are the errors of a validation that have no causes, each with the path of its value.

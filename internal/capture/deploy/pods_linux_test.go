@@ -1,7 +1,6 @@
 package deploy_test
 
 import (
-	"net/http"
 	"os"
 	"os/exec"
 	"path"
@@ -24,14 +23,13 @@ import (
 type machine struct {
 	root  string
 	names *strings.Replacer // of programs, folders and ports in the pod
-	http  string            // where the frontend serves
 }
 
 // newMachine has our program, and vllm-rs where the wheel of a release has it, in a package that cannot be imported.
 func newMachine(t *testing.T, rust, binary string) *machine {
 	t.Helper()
 	m := &machine{root: t.TempDir()}
-	for _, folder := range []string{"/trace", "/replay", "/model", "/models", "/home/vllm", "/tmp", "/site/vllm"} {
+	for _, folder := range []string{"/trace", "/model", "/models", "/home/vllm", "/tmp", "/site/vllm"} {
 		require.NoError(t, os.MkdirAll(m.in(folder), 0o755))
 	}
 	require.NoError(t, os.Symlink(rust, m.in("/site/vllm/vllm-rs")))
@@ -40,9 +38,8 @@ func newMachine(t *testing.T, rust, binary string) *machine {
 	}
 	port := func() string { return strconv.Itoa(testenv.FreePort(t)) }
 	serve, frontend, engine := port(), port(), port()
-	m.http = "http://127.0.0.1:" + serve
 	m.names = strings.NewReplacer("8000", serve, "5570", frontend, "5580", engine, "0.0.0.0", "127.0.0.1",
-		"/vllm-vcr", binary, "/trace/", m.in("/trace")+"/", "/replay/", m.in("/replay")+"/")
+		"/vllm-vcr", binary, "/trace/", m.in("/trace")+"/")
 	return m
 }
 
@@ -98,15 +95,6 @@ func await(t *testing.T, what string, peers []*testenv.Peer, isSo func() bool) {
 		}
 		return isSo()
 	})
-}
-
-func (m *machine) healthy() bool {
-	reply, err := http.Get(m.http + "/health")
-	if err != nil {
-		return false
-	}
-	reply.Body.Close()
-	return reply.StatusCode == http.StatusOK
 }
 
 // TestRealPods runs the containers of pods as processes, with the real Rust frontend.

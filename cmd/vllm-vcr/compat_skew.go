@@ -13,6 +13,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
+	"github.com/vllm-vcr/conformance/internal/engine/nixl/pairs"
 	"github.com/vllm-vcr/conformance/internal/upstream/acceptance"
 	"github.com/vllm-vcr/conformance/internal/upstream/skew"
 )
@@ -29,6 +30,7 @@ type skewOptions struct {
 	frontend, engine string
 	format, output   string
 	measure, check   bool
+	prefill          bool
 	engines          string
 	lines            []string
 	install          engineOptions
@@ -49,6 +51,7 @@ func newCompatSkewCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.engine, "engine", "", "`LINE` of the engine")
 	oneOf(flags, &opts.format, "format", formText, "output format: text, json, markdown or html", formText, formJSON, formMarkdown, "html")
 	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
+	flags.BoolVar(&opts.prefill, "prefill", false, "show which prefill lines work with which decode lines instead (NixlConnector); text, or json with --format")
 	grouped(flags, "Question")
 	flags.BoolVar(&opts.measure, "measure", false, "measure the pairs with released frontends instead of showing the table of this build")
 	flags.BoolVar(&opts.check, "check", false, "with --measure, compare with the table of this build; exit code 1 if a verdict differs")
@@ -58,6 +61,9 @@ func newCompatSkewCommand(env *environment) *cobra.Command {
 	above0(flags, "jobs")
 	opts.install.addFlags(flags)
 	flags.StringVar(&opts.cache, "cache", "", "`FOLDER` for the model of the frontends (default vllm-vcr in the user's cache directory)")
+	exclusive(flags, "prefill", "measure")
+	exclusive(flags, "prefill", "frontend")
+	exclusive(flags, "prefill", "engine")
 	grouped(flags, "Measurement")
 	opts.in.addFlags(flags)
 	return cmd
@@ -66,6 +72,9 @@ func newCompatSkewCommand(env *environment) *cobra.Command {
 func runCompatSkew(ctx context.Context, env *environment, opts skewOptions) error {
 	if !opts.measure && (opts.check || opts.engines == realEngines || len(opts.lines) > 0) {
 		return fmt.Errorf("--check, --engines and --engine-line need --measure")
+	}
+	if opts.prefill {
+		return writePairs(env, opts)
 	}
 	table := skew.Measured()
 	if opts.measure {
@@ -102,6 +111,29 @@ func runCompatSkew(ctx context.Context, env *environment, opts skewOptions) erro
 		return exitError{conformance.ExitFail, errReported}
 	}
 	return nil
+}
+
+// writePairs prints a line for each prefill and decode line.
+func writePairs(env *environment, opts skewOptions) error {
+	table, err := pairs.Table()
+	if err != nil {
+		return infra(err)
+	}
+	if opts.format != formText && opts.format != formJSON {
+		return fmt.Errorf("--prefill: --format %s: want %s or %s", opts.format, formText, formJSON)
+	}
+	err = writeResult(env, opts.output, func(w io.Writer) error {
+		if opts.format == formJSON {
+			return jsonout.Write(w, table)
+		}
+		for _, p := range table {
+			if _, err := fmt.Fprintln(w, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return infra(err)
 }
 
 // narrow keeps the pairs of the lines that were given.

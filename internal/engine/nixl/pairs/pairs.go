@@ -40,6 +40,25 @@ type Pair struct {
 	Measured string `toml:"measured" json:"measured,omitempty"`
 }
 
+// String is the pair as a sentence.
+func (p Pair) String() string {
+	text := fmt.Sprintf("prefill %s, decode %s: %s", p.Prefill, p.Decode, p.Checked)
+	if p.Checks != "" {
+		text += " (" + p.Checks + ")"
+	}
+	switch {
+	case p.Lenient == p.Checked:
+	case p.Lenient == Works && p.Measured == "":
+		text += "; with enforce_handshake_compat false nothing in the handshake prevents it, which was not measured"
+	default:
+		text += fmt.Sprintf("; with enforce_handshake_compat false it %s", p.Lenient)
+	}
+	if p.Leniency != "" && p.Leniency != p.Checks {
+		text += " (" + p.Leniency + ")"
+	}
+	return text
+}
+
 //go:embed pairs.toml
 var measured string
 

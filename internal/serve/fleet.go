@@ -36,7 +36,7 @@ func NewFleet(configs []Config, ready func(Started)) (*Fleet, error) {
 			for _, s := range f.servers {
 				s.release()
 			}
-			return nil, f.named(cfg.Name, err)
+			return nil, named(cfg.Name, err)
 		}
 		f.servers = append(f.servers, s)
 	}
@@ -46,7 +46,7 @@ func NewFleet(configs []Config, ready func(Started)) (*Fleet, error) {
 // Servers are those of the fleet.
 func (f *Fleet) Servers() []*Server { return f.servers }
 
-func (f *Fleet) named(name string, err error) error {
+func named(name string, err error) error {
 	if name == "" || err == nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	over := make(chan int)
 	for n, s := range f.servers {
 		go func() {
-			ended[n] = f.named(s.cfg.Name, s.Run(running))
+			ended[n] = named(s.cfg.Name, s.Run(running))
 			over <- n
 		}()
 	}
@@ -136,7 +136,7 @@ type Discovery struct {
 // NewDiscovery writes a file without endpoints.
 func NewDiscovery(path string, all []Endpoint, log *slog.Logger) (*Discovery, error) {
 	d := &Discovery{path: path, all: all, log: log, up: make([]bool, len(all))}
-	return d, d.write(nil)
+	return d, d.write([]Endpoint{})
 }
 
 // Set notes whether requests can be sent to endpoints, which are given by their numbers.
@@ -167,7 +167,7 @@ func (d *Discovery) update(show bool) {
 		return // another call has written this one's too
 	}
 	d.mu.Lock()
-	var listed []Endpoint
+	listed := []Endpoint{}
 	for n, e := range d.all {
 		if d.up[n] {
 			listed = append(listed, e)
@@ -183,7 +183,7 @@ func (d *Discovery) update(show bool) {
 func (d *Discovery) write(listed []Endpoint) error {
 	file := struct {
 		Endpoints []Endpoint `json:"endpoints"`
-	}{slices.Clip(append([]Endpoint{}, listed...))}
+	}{listed}
 	text, err := json.MarshalIndent(file, "", " ")
 	if err != nil {
 		return err

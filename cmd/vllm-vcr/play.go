@@ -391,11 +391,15 @@ func (opts *peerOptions) openNIXL(env *environment) (func(*kvtransfer.Config, kv
 		o.Python = found.Python
 	}
 	return func(engine *kvtransfer.Config, form kvtransfer.Form) (kvtransfer.DataPlane, error) {
-		return nixl.Open(engine, form, o, func(length int64) (agent.Agent, error) {
+		plane, err := nixl.Open(engine, form, o, func(length int64) (agent.Agent, error) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			return agent.Start(ctx, agent.Options{Python: o.Python, Length: length, Log: env.log})
 		}, env.log)
+		if network := (*net.OpError)(nil); errors.As(err, &network) {
+			return nil, exitError{conformance.ExitInfra, err}
+		}
+		return plane, err
 	}, nil
 }
 

@@ -26,5 +26,5 @@ const (
 
 // Files holds the files of these paths, and what is below [GoldensPath] and [ModelPath].
 //
-//go:embed compat.toml capture/targets.toml capture/sessions conformance/manifest.toml conformance.toml testdata/goldens compat/rules.md manifest/rules.md internal/capture/target/rules.md docs/engine-author.md docs/frontend-author.md docs/router-author.md docs/troubleshooting.md docs/conforming.md docs/playing.md docs/recording.md docs/goldens.md docs/glossary.md testdata/model/tiny deploy/*.yaml all:deploy/chart
+//go:embed compat.toml capture/targets.toml capture/sessions conformance/manifest.toml conformance.toml testdata/goldens compat/rules.md manifest/rules.md internal/capture/target/rules.md docs/engine-author.md docs/frontend-author.md docs/router-author.md docs/troubleshooting.md docs/conforming.md docs/playing.md docs/recording.md docs/goldens.md docs/glossary.md docs/wire.md testdata/model/tiny deploy/*.yaml all:deploy/chart
 var Files embed.FS

@@ -15,6 +15,8 @@ import (
 	"github.com/vllm-vcr/conformance/conformance/selftest"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/upstream/extract"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // docsURL is where all pages are, with links that work.
@@ -25,7 +27,7 @@ func newHelpCommand(env *environment, root *cobra.Command) *cobra.Command {
 	help := &cobra.Command{
 		Use:     "help [COMMAND | TOPIC | CODE]",
 		Short:   "Print the help of a command, a guide, or what a code means",
-		Example: "  vllm-vcr help conform\n  vllm-vcr help engine-author\n  vllm-vcr help F001",
+		Example: "  vllm-vcr help conform\n  vllm-vcr help engine-author\n  vllm-vcr help wire 0.33\n  vllm-vcr help F001",
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 			if len(args) == 0 {
 				for _, topic := range topics() {
@@ -89,6 +91,9 @@ func runHelp(env *environment, name string) error {
 		}
 		names = append(names, t.name)
 	}
+	if topic, line, _ := strings.Cut(name, " "); topic == "wire" {
+		return helpWire(env, line)
+	}
 	if _, known := explanationOf(name); known {
 		return runExplain(env, name)
 	}
@@ -97,6 +102,16 @@ func runHelp(env *environment, name string) error {
 		meant = "did you mean " + near + "? "
 	}
 	return fmt.Errorf("help %q: there is no such command, topic or code: %svllm-vcr help --help lists the topics", name, meant)
+}
+
+// helpWire prints what the messages of a line consist of, and what their keys mean.
+func helpWire(env *environment, line string) error {
+	codec, err := protocol.CodecFor(line)
+	if err != nil {
+		return fmt.Errorf("help wire %s: %w", line, err)
+	}
+	_, err = fmt.Fprintf(env.stdout, "%s\n%s", embedded(vcr.DocsPath+"/wire.md"), extract.Text(codec.Profile()))
+	return err
 }
 
 // rulePages explain the codes of the configuration files.

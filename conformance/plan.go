@@ -63,7 +63,7 @@ func (s Selection) every(matrix *compat.Matrix, mf *manifest.Manifest) []Case {
 	for _, l := range matrix.Lines {
 		usual.Frontends[l.Name] = RealFrontend{Binary: "vllm-rs"} // only its presence makes cases
 	}
-	asked := Selection{Enforce: s.Enforce, Frontends: s.Frontends, Matches: s.Matches, Concurrency: s.Concurrency}
+	asked := Selection{Enforce: s.Enforce, BySide: s.BySide, Frontends: s.Frontends, Matches: s.Matches, Concurrency: s.Concurrency}
 	var all []Case
 	known := map[string]bool{}
 	for _, suite := range Suites() {
@@ -138,6 +138,10 @@ func (s Selection) goldenCases(c Case) []Case {
 	switch {
 	case c.Golden.Role.Raw() && c.Assertion == Schema, c.Golden.Role != manifest.Wire && c.Assertion == Wire, c.Golden.Role != manifest.Frames && c.Assertion == Frames:
 		return nil
+	case c.Assertion == Frames && s.BySide:
+		engine, frontend := c, c
+		engine.Variant.Side, frontend.Variant.Side = check.SideEngine, check.SideFrontend
+		return []Case{engine, frontend}
 	case c.Assertion != Fidelity:
 		return []Case{c}
 	case c.Golden.Role != manifest.Fidelity:

@@ -25,6 +25,8 @@ type Selection struct {
 	// Frontends are the real frontends of lines, by name or tag. The fidelity
 	// cases of these lines are also made through them, streamed and not.
 	Frontends map[string]RealFrontend
+	// BySide makes a case for each side of a golden of role frames.
+	BySide bool
 	// Run and Skip are patterns, see [ParsePattern], of the cases that are run, empty
 	// for all, and of those that are not.
 	Run, Skip []string

@@ -357,7 +357,7 @@ func (c Channel) String() string {
 
 // message writes an event to the frames file.
 func (c *fileSet) message(ev *Event) {
-	if c.frames == nil {
+	if c.frames == nil && c.opt.Message == nil {
 		return
 	}
 	m := &c.msg
@@ -369,6 +369,9 @@ func (c *fileSet) message(ev *Event) {
 		m.Direction = trace.FrontendToEngine
 	}
 	c.raw(m)
+	if c.opt.Message != nil {
+		c.opt.Message(m)
+	}
 	m.Frames = nil
 }
 

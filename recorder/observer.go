@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Options are what goes into a trace.
@@ -41,6 +42,9 @@ type Options struct {
 	Recorder string `json:"recorder_version,omitempty"`
 	// CapturedAt is when the recording began, in the form of RFC 3339.
 	CapturedAt string `json:"captured_at,omitempty"`
+	// Message, if not nil, is called with every message that is observed, in the order of an engine's messages, by one goroutine for each
+	// engine. The message is valid during the call.
+	Message func(m *trace.Message) `json:"-"`
 }
 
 // defaultBlockSize is the tokens per hashed block without [Options].BlockSize.

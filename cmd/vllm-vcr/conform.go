@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -38,6 +41,7 @@ type conformOptions struct {
 	levels     []string
 	store      storeOptions
 	frontends  []string
+	frames     string
 	model      string
 	timeouts   conformance.Timeouts
 	report     reportOptions
@@ -78,6 +82,7 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	grouped(flags, "What is checked")
 	opts.subject.addFlags(flags)
 	flags.StringSliceVar(&opts.frontends, "frontend", nil, "also replay behind this released vllm-rs, `LINE=PATH`; without LINE=, the line is that of --line or of the binary (0.29 and later)")
+	flags.StringVar(&opts.frames, "frames", "", "`FILE` of a session that record --frames-out wrote: judge the messages of each side, without goldens; --line says of which line (default that of the engine in it)")
 	flags.StringVar(&opts.model, "model", "", "`FOLDER` of the model (config.json, tokenizer.json), for --frontend and for {model} in --frontend-command (default the tiny model in the binary)")
 	grouped(flags, "Under test")
 	flags.DurationVar(&opts.timeouts.Connect, "start-timeout", opts.timeouts.Connect, "maximum time until the engine or frontend under test is ready (default "+shortDuration(opts.timeouts.Connect.String())+"; for an engine under test 1m, with --suite live 10m, but 1m if its processes use no processor time and write nothing; for a frontend 5m)")
@@ -124,8 +129,11 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	}
 	opts.in.addFlags(flags)
 	opts.store.addFlags(flags)
+	for _, name := range []string{"golden", "assertion", "match", "concurrency", "suite", "engine-command", "engine-handshake", "frontend-command", "frontend-url", "frontend", "manifest"} {
+		exclusive(flags, "frames", name)
+	}
 	common(flags, "line", "golden", "assertion", "run", "suite", "engine-command", "engine-handshake", "frontend-command", "frontend-url", "frontend-handshake",
-		"frontend", "model", "start-timeout", "idle-timeout", "golden-timeout", "fail-fast", "expectations", "self-test", "list", "explain", "report-dir", "report-json", "compat", "manifest", "goldens")
+		"frontend", "frames", "model", "start-timeout", "idle-timeout", "golden-timeout", "fail-fast", "expectations", "self-test", "list", "explain", "report-dir", "report-json", "compat", "manifest", "goldens")
 }
 
 func runConform(ctx context.Context, env *environment, opts *conformOptions) error {
@@ -149,7 +157,49 @@ func runConform(ctx context.Context, env *environment, opts *conformOptions) err
 		opts.sel = sel
 		return runSelfTest(ctx, env, opts, matrix, mf, started)
 	}
+	if opts.frames != "" {
+		if mf, err = opts.selectFrames(matrix, &sel); err != nil {
+			return err
+		}
+	}
 	return judgeCases(ctx, env, opts, sel, matrix, mf, started)
+}
+
+// selectFrames returns a manifest of the session alone, and selects it.
+func (opts *conformOptions) selectFrames(matrix *compat.Matrix, sel *conformance.Selection) (*manifest.Manifest, error) {
+	path, err := filepath.Abs(opts.frames)
+	if err != nil {
+		return nil, err
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("--frames: %w", err)
+	}
+	meta, _, err := check.ReadFrames(data, opts.frames)
+	if err != nil {
+		return nil, exitError{conformance.ExitFail, err}
+	}
+	if len(sel.Lines) == 0 {
+		version, err := compat.ParseVersion(*meta.VLLMVersion)
+		if err != nil {
+			return nil, fmt.Errorf("%s: the engine says that it is %q: give the line with --line", opts.frames, *meta.VLLMVersion)
+		}
+		sel.Lines = []string{version.Line()}
+	}
+	lines, err := matrix.Select(sel.Lines)
+	if err != nil {
+		return nil, err
+	}
+	id, _, _ := strings.Cut(filepath.Base(path), ".")
+	mf := &manifest.Manifest{File: opts.frames}
+	for _, line := range lines {
+		mf.Goldens = append(mf.Goldens, manifest.Golden{
+			Line: line.Name, ID: id, BucketPath: "file://" + filepath.ToSlash(path), SHA256: fmt.Sprintf("%x", sha256.Sum256(data)), Role: manifest.Frames,
+			Size: int64(len(data)), VLLMVersion: *meta.VLLMVersion,
+		})
+	}
+	sel.Assertions, sel.BySide = []conformance.Assertion{conformance.Frames}, true
+	return mf, nil
 }
 
 // judgeCases plans the cases of a selection and runs them, or prints what it was asked to
@@ -262,7 +312,7 @@ func (opts *conformOptions) repeat() []string {
 	if opts.subject.frontendCommand != "" {
 		flags = append(flags, repeated(opts.given, "model")...)
 	}
-	return slices.Concat(flags, repeated(opts.given, storeFlags...), repeated(opts.given, "suite", "engine-command", "engine-handshake", "frontend-command",
+	return slices.Concat(flags, repeated(opts.given, storeFlags...), repeated(opts.given, "frames", "suite", "engine-command", "engine-handshake", "frontend-command",
 		"frontend-url", "frontend-handshake", "engine-grace", "logprobs-mode", "engine-env", "frontend-env"))
 }
 

@@ -23,6 +23,9 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/retry"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/golden/s3store"
 	"github.com/vllm-vcr/conformance/internal/inspect/monitor"
@@ -40,6 +43,7 @@ type recordOptions struct {
 	metrics     string
 	summaryJSON string
 	until       string
+	judge       bool
 }
 
 func newRecordCommand(env *environment) *cobra.Command {
@@ -62,7 +66,7 @@ func (opts *recordOptions) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&c.HandshakeTimeout, "handshake-timeout", 0, "maximum time to wait for the engine, and to complete each handshake (default 10m)")
 	flags.StringVar(&c.KVEvents, "kv-events", "", "`ADDRESS` where engine 0 publishes its KV events, tcp://HOST:PORT; engine N uses PORT+N; they are written to --frames-out (default not recorded)")
 	grouped(flags, "Connections")
-	flags.StringVar(&opts.outputs[0], "trace-out", "", "trace `FILE` to write, a path or s3://BUCKET/KEY; required")
+	flags.StringVar(&opts.outputs[0], "trace-out", "", "trace `FILE` to write, a path or s3://BUCKET/KEY; required without --judge")
 	flags.StringVar(&opts.outputs[1], "step-stats-out", "", "`FILE` to write the scheduler statistics to, one line for each engine step (default none)")
 	flags.StringVar(&opts.outputs[2], "frames-out", "", "`FILE` to write all raw messages to, prompts included, for --from-frames (default none)")
 	flags.StringVar(&opts.summaryJSON, "summary-json", "", "`FILE` to write the summary to as JSON (default none)")
@@ -75,6 +79,7 @@ func (opts *recordOptions) addFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.BlockSize, "block-size", 0, "prompt tokens in a block; the trace has a hash of each block (default 16)")
 	flags.Int64Var(&c.QueueLimit, "queue-limit", 0, "number of `BYTES` that may wait to be recorded; above it, messages are delayed (default 4 MiB)")
 	flags.Int64Var(&c.MaxObserved, "max-observed-bytes", 0, "maximum size of a recorded message in `BYTES`; a larger one is forwarded but not recorded (default 256 MiB)")
+	flags.BoolVar(&opts.judge, "judge", false, "check every message as conform --frames does, and print the first failure of each kind with the bytes; the exit code is 1 if there is one; --trace-out may be absent")
 	flags.StringVar(&opts.until, "until", "", "end the recording, but not the forwarding, when this `FILE` appears and no request is running")
 	grouped(flags, "What is recorded")
 	flags.StringVar(&o.VLLMVersion, "vllm-version", "", "vLLM `VERSION` of the engine, such as v0.33.0; an engine of another line is an error (default what the engine reports)")
@@ -87,12 +92,11 @@ func (opts *recordOptions) addFlags(flags *pflag.FlagSet) {
 	grouped(flags, "About the engine")
 	flags.StringVar(&opts.metrics, "metrics-address", "", "serve Prometheus metrics and /healthz at this `HOST:PORT` (default not served)")
 	grouped(flags, "Progress")
-	required(flags, "trace-out")
 	least0(flags, "handshake-timeout", "queue-limit", "max-observed-bytes", "block-size")
 	needs(flags, "kv-events", "frames-out")
 	for _, name := range []string{ // of a connection
 		"frontend-handshake", "engine-handshake", "data-address", "frames-out", "handshake-timeout", "queue-limit",
-		"max-observed-bytes", "metrics-address", "until", "kv-events",
+		"max-observed-bytes", "metrics-address", "until", "judge", "kv-events",
 	} {
 		exclusive(flags, "from-frames", name)
 	}
@@ -116,12 +120,49 @@ func runRecord(ctx context.Context, env *environment, flags *pflag.FlagSet, opts
 		opts.cfg.Observe = given(flags, opt)
 		run = runDerive
 	}
+	var judge *replay.SessionJudge
+	if opts.judge {
+		judge = &replay.SessionJudge{Found: func(rank int, f check.Failure, m *trace.Message) { printJudged(env, rank, f, m) }}
+		opts.cfg.Observe.Message = judge.Message
+	}
 	opts.cfg.Observe.Recorder, opts.cfg.Observe.VLLMVersion = buildVersion(), tagOf(opts.cfg.Observe.VLLMVersion)
 	summary, err := run(ctx, env, &opts)
+	if err == nil && judge != nil {
+		err = judgedError(env, judge)
+	}
 	return finishRecord(env, opts, monitor.Report{
 		Summary: summary, Duration: time.Since(start),
 		Err: err, ExitCode: recordExitCode(err), Recorder: buildVersion(),
 	})
+}
+
+// maxJudgedBytes is how many bytes of each frame of a message that fails are printed.
+const maxJudgedBytes = 256
+
+// printJudged prints a failure of a message that passes, and the message.
+func printJudged(env *environment, rank int, f check.Failure, m *trace.Message) {
+	env.printErr(fmt.Sprintf("engine %d: %s %s", rank, f.Code, f.Message))
+	for i, frame := range m.Frames {
+		more := ""
+		if n := len(frame) - maxJudgedBytes; n > 0 {
+			more = fmt.Sprintf(" and %d bytes more", n)
+		}
+		env.printErr(fmt.Sprintf("  %s of client %d, frame %d: %x%s", m.Channel, m.Client, i, frame[:min(len(frame), maxJudgedBytes)], more))
+	}
+}
+
+// judgedError prints what was judged, and is an error if something failed.
+func judgedError(env *environment, judge *replay.SessionJudge) error {
+	messages, kinds, unknown := judge.Judged()
+	switch {
+	case kinds+unknown > 0:
+		return exitError{conformance.ExitFail, fmt.Errorf("--judge: %s checked, %s, %s of unknown lines",
+			safetext.Count(messages, "message"), safetext.Count(kinds, "different failure"), safetext.Count(unknown, "engine"))}
+	case messages == 0:
+		return exitError{conformance.ExitVacuous, errors.New("--judge: no message was checked")}
+	}
+	env.printErr(fmt.Sprintf("--judge: %s checked, no failure", safetext.Count(messages, "message")))
+	return nil
 }
 
 // setDestinations sets where the outputs go.
@@ -322,6 +363,9 @@ func (opts *recordOptions) check() error {
 	}
 	if err := opts.checkUntil(); err != nil {
 		return err
+	}
+	if opts.outputs[0] == "" && (!opts.judge || opts.fromFrames != "") {
+		return errors.New("--trace-out is required: give a file, or check messages without recording them with --judge")
 	}
 	return opts.checkOutputs()
 }

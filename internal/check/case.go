@@ -30,8 +30,11 @@ type Case struct {
 
 // Check names the assertion and its variant: "fidelity-index-16".
 func (c Case) Check() string {
-	if c.Assertion == Fidelity {
+	switch {
+	case c.Assertion == Fidelity:
 		return string(Fidelity) + "-" + c.Variant.String()
+	case c.Variant.Side != "":
+		return string(c.Assertion) + "-" + c.Variant.Side
 	}
 	return string(c.Assertion)
 }
@@ -56,7 +59,15 @@ type Variant struct {
 	// go through, Stream as server-sent events.
 	Frontend RealFrontend
 	Stream   bool
+	// Side, unless empty, is that whose messages of a session are judged: [SideEngine] or [SideFrontend].
+	Side string
 }
+
+// The sides of a session.
+const (
+	SideEngine   = "engine"
+	SideFrontend = "frontend"
+)
 
 // ThroughFrontend reports whether a real frontend is before the player.
 func (v Variant) ThroughFrontend() bool { return v.Frontend.Binary != "" }

@@ -39,8 +39,8 @@ const (
 // What the embedded player would say in such a session is compared with it as for role wire, and what it cannot say is
 // noted: a gap of the player, not a failure of the session.
 func checkFrames(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (check.Outcome, error) {
-	f := JudgeFrames(g.Location, g.Codec, g.Frames)
-	if len(f.Failures) == 0 {
+	f := JudgeFrames(g.Location, g.Codec, g.Frames, c.Variant.Side)
+	if len(f.Failures) == 0 && c.Variant.Side == "" {
 		f.AddNote(gapsOfPlayer(ctx, e, g, c))
 	}
 	return f, nil
@@ -95,17 +95,24 @@ func gapsOfPlayer(ctx context.Context, e *check.Env, g *check.Golden, c check.Ca
 	return "the player does not repeat: " + strings.Join(places, ", ") + more
 }
 
-// JudgeFrames judges the messages of a session.
-func JudgeFrames(name string, codec *protocol.Codec, messages []trace.Message) (f check.Outcome) {
+// JudgeFrames judges the messages of a session: those of a side, or all if it is empty.
+func JudgeFrames(name string, codec *protocol.Codec, messages []trace.Message, side string) (f check.Outcome) {
 	j := NewFramesJudge(name, codec)
 	for i := range messages {
 		if m := &messages[i]; m.Note == "" {
-			f.Asserted++
+			sender := check.SideFrontend
+			if m.Direction == trace.EngineToFrontend {
+				sender = check.SideEngine
+			}
+			if j.isOther = side != "" && sender != side; !j.isOther {
+				f.Asserted++
+			}
 			j.number, j.line = i+1, m.Line
 			j.message(m)
 			j.broken(j.invariants.Message(j.number, m))
 		}
 	}
+	j.isOther = side == check.SideFrontend
 	j.broken(j.invariants.Rest())
 	j.layout.Report(&f)
 	j.found.report(&f)
@@ -153,6 +160,9 @@ func (j *FramesJudge) Take(m *trace.Message) {
 
 // broken notes what cannot be of any engine.
 func (j *FramesJudge) broken(found []check.Failure) {
+	if j.isOther {
+		return
+	}
 	for _, f := range found {
 		if text, ok := strings.CutPrefix(f.Message, fmt.Sprintf("message %d: ", j.number)); ok { // a file is read by its lines
 			f.Message = fmt.Sprintf("line %d: %s", j.line, text)
@@ -166,7 +176,8 @@ func (j *FramesJudge) broken(found []check.Failure) {
 type FramesJudge struct {
 	name         string
 	codec        *protocol.Codec
-	number, line int // of the message at hand
+	number, line int  // of the message at hand
+	isOther      bool // it is of the side that is not judged
 	layout       LayoutCheck
 	invariants   *invariant.Session
 	found        repeated
@@ -233,6 +244,9 @@ func (j *FramesJudge) mismatches(m *trace.Message, found []protocol.Mismatch) {
 		}
 		return -1
 	}
+	if j.isOther {
+		return
+	}
 	for _, mismatch := range found {
 		wrong := check.LayoutProblem(fmt.Sprintf("%s: line %d", j.name, j.line), mismatch).Within(j.number, mismatch.Path)
 		j.layout.Add(mismatch, ofOutput(wrong, m.Frames, request))
@@ -245,7 +259,9 @@ func (j *FramesJudge) fail(code check.Code, r *framesRequest, path, expected, ac
 	if r != nil {
 		f = f.Of(r.index)
 	}
-	j.found.add(string(code)+" "+check.Place(path), f)
+	if !j.isOther {
+		j.found.add(string(code)+" "+check.Place(path), f)
+	}
 }
 
 // sent follows what a frontend asks. What does not decode has been found.

@@ -62,7 +62,9 @@ func Text(w io.Writer, r Report) error {
 			safetext.Count(int(s.Messages[recorder.FromFrontend]), "message"), size(s.Bytes[recorder.FromFrontend]))
 	}
 	for _, rank := range r.Ranks {
-		fmt.Fprintf(&b, "engine %d: %s\n", rank.Rank, files(rank))
+		if len(rank.Files) > 0 || rank.Err != nil || s.Stopped > 0 { // record --judge alone writes none
+			fmt.Fprintf(&b, "engine %d: %s\n", rank.Rank, files(rank))
+		}
 		if clock := rank.EngineClock; clock != "" && clock != trace.ClockUsed && clock != trace.ClockUnproven {
 			fmt.Fprintf(&b, "engine %d: its timestamps are not used (%s): times are by when the recorder received the messages\n", rank.Rank, clock)
 		}

@@ -46,7 +46,8 @@ func wireFaults(s *scene) []Fault {
 			wire: atPrefill(func(stats *node) { stats.items = append(stats.items, text("surprise"), number(1)) }),
 		},
 		{
-			Name: "missing-key", Says: "the statistics of a prompt lack a key", red: key(replay.CodeWireMissing, prefillAt),
+			Name: "missing-key", Says: "the statistics of a prompt lack a key",
+			red:  and(key(replay.CodeWireMissing, prefillAt), conformance.Fidelity, s.impossibleOf(invariant.CodeKeys, ".prefill_stats.")),
 			wire: atPrefill(func(stats *node) { stats.items = stats.items[:len(stats.items)-2] }),
 		},
 		{

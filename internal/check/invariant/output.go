@@ -21,8 +21,10 @@ func (e *Engine) judgeOutput(o *protocol.RequestOutput, output protocol.Value) {
 	if o.Plain && len(tokens) > 0 && r.sampling.Logprobs == protocol.NoLogprobs {
 		e.judgeTokens(o, output, r)
 	} else {
-		e.judgeKeys(output.Field("prefill_stats"), "PrefillStats")
 		e.judgePrompt(output.Field("prefill_stats"), r, len(tokens), finish)
+		if r.outputs == 0 || r.session {
+			e.judgeKeys(output.Field("prefill_stats"), "PrefillStats")
+		}
 		e.judgeTables(output, r, tokens)
 		e.judgeMask(output.Field("new_sampling_mask"), tokens)
 		e.judgeEvents(output.Field("events"), r)

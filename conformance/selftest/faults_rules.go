@@ -209,7 +209,7 @@ func rules() []rule {
 		{"over-max-seqs", busy, invariant.CodeGauges, "num_running_reqs", "than max_num_seqs", by(registered("max_num_seqs", 1))},
 		{"not-admitted", edge, invariant.CodeGauges, "num_running_reqs", "than were scheduled", by(put(cache+".requests", 0, 1), put(cache+".queries", 0, 1))},
 		{"usage-of-two", busy, invariant.CodeGauges, "kv_cache_usage", "is a part of the KV cache", by(put(stats+"kv_cache_usage", 2.0, 1))},
-		{"usage-of-parts", busy, invariant.CodeGauges, "kv_cache_usage", "divided by all blocks", by(put(stats+"kv_cache_usage", plus(1e-3), 1))},
+		{"usage-of-parts", busy, invariant.CodeGauges, "kv_cache_usage", "divided by num_gpu_blocks − 1", by(put(stats+"kv_cache_usage", plus(1e-3), 1))},
 		{"usage-of-none", edge, invariant.CodeGauges, "kv_cache_usage", "need this many blocks", by(put(stats+"kv_cache_usage", 0.0, 2))},
 		{"fetches-negative", busy, invariant.CodeGauges, fetches, "no count may be negative", by(put(stats+fetches+".in_progress", -1, 1))},
 		{"fetches-of-no-stage", busy, invariant.CodeGauges, fetches, "have these stages only", by(put(stats+fetches+".lost", 0, 1))},

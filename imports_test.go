@@ -78,6 +78,7 @@ var importRules = map[string][]string{
 	"internal/golden":          {},
 	"internal/golden/s3store":  {"internal/golden", "internal/forge/action", "github.com/aws"},
 	"internal/report":          {"conformance", "compat", "internal/check", "github.com/sethvargo/go-githubactions", "github.com/jstemmer/go-junit-report/v2"},
+	"internal/report/board":    {"conformance", "internal/check", "internal/report"},
 	"internal/inspect":         {"trace", "internal/engine", "internal/report", "github.com/DataDog/sketches-go"},
 	"internal/inspect/monitor": {"recorder", "trace", "golang.org/x/term"},
 

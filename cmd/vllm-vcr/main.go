@@ -71,7 +71,7 @@ func newRootCommand(env *environment, args ...string) *cobra.Command {
 	flags.StringVar(&env.profiles, profilesFlag, "", "`FOLDER` of wire profiles, such as 0.34.json, that are used in addition to the built-in ones and take precedence over them (default the folder "+drift.ProfilesPath+" next to compat.toml, if it has profiles)")
 	common(flags, "help-all", "verbose")
 	commands := map[string]func(*environment) *cobra.Command{
-		"conform": newConformCommand, "play": newPlayCommand, "serve": newServeCommand, "record": newRecordCommand,
+		"conform": newConformCommand, "board": newBoardCommand, "play": newPlayCommand, "serve": newServeCommand, "record": newRecordCommand,
 		"github": groupOf("github", "Open, update or close an issue or a pull request on GitHub", newGithubIssueCommand, newGithubPullRequestCommand),
 		"compat": groupOf("compat", "Manage compat.toml, the matrix of supported vLLM lines",
 			newCompatCheckCommand, newCompatMatrixCommand, newCompatSetCommand, newCompatSkewCommand, newCompatWatchCommand),

@@ -172,6 +172,12 @@ func newReportMeta(env *environment, opts reportOptions, in *inputs, started tim
 		Root: repositoryRoot(env, dir), Dir: dir, Matrix: matrix, Deterministic: opts.deterministic, TempDir: os.TempDir(), Host: host,
 		Title: titleOf,
 	}
+	if repository := env.getenv("GITHUB_REPOSITORY"); repository != "" && !opts.deterministic {
+		m.Origin = &report.Origin{Repository: repository, Commit: env.getenv("GITHUB_SHA")}
+		if server, run := env.getenv("GITHUB_SERVER_URL"), env.getenv("GITHUB_RUN_ID"); server != "" && run != "" {
+			m.Origin.Run = server + "/" + repository + "/actions/runs/" + run
+		}
+	}
 	for _, path := range append([]string{matrix}, others...) {
 		if sum, ok := in.digest(path); ok {
 			m.Inputs = append(m.Inputs, report.Input{Path: path, SHA256: sum})

@@ -56,8 +56,17 @@ type Run struct {
 	Arguments  []string  `json:"arguments"`
 	Inputs     []Input   `json:"inputs"`
 	Subject    Subject   `json:"subject"`
+	// Origin is the repository and the CI run, where a run was made by one.
+	Origin *Origin `json:"origin,omitempty"`
 	// Claims are the levels that gate; without any, all do.
 	Claims []check.Level `json:"claims,omitempty"`
+}
+
+// Origin is where a run was made.
+type Origin struct {
+	Repository string `json:"repository"`    // "owner/name"
+	Commit     string `json:"commit"`        // 40 lowercase hex digits
+	Run        string `json:"run,omitempty"` // https address
 }
 
 // Tool is what made a run.

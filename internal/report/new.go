@@ -34,6 +34,7 @@ type Meta struct {
 	// the machine, ports, and the paths of temporary files, which TempDir and Host
 	// tell from others.
 	Deterministic bool
+	Origin        *Origin
 	TempDir, Host string
 }
 
@@ -42,7 +43,7 @@ func New(r *conformance.Report, m Meta) *Document {
 	run := Run{
 		Tool: m.Tool, Started: m.Started.UTC().Truncate(time.Millisecond), DurationMs: milliseconds(r.Duration),
 		OS: m.OS, Arch: m.Arch, Arguments: slices.Clone(m.Arguments), Inputs: slices.Clone(m.Inputs),
-		Subject: Subject{r.Subject.Kind, r.Subject.Command, r.Subject.Versions}, Claims: slices.Clone(r.Claims),
+		Subject: Subject{r.Subject.Kind, r.Subject.Command, r.Subject.Versions}, Claims: slices.Clone(r.Claims), Origin: m.Origin,
 	}
 	d := &Document{Schema: SchemaVersion, Runs: []Run{run}, Problems: slices.Clone(r.Problems), Coverage: r.Coverage}
 	for i := range r.Results {

@@ -166,7 +166,9 @@ func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) *apiError
 	if failed != nil {
 		return errInternal
 	}
-	if _, err := s.call(r.Context(), "add_lora", codec.AppendLoRA(nil, lora)); err != nil {
+	again := *lora
+	again.InPlace = q.InPlace || old != nil // else the engine keeps the weights that it has
+	if _, err := s.call(r.Context(), "add_lora", codec.AppendLoRA(nil, &again)); err != nil {
 		return s.callFailed("add_lora", "add_lora", err)
 	}
 	s.models.adapter.put(lora)

@@ -67,13 +67,18 @@ type Receiver interface {
 	Full() bool
 }
 
+// loraFields are the fields of LoRARequest that every line has, at its begin.
+var loraFields = []string{"lora_name", "lora_int_id", "lora_path"}
+
 // LoRA names the adapter of a request. The shape of LoRARequest changed in
 // 0.32, its first three fields never did (vllm/lora/request.py).
 type LoRA struct {
 	Name string
 	ID   int64
 	Path string
-	Raw  []byte // the whole array; nil lets a codec write it from the others
+	// InPlace lets an engine load an adapter again that it has.
+	InPlace bool
+	Raw     []byte // the whole array; nil lets a codec write it from the others
 }
 
 // minRequestFields is the number of fields without a default, in every line.
@@ -201,7 +206,7 @@ func (c *Codec) compileRequest() error {
 		return fmt.Errorf("wire profile %s: EngineCoreRequest lacks a field this codec reads", c.profile.Line)
 	}
 	c.request = l
-	c.lora, err = c.compileArray("LoRARequest", "lora_name", "lora_int_id", "lora_path")
+	c.lora, err = c.compileArray("LoRARequest", loraFields...)
 	return err
 }
 

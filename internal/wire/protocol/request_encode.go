@@ -61,7 +61,16 @@ func (c *Codec) AppendLoRA(b []byte, l *LoRA) []byte {
 	}
 	b = pack.AppendArrayHeader(b, c.lora.fields)
 	b = pack.AppendInt(pack.AppendString(b, l.Name), l.ID)
-	return append(pack.AppendString(b, l.Path), c.lora.tail...)
+	b = pack.AppendString(b, l.Path)
+	tail := slices.Clone(c.lora.tail)
+	if at := c.profile.Structs["LoRARequest"].Index("load_inplace"); l.InPlace && at >= 0 {
+		cur := pack.NewCursor(tail)
+		for range at - len(loraFields) {
+			_ = cur.Skip() // they are defaults of ours
+		}
+		copy(tail[cur.Offset():], pack.AppendBool(nil, true)) // in the place of false
+	}
+	return append(b, tail...)
 }
 
 func (c *Codec) appendSampling(b []byte, r *Request) []byte {

@@ -83,6 +83,13 @@ func TestLoRARoundTrip(t *testing.T) {
 		// What was received is passed on as it came.
 		require.NoError(t, c.DecodeRequest(c.AppendRequest(nil, &got), &again))
 		require.NoDiff(t, cmp.Diff(got.LoRA, again.LoRA), "line %s: -received +passed on", line)
+		for _, in := range []bool{false, true} {
+			sent.LoRA.InPlace = in
+			lora := c.Read(new(View), KindRequest, c.AppendRequest(nil, sent)).Field("lora_request")
+			if is, ok := lora.Field("load_inplace").Bool(); !ok || is != in || lora.Field("is_3d_lora_weight").Bytes()[0] != 0xc2 {
+				t.Errorf("line %s: load_inplace %v is sent as %x", line, in, lora.Bytes())
+			}
+		}
 	}
 	for _, test := range []struct {
 		name string

@@ -273,7 +273,7 @@ func TestRemote(t *testing.T) {
 			t.Errorf("%s: %+v", o.Target.Name(), o.Accepted)
 		}
 		g := capturetest.Entry(t, r.edited, "0.33", o.Target.ID)
-		if g.EngineImage != o.Target.Images.Engine || g.CapturedAt.Unix() != 1_760_000_000 {
+		if g.EngineImage != o.Target.Images.Engine || g.CapturedAt.IsZero() {
 			t.Errorf("%+v", g)
 		}
 	}

@@ -18,6 +18,7 @@ require (
 	github.com/go-zeromq/zmq4 v0.17.0
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-github/v62 v62.0.0
+	github.com/google/jsonschema-go v0.4.3
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674
 	github.com/jstemmer/go-junit-report/v2 v2.1.0
 	github.com/kballard/go-shellquote v0.0.0-20180428030007-95032a82bc51

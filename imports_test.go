@@ -116,7 +116,7 @@ var importRules = map[string][]string{
 	"internal/capture/load":   {"compat", "trace", "internal/frontends/openai", toml},
 
 	"internal/chart": {
-		"github.com/santhosh-tekuri/jsonschema/v6", "golang.org/x/text", "sigs.k8s.io/yaml", "k8s.io/apimachinery/pkg/util/validation",
+		"github.com/google/jsonschema-go", "sigs.k8s.io/yaml", "k8s.io/apimachinery/pkg/util/validation",
 	},
 
 	"internal/forge/action":            {"github.com/sethvargo/go-githubactions"},

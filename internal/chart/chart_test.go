@@ -175,12 +175,12 @@ func checkDeployment(t *testing.T, d *appsv1.Deployment, names map[string]bool) 
 // TestValues refuses values by their path.
 func TestValues(t *testing.T) {
 	tests := []struct{ name, values, want string }{
-		{"wrong kind", `{decode: {replicas: many}}`, "decode.replicas: got string, want integer"},
+		{"wrong kind", `{decode: {replicas: many}}`, `decode.replicas: type: many has type "string", want "integer"`},
 		{"unknown", `{decode: {replica: 1}}`, "decode.replica: there is no such value"},
-		{"too many ranks", `{decode: {parallelism: {data: 9}}}`, "decode.parallelism.data: maximum: got 9, want 8"},
-		{"digest", `{image: {digest: latest}}`, "image.digest: 'latest' does not match pattern"},
-		{"port of the configuration", `{config: {port: 1}}`, "config.port: false schema"},
-		{"topology", `{topology: ring}`, "topology: value must be one of 'pool',"},
+		{"too many ranks", `{decode: {parallelism: {data: 9}}}`, "decode.parallelism.data: maximum: 9/1 is greater than 8"},
+		{"digest", `{image: {digest: latest}}`, `image.digest: pattern: "latest" does not match`},
+		{"port of the configuration", `{config: {port: 1}}`, "config.port: the chart sets this value"},
+		{"topology", `{topology: ring}`, "topology: enum: ring does not equal any of: [pool"},
 		{"trace without digest", `{topology: replay, trace: {location: "s3://b/k"}}`, "trace.sha256: give the sha256 of s3://b/k"},
 		{"replay of nothing", `{topology: replay}`, "trace.location: replay needs a trace"},
 		{"configuration of the picker", `{router: {epp: {pluginsConfigFile: none.yaml}}}`, `router.epp.pluginsConfigFile: there is no "none.yaml"`},

@@ -1,18 +1,16 @@
 package chart
 
 import (
-	"bytes"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
-	"github.com/santhosh-tekuri/jsonschema/v6/kind"
-	"golang.org/x/text/language"
-	"golang.org/x/text/message"
+	"github.com/google/jsonschema-go/jsonschema"
 	"sigs.k8s.io/yaml"
+
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // Values are those of the chart's values.yaml, overridden by those of more, in their order. The schema of the chart holds for them.
@@ -38,39 +36,42 @@ func (c *Chart) check(values map[string]any) error {
 	if err != nil {
 		return err
 	}
-	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	var schema jsonschema.Schema
+	if err := json.Unmarshal(text, &schema); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	resolved, err := schema.Resolve(nil)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	compiler := jsonschema.NewCompiler()
-	if err := compiler.AddResource(name, document); err != nil {
-		return err
+	if err := resolved.Validate(values); err != nil {
+		return fieldError(err)
 	}
-	schema, err := compiler.Compile(name)
-	if err != nil {
-		return err
-	}
-	var invalid *jsonschema.ValidationError
-	if err := schema.Validate(values); !errors.As(err, &invalid) {
-		return err
-	}
-	return errors.Join(leaves(invalid)...)
+	return nil
 }
 
-// leaves are the errors of a validation that have no causes, each with the path of its value.
-func leaves(e *jsonschema.ValidationError) []error {
-	if len(e.Causes) == 0 {
-		at := e.InstanceLocation
-		if extra, ok := e.ErrorKind.(*kind.AdditionalProperties); ok {
-			return []error{fmt.Errorf("%s: there is no such value", strings.Join(append(slices.Clone(at), extra.Properties...), "."))}
-		}
-		return []error{fmt.Errorf("%s: %s", strings.Join(at, "."), e.ErrorKind.LocalizedString(message.NewPrinter(language.English)))}
+var (
+	propertyOf = lazyregexp.New(`/properties/([^/:]+): `)
+	unknownKey = lazyregexp.New(`unexpected additional properties \["([^"]+)"`)
+)
+
+// fieldError names the field that an error of a validation is about, by the properties of the schema on the way to it.
+func fieldError(err error) error {
+	var path []string
+	text := err.Error()
+	for _, found := range propertyOf().FindAllStringSubmatch(text, -1) {
+		path = append(path, found[1])
 	}
-	var all []error
-	for _, cause := range e.Causes {
-		all = append(all, leaves(cause)...)
+	if extra := unknownKey().FindStringSubmatch(text); extra != nil {
+		return fmt.Errorf("%s: there is no such value", strings.Join(append(path, extra[1]), "."))
 	}
-	return all
+	const step = "validating "
+	reason := text[strings.LastIndex(text, step)+len(step):]
+	_, reason, _ = strings.Cut(reason, ": ")
+	if strings.HasPrefix(reason, "not: ") { // its schema is false
+		reason = "the chart sets this value"
+	}
+	return fmt.Errorf("%s: %s", strings.Join(path, "."), reason)
 }
 
 // ReadValues reads a file of values. The name is for errors.

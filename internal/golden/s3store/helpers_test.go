@@ -22,7 +22,7 @@ var (
 	content, patience, newScript          = testenv.Content, testenv.Patience, testenv.NewScript
 	serve, status, cut, drop, hang, reset = testenv.Serve, testenv.Status, testenv.Cut, testenv.Drop, testenv.Hang, testenv.Reset
 	withoutAWS, setenv                    = testenv.WithoutAWS, testenv.Setenv
-	write, contentFile, noise             = testenv.WriteFile, testenv.ContentFile, testenv.Noise
+	write, contentFile                    = testenv.WriteFile, testenv.ContentFile
 	wantFetchError, wantPublishError      = testenv.WantError[*golden.FetchError], testenv.WantError[*golden.PublishError]
 )
 

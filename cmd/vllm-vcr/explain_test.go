@@ -28,8 +28,8 @@ func TestEveryCodeIsExplained(t *testing.T) {
 	}
 }
 
-// explanationForm: what the code means, what to do, and for codes that are not of a configuration file an example.
-var explanationForm = regexp.MustCompile(`^\S(?:[^\n]|\n[^\n])*\.\n\n\*\*Do:\*\* \S(?:[^\n]|\n[^\n])*\.(\n\n(?:    \S.*\n?)+)?$`)
+// explanationForm: what a failure does to users, what the code means, what to do, and for codes that are not of a configuration file an example.
+var explanationForm = regexp.MustCompile(`^(?:\*Consequence: [^\n]+\*\n\n)?\S(?:[^\n]|\n[^\n])*\.\n\n\*\*Do:\*\* \S(?:[^\n]|\n[^\n])*\.(\n\n(?:    \S.*\n?)+)?$`)
 
 func TestExplanations(t *testing.T) {
 	for _, e := range explanations() {

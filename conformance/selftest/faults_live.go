@@ -78,6 +78,7 @@ func liveFaults() []Fault {
 		{live.Logprobs, "logprobs-lost", "log-probabilities are left out", live.CodeLogprobs, "missing, although asked for", by(put(outputs+"new_logprobs", nil, 0))},
 		{live.Logprobs, "logprobs-of-less", "log-probabilities are of fewer tokens", live.CodeLogprobs, "rows of logprobs for", by(put(outputs+"new_token_ids.0", again, 0))},
 		{live.Repeat, "other-tokens", "tokens are other ones each time", live.CodeRepeat, "the second time token", by(put(outputs+"new_token_ids.0", counting, 0))},
+		{live.Repeat, "one-other-token", "one token of the first answer is another", live.CodeRepeat, "the second time token 0 differs", by(put(outputs+"new_token_ids.0", 7, 1))},
 
 		{live.Statistics, "statistics-without-usage", "statistics lack a key", live.CodeStatistics, "kv_cache_usage", by(put(stats+"kv_cache_usage", omitted, 0))},
 		{live.Statistics, "always-waiting", "a request waits for ever", live.CodeGauges, "1 waiting", by(put(stats+"num_waiting_reqs", 1, 0))},

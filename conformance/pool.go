@@ -95,10 +95,11 @@ func (r *run) startPool(ctx context.Context, workers int, groups []*caseGroup) *
 }
 
 func (p *pool) work(env *check.Env, group *caseGroup) {
-	group.golden = p.run.load(p.ctx, group.cases[0])
+	g := p.run.load(p.ctx, group.cases[0]) // the group may be released before the last of its cases, which nobody waits for, has been tried
+	group.golden = g
 	close(group.loaded)
 	for i, c := range group.cases {
-		group.attempts[i] <- p.run.attempt(p.ctx, env, group.golden, c)
+		group.attempts[i] <- p.run.attempt(p.ctx, env, g, c)
 	}
 }
 

@@ -87,7 +87,7 @@ func TestStepSummary(t *testing.T) {
 		results = append(results, conformance.Result{
 			Case:    conformance.Case{Line: line, Suite: conformance.SuiteReplay, Gating: true, Golden: manifest.Golden{ID: fmt.Sprintf("g-%d", i)}, Assertion: conformance.Schema},
 			Verdict: conformance.Fail, Asserted: 1,
-			Failures: []conformance.Failure{{Code: check.CodeReadyMissing, Request: -1, Position: -1, Frame: -1, Message: strings.Repeat("long ", 100)}},
+			Failures: []conformance.Failure{{Code: check.CodeReadyMissing, Path: fmt.Sprintf("EngineCoreReadyResponse.key_%d", i), Request: -1, Position: -1, Frame: -1, Message: strings.Repeat("long ", 100)}},
 		})
 	}
 	d := report.New(conformance.NewReport(results, time.Second), report.Meta{Tool: report.Tool{Name: "vllm-vcr"}})

@@ -304,7 +304,7 @@ func TestDriftCheckEngine(t *testing.T) {
 		driftCase
 	}{
 		{testenv.PlayerForEngine, driftCase{name: "serves", want: []string{
-			"tap: none: ", " requests recorded and replayed, ", "drift: none: vLLM 0.33.0 works as line 0.33: engine none: 9 cases passed, ",
+			"tap: none: ", " requests recorded and replayed, ", "drift: none: vLLM 0.33.0 works as line 0.33: engine none: 10 cases passed, ",
 		}}},
 		{strings.Replace(testenv.PlayerForEngine, "0.33.0", "0.27.1", 1), driftCase{
 			name: "of another line", code: 1, want: []string{"drift: found: vLLM 0.33.0 does not work as line 0.33: engine found: "},

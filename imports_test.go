@@ -92,7 +92,7 @@ var importRules = map[string][]string{
 	},
 	"internal/upstream/acceptance/tables": {},
 	"internal/upstream/acceptance":        {"compat", "internal/check", "internal/frontends", "internal/wire", toml},
-	"internal/upstream/skew":              {"internal/frontends", "internal/report", "internal/wire", "player", "trace"},
+	"internal/upstream/skew":              {"golang.org/x/sync", "internal/frontends", "internal/report", "internal/wire", "player", "trace"},
 
 	"internal/capture": {
 		"conformance", "manifest", "compat", "trace", "recorder", "internal/capture/load", "internal/capture/target", "internal/golden",

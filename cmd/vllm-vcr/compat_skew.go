@@ -16,6 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/nixl/pairs"
 	"github.com/vllm-vcr/conformance/internal/upstream/acceptance"
 	"github.com/vllm-vcr/conformance/internal/upstream/skew"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // The engines that compat skew --measure puts behind each frontend.
@@ -76,13 +77,14 @@ func runCompatSkew(ctx context.Context, env *environment, opts skewOptions) erro
 	if opts.prefill {
 		return writePairs(env, opts)
 	}
-	table := skew.Measured()
+	var table *skew.Table
+	var err error
 	if opts.measure {
-		var err error
-		if table, err = measureSkew(ctx, env, opts); err != nil {
-			return err
-		}
-	} else if err := opts.narrow(table, &table); err != nil {
+		table, err = measureSkew(ctx, env, opts)
+	} else {
+		table, err = opts.narrow(skew.Measured())
+	}
+	if err != nil {
 		return err
 	}
 	if opts.check {
@@ -90,7 +92,7 @@ func runCompatSkew(ctx context.Context, env *environment, opts skewOptions) erro
 			return exitError{conformance.ExitFail, fmt.Errorf("%d of %d pairs differ from the table of this build:\n%s", len(differences), len(table.Cells), strings.Join(differences, "\n"))}
 		}
 	}
-	err := writeResult(env, opts.output, func(w io.Writer) error {
+	err = writeResult(env, opts.output, func(w io.Writer) error {
 		switch {
 		case opts.format == formJSON:
 			return jsonout.Write(w, table)
@@ -137,25 +139,18 @@ func writePairs(env *environment, opts skewOptions) error {
 }
 
 // narrow keeps the pairs of the lines that were given.
-func (opts skewOptions) narrow(all *skew.Table, kept **skew.Table) error {
+func (opts skewOptions) narrow(all *skew.Table) (*skew.Table, error) {
 	narrowed := *all
 	narrowed.Cells = nil
 	for _, c := range all.Cells {
-		if (opts.frontend == "" || lineOf(opts.frontend) == c.Frontend) && (opts.engine == "" || lineOf(opts.engine) == c.Engine) {
+		if (opts.frontend == "" || protocol.LineOf(opts.frontend) == c.Frontend) && (opts.engine == "" || protocol.LineOf(opts.engine) == c.Engine) {
 			narrowed.Cells = append(narrowed.Cells, c)
 		}
 	}
 	if len(narrowed.Cells) == 0 {
-		return fmt.Errorf("the table of this build has no pair of frontend %q and engine %q: it has %s", opts.frontend, opts.engine, strings.Join(all.Lines(), ", "))
+		return nil, fmt.Errorf("the table of this build has no pair of frontend %q and engine %q: it has %s", opts.frontend, opts.engine, strings.Join(all.Lines(), ", "))
 	}
-	*kept = &narrowed
-	return nil
-}
-
-// lineOf is the line of a line or of a release: "0.33" of "v0.33.1".
-func lineOf(name string) string {
-	parts := strings.SplitN(strings.TrimPrefix(name, "v"), ".", 3)
-	return strings.Join(parts[:min(len(parts), 2)], ".")
+	return &narrowed, nil
 }
 
 // measureSkew measures the pairs of the lines.
@@ -182,7 +177,7 @@ func measureSkew(ctx context.Context, env *environment, opts skewOptions) (*skew
 			continue
 		}
 		release := version.String()
-		if opts.frontend == "" || lineOf(opts.frontend) == line.Name {
+		if opts.frontend == "" || protocol.LineOf(opts.frontend) == line.Name {
 			frontend, err := local.EnsureFrontend(ctx, opts.install.options(steps, "frontend "+release, release))
 			if err != nil {
 				return nil, infra(err)
@@ -190,7 +185,7 @@ func measureSkew(ctx context.Context, env *environment, opts skewOptions) (*skew
 			m.Frontends = append(m.Frontends, skew.Frontend{Line: line.Name, Binary: frontend.VLLMRS})
 			table.Frontends = append(table.Frontends, release)
 		}
-		if opts.engine != "" && lineOf(opts.engine) != line.Name || len(opts.lines) > 0 && !slices.ContainsFunc(opts.lines, func(l string) bool { return lineOf(l) == line.Name }) {
+		if opts.engine != "" && protocol.LineOf(opts.engine) != line.Name || len(opts.lines) > 0 && !slices.ContainsFunc(opts.lines, func(l string) bool { return protocol.LineOf(l) == line.Name }) {
 			continue
 		}
 		engine := skew.Engine{Line: line.Name, Version: release}

@@ -16,8 +16,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
@@ -33,8 +34,6 @@ type Frontend struct {
 	Line   string // "0.33"
 	Binary string // vllm-rs, or an interpreter with Before, see [vllmrs.Options]
 	Before []string
-
-	profile *protocol.Profile
 }
 
 // An Engine is the engine core of a release.
@@ -42,8 +41,6 @@ type Engine struct {
 	Line, Version string // "0.33", "0.33.0"
 	// Start starts a real engine that registers at an address; nil plays the line.
 	Start func(handshake string) (*process.Process, error)
-
-	profile *protocol.Profile
 }
 
 // A Measurement tries each frontend in front of each engine.
@@ -55,30 +52,8 @@ type Measurement struct {
 	Log       *slog.Logger
 	Progress  func(done, of int) // one call at a time; may be nil
 
-	adapter string // folder of a LoRA adapter
-}
-
-// load reads the wire profile of each side.
-func (m *Measurement) load() error {
-	profile := func(line string) (*protocol.Profile, error) {
-		codec, err := protocol.CodecFor(line)
-		if err != nil {
-			return nil, err
-		}
-		return codec.Profile(), nil
-	}
-	var err error
-	for i := range m.Frontends {
-		if m.Frontends[i].profile, err = profile(m.Frontends[i].Line); err != nil {
-			return err
-		}
-	}
-	for i := range m.Engines {
-		if m.Engines[i].profile, err = profile(m.Engines[i].Line); err != nil {
-			return err
-		}
-	}
-	return nil
+	adapter  string                       // folder of a LoRA adapter
+	profiles map[string]*protocol.Profile // by line
 }
 
 // How long a pair is waited for, and how long a request. What succeeds takes less than a second on an idle machine.
@@ -90,8 +65,20 @@ const (
 
 // Make returns the cells, in the order of the frontends, then of the engines.
 func (m Measurement) Make(ctx context.Context) ([]Cell, error) {
-	if err := m.load(); err != nil {
-		return nil, err
+	var lines []string
+	for _, f := range m.Frontends {
+		lines = append(lines, f.Line)
+	}
+	for _, e := range m.Engines {
+		lines = append(lines, e.Line)
+	}
+	m.profiles = map[string]*protocol.Profile{}
+	for _, line := range lines {
+		codec, err := protocol.CodecFor(line)
+		if err != nil {
+			return nil, err
+		}
+		m.profiles[line] = codec.Profile()
 	}
 	dir, remove, err := process.MkdirTemp("vllm-vcr-skew-*")
 	if err != nil {
@@ -102,35 +89,29 @@ func (m Measurement) Make(ctx context.Context) ([]Cell, error) {
 	if err := errors.Join(os.Mkdir(m.adapter, 0o755), os.WriteFile(filepath.Join(m.adapter, "adapter_config.json"), []byte("{}"), 0o644)); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	cells := make([]Cell, len(m.Frontends)*len(m.Engines))
-	var next atomic.Int64
 	var counting sync.Mutex
 	done := 0
-	var group sync.WaitGroup
-	for range cmp.Or(m.Jobs, 4) {
-		group.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(cells); i = int(next.Add(1)) - 1 {
-				f, e := m.Frontends[i/len(m.Engines)], m.Engines[i%len(m.Engines)]
-				cell, err := m.try(ctx, f, e)
-				if err != nil {
-					cancel(fmt.Errorf("frontend %s before engine %s: %w", f.Line, e.Line, err))
-				}
-				if ctx.Err() != nil {
-					return
-				}
-				cells[i] = cell
-				counting.Lock()
-				if done++; m.Progress != nil {
-					m.Progress(done, len(cells))
-				}
-				counting.Unlock()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(cmp.Or(m.Jobs, 4))
+	for i := range cells {
+		group.Go(func() (err error) {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
 			}
+			f, e := m.Frontends[i/len(m.Engines)], m.Engines[i%len(m.Engines)]
+			if cells[i], err = m.try(ctx, f, e); err != nil {
+				return fmt.Errorf("frontend %s before engine %s: %w", f.Line, e.Line, err)
+			}
+			counting.Lock()
+			defer counting.Unlock()
+			if done++; m.Progress != nil {
+				m.Progress(done, len(cells))
+			}
+			return nil
 		})
 	}
-	group.Wait()
-	return cells, context.Cause(ctx)
+	return cells, group.Wait()
 }
 
 // try starts a pair and sends a request of each feature. An error is of this side.
@@ -155,7 +136,7 @@ func (m Measurement) try(ctx context.Context, f Frontend, e Engine) (Cell, error
 	defer stop()
 	if err := server.Healthy(ctx); err != nil {
 		cell.Verdict = DoesNotStart
-		p.explain(&cell, f.profile, e.profile, err)
+		p.explain(&cell, m.profiles[f.Line], m.profiles[e.Line], err)
 		return cell, nil
 	}
 	cell.Verdict = Works
@@ -168,11 +149,11 @@ func (m Measurement) try(ctx context.Context, f Frontend, e Engine) (Cell, error
 		case err == nil:
 		case feature == Plain:
 			cell.Verdict = RequestsFail
-			p.explain(&cell, f.profile, e.profile, err)
+			p.explain(&cell, m.profiles[f.Line], m.profiles[e.Line], err)
 			return cell, nil
 		default:
 			before := cell.Reason
-			p.explain(&cell, f.profile, e.profile, err)
+			p.explain(&cell, m.profiles[f.Line], m.profiles[e.Line], err)
 			cell.Verdict, cell.Without = WorksWithout, append(cell.Without, feature)
 			cell.Reason = strings.TrimPrefix(before+"; "+string(feature)+": "+cell.Reason, "; ")
 		}
@@ -407,7 +388,7 @@ func structsOf(p *protocol.Profile, root string) []string {
 	all := []string{root}
 	for i := 0; i < len(all); i++ {
 		for _, f := range p.Structs[all[i]].Fields {
-			for _, word := range words.FindAllString(f.Type, -1) {
+			for _, word := range protocol.PyWords(f.Type) {
 				if _, is := p.Structs[word]; is && !slices.Contains(all, word) {
 					all = append(all, word)
 				}
@@ -416,5 +397,3 @@ func structsOf(p *protocol.Profile, root string) []string {
 	}
 	return all
 }
-
-var words = regexp.MustCompile(`\w+`)

@@ -99,13 +99,9 @@ var Measured = sync.OnceValue(func() *Table {
 	return t
 })
 
-// Lookup returns the cell of two lines.
-func (t *Table) Lookup(frontend, engine string) (Cell, bool) {
-	at := slices.IndexFunc(t.Cells, func(c Cell) bool { return c.Frontend == frontend && c.Engine == engine })
-	if at < 0 {
-		return Cell{}, false
-	}
-	return t.Cells[at], true
+// index is where the cell of two lines is, below 0 if there is none.
+func (t *Table) index(frontend, engine string) int {
+	return slices.IndexFunc(t.Cells, func(c Cell) bool { return c.Frontend == frontend && c.Engine == engine })
 }
 
 // Merge returns the table with cells that were measured since. A measurement of real engines has no LoRA, so what is known of it stays.
@@ -113,7 +109,7 @@ func (t *Table) Merge(measured []Cell) *Table {
 	merged := *t
 	merged.Cells = slices.Clone(t.Cells)
 	for _, c := range measured {
-		at := slices.IndexFunc(merged.Cells, func(k Cell) bool { return k.Frontend == c.Frontend && k.Engine == c.Engine })
+		at := merged.index(c.Frontend, c.Engine)
 		if at < 0 {
 			merged.Cells = append(merged.Cells, c)
 			continue
@@ -157,8 +153,11 @@ func (t *Table) Bytes() ([]byte, error) { return jsonout.Bytes(t) }
 // Difference is a sentence for each cell of another table that differs in its verdict, its features or its fields.
 func (t *Table) Difference(other *Table) (sentences []string) {
 	for _, c := range other.Cells {
-		was, ok := t.Lookup(c.Frontend, c.Engine)
-		if !ok || was.Verdict != c.Verdict || !slices.Equal(was.Without, c.Without) || !slices.Equal(was.Fields, c.Fields) {
+		var was Cell
+		if at := t.index(c.Frontend, c.Engine); at >= 0 {
+			was = t.Cells[at]
+		}
+		if was.Verdict != c.Verdict || !slices.Equal(was.Without, c.Without) || !slices.Equal(was.Fields, c.Fields) {
 			sentences = append(sentences, fmt.Sprintf("%s (before: %s)", c, was.Verdict))
 		}
 	}

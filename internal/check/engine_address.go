@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -81,6 +82,18 @@ type sharing struct {
 	user    string // the case that used it last
 	lostIn  string // the case that lost it, empty when it was lost between two
 	state   any    // what the suite that opened the session keeps with it
+}
+
+// ShareEngine returns the session of the engine of a line that all cases of a suite use. The first case starts the engine, or waits for
+// it at the address.
+func (e *Env) ShareEngine(suite Suite, line compat.Line, codec *protocol.Codec) (*Session, error) {
+	return e.Share(string(suite)+" "+line.Name, func() (*Session, error) {
+		opt := player.Options{VLLMVersion: PlayedVersion(line)}
+		if e.Address != "" {
+			return e.Join(e.Context, codec, opt)
+		}
+		return e.Start(e.Context, codec, opt)
+	})
 }
 
 // Share returns the session of a key, and opens it for the first case that asks.

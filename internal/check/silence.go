@@ -178,18 +178,9 @@ func shorterRequests(codec *protocol.Codec) (all []length) {
 
 // cut leaves the first elements of an array.
 func cut(array []byte, n int) ([]byte, error) {
-	cur := pack.NewCursor(array)
-	total, err := cur.ArrayLen()
-	if err != nil || total < n {
-		return nil, fmt.Errorf("%d elements of %d: %w", n, total, errors.Join(err, errors.ErrUnsupported))
+	parts, err := pack.Elements(array)
+	if err != nil || len(parts) < n {
+		return nil, fmt.Errorf("%d elements of %d: %w", n, len(parts), errors.Join(err, errors.ErrUnsupported))
 	}
-	var parts [][]byte
-	for range n {
-		part, err := cur.Raw()
-		if err != nil {
-			return nil, err
-		}
-		parts = append(parts, part)
-	}
-	return pack.AppendArray(nil, parts...), nil
+	return pack.AppendArray(nil, parts[:n]...), nil
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
-	"github.com/vllm-vcr/conformance/player"
 )
 
 // Assertions of the live suite, besides [Schema].
@@ -186,13 +185,7 @@ func liveEngine(e *check.Env, c check.Case) (*live, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := e.Share("live "+c.Line.Name, func() (*check.Session, error) {
-		opt := player.Options{VLLMVersion: check.PlayedVersion(c.Line)}
-		if e.Address != "" {
-			return e.Join(e.Context, codec, opt)
-		}
-		return e.Start(e.Context, codec, opt)
-	})
+	s, err := e.ShareEngine(c.Suite, c.Line, codec)
 	if err != nil {
 		return nil, err
 	}

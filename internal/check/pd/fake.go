@@ -158,7 +158,7 @@ func (d *side) landed(f *prefill, prompt []uint32, first, blocks int) error {
 	if err != nil {
 		return err
 	}
-	if k.cached == 0 || len(k.blocks) < blocks {
+	if k.cached == 0 || len(k.Blocks) < blocks {
 		d.f.AddNote("the engine has no prefix cache, so the contents of its blocks were not compared")
 		return nil
 	}

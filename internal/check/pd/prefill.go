@@ -96,8 +96,8 @@ func (d *side) checkParams() error {
 	if k.RequestID != k.reply.id {
 		d.f.Fail(check.Failed(CodeParams, "remote_request_id is not the id of the request").Compared(k.reply.id, k.RequestID))
 	}
-	if want := d.promptFor(blocks); k.tokens != want || len(k.blocks) != blocks {
-		d.f.Fail(check.Failed(CodeParams, "a prompt of %d tokens has %d computed tokens in %s, want all in %d", want, k.tokens, safetext.Count(len(k.blocks), "block"), blocks))
+	if want := d.promptFor(blocks); k.tokens != want || len(k.Blocks) != blocks {
+		d.f.Fail(check.Failed(CodeParams, "a prompt of %d tokens has %d computed tokens in %s, want all in %d", want, k.tokens, safetext.Count(len(k.Blocks), "block"), blocks))
 	}
 	return d.ours.notify(d.ctx, k, 1)
 }
@@ -249,7 +249,7 @@ func (d *side) checkDeath() error {
 	}
 	ctx, cancel := context.WithCancel(d.ctx)
 	reading := make(chan error, 1)
-	go func() { reading <- dying.Read(ctx, dying.peer, dying.descriptors(k.blocks), "") }()
+	go func() { reading <- dying.Read(ctx, dying.peer, dying.descriptors(k.Blocks), "") }()
 	dying.Close()
 	cancel()
 	<-reading

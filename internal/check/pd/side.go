@@ -20,7 +20,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/nixl/agent"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
-	"github.com/vllm-vcr/conformance/player"
 )
 
 // side is an engine under test and what the cases of its line know of it. It is used by one goroutine.
@@ -129,13 +128,7 @@ func engineOf(e *check.Env, c check.Case) (*side, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := e.Share(string(c.Suite)+" "+c.Line.Name, func() (*check.Session, error) {
-		opt := player.Options{VLLMVersion: check.PlayedVersion(c.Line)}
-		if e.Address != "" {
-			return e.Join(e.Context, codec, opt)
-		}
-		return e.Start(e.Context, codec, opt)
-	})
+	s, err := e.ShareEngine(c.Suite, c.Line, codec)
 	if err != nil {
 		return nil, err
 	}
@@ -327,7 +320,6 @@ type kept struct {
 	kvtransfer.Cache
 	reply  *reply
 	fields []string // of kv_transfer_params
-	blocks []int    // of the scheduler, of the first group
 	tokens int      // remote_num_tokens
 	cached int      // remote_prefill_cached_tokens; -1 if the line has none
 }
@@ -365,54 +357,24 @@ func readKept(r *reply) (*kept, error) {
 		return nil, wrong(CodeParams, "the kv_transfer_params of an answer lack what a decode engine needs: %v", err)
 	}
 	k := &kept{Cache: params.Cache, reply: r, cached: -1}
-	cur := pack.NewCursor(r.params)
-	n, err := cur.MapLen()
-	for range n {
-		var key string
-		var raw []byte
-		if key, err = cur.StrString(); err == nil {
-			raw, err = cur.Raw()
+	for value := range protocol.ViewOf(r.params).Parts() {
+		k.fields = append(k.fields, value.Name())
+		var to *int
+		switch value.Name() {
+		case "remote_num_tokens":
+			to = &k.tokens
+		case "remote_prefill_cached_tokens":
+			to = &k.cached
+		default:
+			continue
 		}
-		if err != nil {
-			break
+		n, ok := value.Int()
+		if !ok {
+			return nil, unreadable(fmt.Errorf("%s is not a number", value.Name()))
 		}
-		k.fields = append(k.fields, key)
-		value := pack.NewCursor(raw)
-		switch key {
-		case "remote_num_tokens", "remote_prefill_cached_tokens":
-			to := &k.tokens
-			if key != "remote_num_tokens" {
-				to = &k.cached
-			}
-			var number int64
-			number, err = value.Int()
-			*to = int(number)
-		case "remote_block_ids":
-			k.blocks, err = firstGroup(raw)
-		}
-	}
-	if err != nil {
-		return nil, unreadable(err)
+		*to = int(n)
 	}
 	return k, nil
-}
-
-// firstGroup reads a list of lists of block ids, of which there is one for each group of layers.
-func firstGroup(raw []byte) (ids []int, err error) {
-	groups, err := pack.Elements(raw)
-	if err != nil || len(groups) == 0 {
-		return nil, err
-	}
-	values, err := pack.Elements(groups[0])
-	for _, v := range values {
-		cur := pack.NewCursor(v)
-		id, err := cur.Int()
-		if err != nil {
-			return nil, err
-		}
-		ids = append(ids, int(id))
-	}
-	return ids, err
 }
 
 // A reader is a decode of ours: an agent that is connected to the engine.
@@ -463,13 +425,13 @@ func (r *reader) descriptors(blocks []int) (all []agent.Block) {
 
 // read pulls the blocks of a prompt as a decode does, with the notification that ends their lease, and returns their bytes.
 func (r *reader) read(ctx context.Context, k *kept, readers int) ([]byte, error) {
-	if len(k.blocks) > maxBlocks {
-		return nil, check.Infra(fmt.Errorf("a prompt of %d tokens has %d blocks", k.tokens, len(k.blocks)))
+	if len(k.Blocks) > maxBlocks {
+		return nil, check.Infra(fmt.Errorf("a prompt of %d tokens has %d blocks", k.tokens, len(k.Blocks)))
 	}
-	if err := r.Read(ctx, r.peer, r.descriptors(k.blocks), nixl.Notification{Request: k.RequestID, Readers: readers}.String()); err != nil {
+	if err := r.Read(ctx, r.peer, r.descriptors(k.Blocks), nixl.Notification{Request: k.RequestID, Readers: readers}.String()); err != nil {
 		return nil, wrong(CodeRead, "%v", err)
 	}
-	p := make([]byte, len(k.blocks)*r.blockLen())
+	p := make([]byte, len(k.Blocks)*r.blockLen())
 	_, err := r.ReadAt(p, 0)
 	return p, err
 }

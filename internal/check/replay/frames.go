@@ -107,9 +107,7 @@ func JudgeFrames(name string, codec *protocol.Codec, messages []trace.Message, s
 			if j.isOther = side != "" && sender != side; !j.isOther {
 				f.Asserted++
 			}
-			j.number, j.line = i+1, m.Line
-			j.message(m)
-			j.broken(j.invariants.Message(j.number, m))
+			j.judge(i+1, m.Line, m)
 		}
 	}
 	j.isOther = side == check.SideFrontend
@@ -124,6 +122,13 @@ func JudgeFrames(name string, codec *protocol.Codec, messages []trace.Message, s
 		f.AddNote(left)
 	}
 	return f
+}
+
+// judge judges a message, which failures name by its number and its line.
+func (j *FramesJudge) judge(number, line int, m *trace.Message) {
+	j.number, j.line = number, line
+	j.message(m)
+	j.broken(j.invariants.Message(number, m))
 }
 
 // NewFramesJudge begins to judge a session.

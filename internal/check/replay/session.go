@@ -72,10 +72,8 @@ func (s *SessionJudge) Message(m *trace.Message) {
 func (s *SessionJudge) judge(e *judgedEngine, m *trace.Message) {
 	e.judged++
 	j := e.judge
-	j.number, j.line = e.judged, e.judged
 	kinds, found := len(j.layout.Kinds), len(j.found.found)
-	j.message(m)
-	j.broken(j.invariants.Message(j.number, m))
+	j.judge(e.judged, e.judged, m)
 	for _, k := range j.layout.Kinds[kinds:] {
 		e.kinds++
 		s.Found(m.Rank, k.first, m)

@@ -97,8 +97,8 @@ func (m *markdown) level(level Level, changes []Change) {
 		if c.Caution != "" {
 			why = append(why, "But "+inMarkdown(c.Caution))
 		}
-		if c.Readers[ReaderMsgspec] != c.Readers[ReaderStrict] {
-			why = append(why, c.readers())
+		if readers := c.readers(); readers != "" {
+			why = append(why, readers)
 		}
 		for _, need := range c.Needs.Wanted() {
 			why = append(why, inMarkdown(need))

@@ -86,8 +86,11 @@ func countBreaking(changes []Change) (n int) {
 	return n
 }
 
-// readers lists which readers of the older side fail, where they differ.
+// readers lists which readers of the older side fail, "" unless strict decoders differ from msgspec.
 func (c *Change) readers() string {
+	if c.Readers[ReaderMsgspec] == c.Readers[ReaderStrict] {
+		return ""
+	}
 	var fail, read []string
 	for _, r := range []Reader{ReaderRust, ReaderMsgspec, ReaderStrict, ReaderRecorder} {
 		switch fails, is := c.Readers[r]; {

@@ -8,13 +8,9 @@ import (
 	"math"
 	"net"
 	"os"
-	"runtime"
-	"runtime/debug"
-	"runtime/metrics"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -138,8 +134,8 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 	if err := opts.check(flags); err != nil {
 		return err
 	}
-	if _, given := env.lookupEnv("GOGC"); !given && opts.cfg.Frontend.Wanted == serve.Builtin {
-		defer roomyHeap()()
+	if opts.cfg.Frontend.Wanted == serve.Builtin {
+		defer env.growHeap(200, 0)() // requests leave much garbage and little else: the default costs a fifth more of a processor
 	}
 	model, err := serve.FindModel(name, env.getenv)
 	if err != nil {
@@ -542,32 +538,4 @@ func (opts *serveOptions) ready(env *environment, urls []string, s serve.Started
 	program := map[string]string{serve.Rust: "vllm-rs", serve.Python: "the Python frontend", serve.Builtin: "the builtin frontend"}[s.Frontend.Kind]
 	fmt.Fprintln(env.stdout, safetext.Line(fmt.Sprintf("ready: %s (model %s, %s of vLLM %s, %s, after %.1f s)", strings.Join(urls, " "), strings.Join(s.Names, ", "), program,
 		cmp.Or(s.Frontend.Release, s.Line), safetext.Count(engines, "engine"), after.Seconds())))
-}
-
-// Requests leave much garbage and little else. With the default, a small heap would be collected a hundred times a
-// second.
-const (
-	builtinHeap  = 24 << 20 // bytes up to which the heap grows before it is collected
-	smallestHeap = 5 << 20  // what is taken to be in use at least: the runtime has a bound of its own for the first collection
-)
-
-// roomyHeap lets a small heap grow to builtinHeap before it is collected, and a larger one as it does by default.
-func roomyHeap() (stop func()) {
-	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}}
-	type marker struct{ *int }
-	var stopped atomic.Bool
-	var adapt func(*marker)
-	adapt = func(m *marker) {
-		if stopped.Load() {
-			return
-		}
-		metrics.Read(samples)
-		live := samples[0].Value.Uint64()
-		roots := samples[1].Value.Uint64() + samples[2].Value.Uint64()
-		room := (builtinHeap - min(live, builtinHeap)) * 100 / max(live+roots, smallestHeap)
-		debug.SetGCPercent(int(max(room, 100)))
-		runtime.SetFinalizer(m, adapt) // after the next collection
-	}
-	adapt(&marker{new(int)})
-	return func() { stopped.Store(true); debug.SetGCPercent(100) }
 }

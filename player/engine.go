@@ -136,6 +136,7 @@ func seconds(t time.Duration) float64 { return t.Seconds() }
 // add queues a decoded request, or answers it with an error. client is the socket it
 // came by.
 func (e *engine) add(r *protocol.Request, client int) {
+	e.opt.Requests.add(e, r)
 	if r.Receiver == nil && r.ClientIndex >= len(e.batches) {
 		e.refuse(r, client, "bad_request", fmt.Errorf("client_index %d, but there are %d clients", r.ClientIndex, len(e.batches)))
 		return
@@ -207,6 +208,7 @@ func (e *engine) endUncomputed(q *request, reason *protocol.RequestError) {
 	q.addEvent(protocol.EventQueued, e.clock.Now())
 	out := e.errorOutput(reason)
 	out.Events, out.TraceHeaders = q.events, q.traceHeaders
+	e.opt.Requests.output(e, q.id, nil, out.Finish)
 	e.cancel(q)
 	if r := q.stream.Receiver(); r != nil {
 		r.Receive(out, seconds(e.clock.Now()))
@@ -363,6 +365,7 @@ func (e *engine) errorOutput(reason *protocol.RequestError) *protocol.Output {
 // sendFinal sends the last output of a request in an envelope of its own, with the id
 // in finished_requests, as an engine does outside its steps.
 func (e *engine) sendFinal(client int, stream *protocol.Stream, out *protocol.Output) {
+	e.opt.Requests.output(e, stream.ID(), nil, out.Finish)
 	if r := stream.Receiver(); r != nil {
 		r.Receive(out, seconds(e.clock.Now()))
 		return
@@ -383,6 +386,7 @@ func (e *engine) sendFinal(client int, stream *protocol.Stream, out *protocol.Ou
 func (e *engine) abort(ids []string) {
 	for _, id := range ids {
 		if q := e.byID[id]; q != nil {
+			e.opt.Requests.output(e, id, nil, protocol.FinishAbort)
 			e.cancel(q)
 		}
 	}

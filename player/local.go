@@ -39,6 +39,7 @@ func (p *Player) runLocal(ctx context.Context) error {
 	err := p.serve(ctx)
 	if errors.Is(err, ErrKilled) {
 		for _, q := range p.engine.byID { // a frontend in another process finds its engine dead
+			p.opt.Requests.output(p.engine, q.id, nil, protocol.FinishError)
 			p.engine.cancel(q)
 			q.stream.Receiver().Receive(&protocol.Output{Finish: protocol.FinishError}, seconds(p.engine.clock.Now()))
 		}

@@ -94,6 +94,8 @@ type Options struct {
 	// of the request if it is known. It is called from the player's
 	// goroutine.
 	OnRefused func(id string, err error)
+	// Requests keeps the requests; nil for none.
+	Requests *RequestLog
 }
 
 // Codec is the compiled wire profile of a vLLM line. It is immutable.

@@ -267,6 +267,7 @@ func (p *Player) clientGone(client int, cause error) error {
 	p.opt.Log.Warn("client disconnected", "client", client, "error", cause)
 	for _, q := range p.engine.byID {
 		if q.client == client {
+			p.opt.Requests.output(p.engine, q.id, nil, protocol.FinishAbort)
 			p.engine.cancel(q)
 		}
 	}

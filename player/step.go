@@ -266,6 +266,7 @@ func (e *engine) output(q *request) {
 		}
 		q.logprobs.attach(out, !q.answered)
 		q.answered = true
+		e.opt.Requests.output(e, q.id, out.Tokens, out.Finish)
 		if r := q.stream.Receiver(); r != nil {
 			r.Receive(out, seconds(e.current.end))
 		} else if err := e.batches[q.client].Add(q.stream, out); err != nil {

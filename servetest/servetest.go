@@ -24,6 +24,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/serve"
+	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -40,7 +41,8 @@ type Options struct {
 	// Frontend is "rust", "python", "builtin" (in the process of the test), or the path of a vllm-rs; default "rust".
 	Frontend string
 	// FrontendArgs are added to its command line, and FrontendEnv to its environment, as "NAME=value". The builtin
-	// frontend has no arguments, and only the variables VLLM_SERVER_DEV_MODE=1 and VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1.
+	// frontend has the arguments that docs/serving.md lists, and only the variables VLLM_SERVER_DEV_MODE=1 and
+	// VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1.
 	FrontendArgs, FrontendEnv []string
 	// Engines is how many engines there are behind the frontend; default 1.
 	Engines int
@@ -51,7 +53,7 @@ type Options struct {
 	RequestFaults bool
 	// APIKeys are those of which a client has to give one; without any, everybody is served.
 	APIKeys []string
-	// Player says what is answered and when. Start sets Handshake, and without Source and Trace the
+	// Player says what is answered and when. Start sets Handshake and Requests, and without Source and Trace the
 	// answers; the context length and the number of LoRA adapters have the defaults of vllm-vcr serve.
 	Player player.Options
 	// Offline fetches no frontend.
@@ -67,11 +69,15 @@ type Server struct {
 	// Line is the vLLM line, such as "0.33".
 	Line string
 
-	stop  context.CancelFunc
-	ended chan struct{}
-	err   error
-	log   *buffer
+	stop     context.CancelFunc
+	ended    chan struct{}
+	err      error
+	log      *buffer
+	requests player.RequestLog
 }
+
+// Request is a request as the engine got it, and what has become of it.
+type Request = player.SeenRequest
 
 // Start starts a server and waits until it answers requests. It ends the test if that fails. When the test has failed,
 // its log has what frontend and player have written.
@@ -83,9 +89,7 @@ func Start(t testing.TB, opt Options) *Server {
 		t.Fatalf("servetest: %v", err)
 	}
 	t.Cleanup(model.Remove)
-	if opt.Frontend == serve.Builtin && len(opt.FrontendArgs) > 0 {
-		t.Fatalf("servetest: the builtin frontend has no arguments, but FrontendArgs is %q", opt.FrontendArgs)
-	}
+	opt.Player.Requests = &s.requests
 	cfg, err := opt.config(model, s.log)
 	if err != nil {
 		t.Fatalf("servetest: %v", err)
@@ -142,6 +146,9 @@ func (opt Options) config(model serve.Model, output io.Writer) (cfg serve.Config
 	opt.Player.Faults = append(slices.Clone(opt.Player.Faults), faults...)
 	opt.Player.RequestFaults = opt.Player.RequestFaults || opt.RequestFaults
 	opt.Player.Log = cmp.Or(opt.Player.Log, log)
+	if cfg.Builtin.Flags, err = builtin.ParseFlags(opt.FrontendArgs); err != nil && opt.Frontend == serve.Builtin {
+		return cfg, fmt.Errorf("FrontendArgs %q: %w", opt.FrontendArgs, err)
+	}
 	if cfg.Builtin.Tokenizer, err = opt.configurePlayer(model); err != nil {
 		return cfg, err
 	}
@@ -161,19 +168,23 @@ func (opt *Options) configurePlayer(model serve.Model) (*tokenizer.Tokenizer, er
 	if p.Trace == nil {
 		p.Limits.MaxModelLen = cmp.Or(p.Limits.MaxModelLen, model.MaxModelLen)
 	}
-	if p.Source != nil && opt.Frontend != serve.Builtin {
-		return nil, nil
-	}
 	tok, err := tokenizer.Load(model.Dir)
-	if err != nil || p.Source != nil {
-		return tok, err
+	if err != nil && p.Source != nil && opt.Frontend != serve.Builtin {
+		return nil, nil // nothing needs it
+	} else if err != nil {
+		return nil, err
+	}
+	p.Requests.Decode = tok.Decode
+	if p.Source != nil {
+		return tok, nil
 	}
 	p.Vocab = cmp.Or(p.Vocab, uint32(tok.VocabSize()))
 	text, err := player.NewSentences(tok, p.Seed)
 	if err != nil {
 		return nil, err
 	}
-	made := &player.Structured{Source: text, Encoder: tok, Answered: player.ToolAnswered(tok.Decode), Seed: p.Seed, Log: p.Log}
+	source := builtin.WithReasoning(text, tok, builtin.ReasoningParser(opt.FrontendArgs))
+	made := &player.Structured{Source: source, Encoder: tok, Answered: player.ToolAnswered(tok.Decode), Seed: p.Seed, Log: p.Log}
 	if p.Trace == nil {
 		p.Source = made
 	} else if p.Replay.Fallback == nil {
@@ -213,6 +224,15 @@ func (s *Server) Wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// Requests returns the requests that the engine has got so far, by their arrival.
+func (s *Server) Requests() []Request { return s.requests.Requests() }
+
+// AwaitRequests returns them once so many have ended: the engine learns a moment later that a client has left.
+// It returns the cause of the context's end if that comes first.
+func (s *Server) AwaitRequests(ctx context.Context, ended int) ([]Request, error) {
+	return s.requests.Await(ctx, ended)
 }
 
 // Log returns what frontend and player have written so far, the last megabyte of it.

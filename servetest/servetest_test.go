@@ -2,6 +2,7 @@ package servetest_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
@@ -23,8 +25,8 @@ type answer struct {
 	Choices []struct {
 		Text    string
 		Message struct {
-			Content string
-			Calls   []struct {
+			Content, Reasoning string
+			Calls              []struct {
 				Function struct{ Name, Arguments string }
 			} `json:"tool_calls"`
 		}
@@ -181,4 +183,56 @@ func testKilledPlayer(t *testing.T, frontend string) {
 		t.Error("the request was answered")
 	}
 	require.ErrorIs(t, server.Wait(t.Context()), player.ErrKilled)
+}
+
+// What reached the engine is listed with its prompt, its parameters and its end, whether it was answered, taken back by a client
+// that leaves, or refused.
+func TestRequests(t *testing.T) {
+	t.Run("vllm-rs", func(t *testing.T) { testRequests(t, testenv.Frontend(t, "0.33.0")) })
+	t.Run("builtin", func(t *testing.T) { testRequests(t, "builtin") })
+}
+
+func testRequests(t *testing.T, frontend string) {
+	var args []string
+	if frontend == "builtin" { // vllm-rs wants the tokens of a model that thinks
+		args = []string{"--reasoning-parser", "qwen3"}
+	}
+	server := servetest.Start(t, servetest.Options{
+		Frontend: frontend, FrontendArgs: args,
+		Player: player.Options{Timing: player.Timing{Pace: player.PaceModelled, Latency: &player.LatencyTimes{InterTokenLatency: time.Millisecond}}},
+	})
+	status, first, text := post(t, server.URL+"/v1/chat/completions", map[string]any{
+		"model": server.Model, "messages": []map[string]any{{"role": "user", "content": "Hello"}}, "temperature": 0.25, "max_tokens": 100,
+	})
+	if status != http.StatusOK || len(first.Choices) != 1 || (first.Choices[0].Message.Reasoning == "") != (args == nil) {
+		t.Fatalf("status %d, want an answer, with reasoning if FrontendArgs has its parser: %s", status, text)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	body := `{"model": "` + server.Model + `", "prompt": "Hi", "max_tokens": 30000, "ignore_eos": true, "stream": true}`
+	asked, err := http.NewRequestWithContext(ctx, "POST", server.URL+"/v1/completions", strings.NewReader(body))
+	require.NoError(t, err)
+	asked.Header.Set("Content-Type", "application/json")
+	stream, err := http.DefaultClient.Do(asked)
+	require.NoError(t, err)
+	_, err = stream.Body.Read(make([]byte, 1))
+	require.NoError(t, err)
+	leave()
+	stream.Body.Close()
+	all, err := server.AwaitRequests(t.Context(), 2)
+	require.NoError(t, err)
+	if len(all) != 2 {
+		t.Fatalf("%d requests, want 2", len(all))
+	}
+	var params struct {
+		Temperature float64
+		MaxTokens   int `json:"max_tokens"`
+	}
+	require.NoError(t, json.Unmarshal(all[0].Params, &params))
+	if chat := all[0]; !strings.Contains(chat.Prompt, "user\nHello<") || params.Temperature != 0.25 || params.MaxTokens != 100 ||
+		!strings.Contains(chat.Output, first.Choices[0].Message.Content) || chat.FinishReason != first.Choices[0].Reason || chat.TTFTMs == nil || *chat.DurationMs <= *chat.TTFTMs {
+		t.Errorf("the first request: %+v, params %s", chat, chat.Params)
+	}
+	if left := all[1]; left.Prompt != "Hi" || left.FinishReason != "abort" || len(left.OutputTokenIDs) == 0 {
+		t.Errorf("the request of the client that left: %q, %s, %d tokens", left.Prompt, left.FinishReason, len(left.OutputTokenIDs))
+	}
 }

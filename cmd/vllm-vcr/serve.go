@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -29,6 +30,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/serve/remote"
 	"github.com/vllm-vcr/conformance/internal/serve/simulator"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/player"
 )
 
 // serveOptions are the flags of serve and those of play.
@@ -256,6 +258,14 @@ func (opts *serveOptions) config(ctx context.Context, env *environment, flags *p
 	var closeLog func()
 	cfg.HTTP, closeLog, err = opts.edge.options(env, flags, &opts.play)
 	closers = append(closers, closeLog)
+	if opts.edge.AdminToken != "" && opts.engineAddress == "" {
+		log := &player.RequestLog{}
+		if tok := opts.play.source.loaded; tok != nil {
+			log.Decode = tok.Decode
+		}
+		opts.play.engine.opt.Requests = log
+		cfg.HTTP.Admin = map[string]http.Handler{serve.RequestsPath: serve.ServeRequests(log)}
+	}
 	return cfg, closeAll, err
 }
 

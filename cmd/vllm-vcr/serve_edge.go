@@ -47,7 +47,7 @@ func (opts *edgeOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.config, "config", "", "YAML `FILE` whose keys are the names of flags, or model; flags and variables have precedence (default none)")
 	flags.StringVar(&opts.requestLog, "log-requests", "", "write a line of JSON for each request to this `FILE`, - for standard error (default none)")
 	flags.StringVar(&opts.fakeMetrics, "fake-metrics", "", "show these metrics in the place of the real ones: a `FILE` or JSON with the fake-metrics of llm-d-inference-sim (default the real ones)")
-	flags.StringVar(&opts.AdminToken, "admin-token", "", "switch on /admin/config, which changes faults and fake metrics at run time, for clients with this bearer `TOKEN`; prefer its variable, which no list of processes shows (default off)")
+	flags.StringVar(&opts.AdminToken, "admin-token", "", "switch on /admin/config, which changes faults and fake metrics at run time, and /admin/requests, which lists the requests of the engine, for clients with this bearer `TOKEN`; prefer its variable, which no list of processes shows (default off)")
 	flags.Float64Var(&opts.FailureRate, "failure-injection-rate", 0, "percentage of requests that fail with one of --failure-types (default 0)")
 	flags.StringSliceVar(&opts.FailureTypes, "failure-types", nil, "`FAILURES` of --failure-injection-rate: "+strings.Join(edge.Failures, ", ")+" (default all)")
 	least0(flags, "startup-duration")

@@ -59,24 +59,31 @@ func bears(r *http.Request, tokens ...string) bool {
 	return ok && known == 1
 }
 
-// administer answers /admin/config, and the endpoints of the policy.
+// administer answers /admin/config, the endpoints of Options.Admin, and those of the policy.
 func (e *Edge) administer(config, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h := e.opt.Policy.Endpoints[r.Method+" "+r.URL.Path]; h != nil {
 			e.readBody(h).ServeHTTP(w, r)
 			return
 		}
+		at := path.Clean(r.URL.Path)
+		h := e.opt.Admin[at]
+		if h != nil {
+			h = e.readBody(h)
+		} else if at == adminPath {
+			h = config
+		}
 		switch {
-		case path.Clean(r.URL.Path) != adminPath:
+		case h == nil:
 			next.ServeHTTP(w, r)
 		case e.opt.AdminToken == "" && e.opt.Policy.OpenAdmin:
-			config.ServeHTTP(w, r)
+			h.ServeHTTP(w, r)
 		case e.opt.AdminToken == "":
-			apiError{status: http.StatusNotFound, message: adminPath + " is off: it needs an admin token"}.write(w)
+			apiError{status: http.StatusNotFound, message: at + " is off: it needs an admin token"}.write(w)
 		case !bears(r, e.opt.AdminToken):
 			apiError{status: http.StatusUnauthorized, message: "the admin token is wrong or missing"}.write(w)
 		default:
-			config.ServeHTTP(w, r)
+			h.ServeHTTP(w, r)
 		}
 	})
 }

@@ -67,6 +67,8 @@ type Options struct {
 
 	// AdminToken switches /admin/config on, for clients that give it as "Authorization: Bearer TOKEN".
 	AdminToken string
+	// Admin are further endpoints for clients with that token, by their paths below /admin/.
+	Admin map[string]http.Handler
 	// Settings are shown and changed by /admin/config, next to those of faults.
 	Settings []Settings
 	// Policy changes what the edge does by itself.

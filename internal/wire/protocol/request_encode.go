@@ -73,6 +73,14 @@ func (c *Codec) AppendLoRA(b []byte, l *LoRA) []byte {
 	return append(b, tail...)
 }
 
+// SamplingParams returns the map of the sampling parameters as the frontend sent it, or as [Codec.AppendRequest] writes it.
+func (c *Codec) SamplingParams(r *Request) []byte {
+	if r.Sampling.Raw != nil {
+		return r.Sampling.Raw
+	}
+	return c.appendSampling(nil, r)
+}
+
 func (c *Codec) appendSampling(b []byte, r *Request) []byte {
 	if !r.HasSampling {
 		return pack.AppendNil(b)

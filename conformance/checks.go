@@ -7,6 +7,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
+	"github.com/vllm-vcr/conformance/internal/check/kvconsumer"
 	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/internal/check/pd"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
@@ -25,6 +26,8 @@ func checksOf(s Suite) []check.Check {
 		return pd.PrefillChecks
 	case SuiteDecode:
 		return pd.DecodeChecks
+	case SuiteKVConsumer:
+		return kvconsumer.Checks
 	}
 	return nil
 }

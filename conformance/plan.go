@@ -9,6 +9,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
+	"github.com/vllm-vcr/conformance/internal/check/kvconsumer"
 	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/internal/check/pd"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -90,6 +91,8 @@ func (s Selection) cases(lines []compat.Line, mf *manifest.Manifest) []Case {
 			cases = append(cases, frontendsuite.Cases(line, mf, s.Assertions, gating)...)
 		case SuitePrefill, SuiteDecode:
 			cases = append(cases, s.asserted(pd.Cases(s.Suite, line, gating))...)
+		case SuiteKVConsumer:
+			cases = append(cases, s.asserted(kvconsumer.Cases(line, gating))...)
 		default:
 			cases = append(cases, s.lineCases(line, mf, gating)...)
 		}

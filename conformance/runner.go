@@ -81,6 +81,8 @@ type Runner struct {
 
 	// Frontend is what the cases of the frontend suite are made of; nil for the others.
 	Frontend *FrontendUnderTest
+	// Consumer is what the cases of the suite kv-consumer are made of; nil for the others.
+	Consumer *ConsumerUnderTest
 }
 
 // run is one run of a [Runner], whose settings it has with the defaults filled in. It is used by one goroutine, which takes the
@@ -125,7 +127,7 @@ func (r *Runner) begin(ctx context.Context) *run {
 // newEnv is what subjects of the run have in common. One is used by one goroutine.
 func (r *run) newEnv(ctx context.Context) *check.Env {
 	return &check.Env{
-		Engine: r.Engine, Address: r.Address, Logits: r.Logits, NIXL: r.NIXL, Frontend: r.Frontend, KeepAlive: r.KeepAlive, Timeouts: r.Timeouts,
+		Engine: r.Engine, Address: r.Address, Logits: r.Logits, NIXL: r.NIXL, Frontend: r.Frontend, Consumer: r.Consumer, KeepAlive: r.KeepAlive, Timeouts: r.Timeouts,
 		Log: r.Log, Context: ctx, Versions: map[string]string{}, Step: r.Step,
 	}
 }
@@ -314,6 +316,8 @@ func (r *run) note(g *check.Golden, result Result) {
 		why = "could not be started"
 	case check.CodeNoHandshake, check.CodeSilence, check.CodeDeadline:
 		why = "did not answer in time"
+	case check.CodeConsumerProtocol:
+		why = "does not follow the protocol, as seen"
 	case check.CodeStrict:
 		why = "answers only shorter requests, as seen"
 	case check.CodeEngineSessionLost:

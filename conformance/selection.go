@@ -34,7 +34,7 @@ type Selection struct {
 
 // Suites are those that a plan is made of.
 func Suites() []Suite {
-	return []Suite{SuiteReplay, SuiteLive, SuiteFrontend, SuitePrefill, SuiteDecode}
+	return []Suite{SuiteReplay, SuiteLive, SuiteFrontend, SuitePrefill, SuiteDecode, SuiteKVConsumer}
 }
 
 // other reports whether another suite than replay is selected.

@@ -73,6 +73,8 @@ const (
 	SuitePrefill = check.SuitePrefill
 	// SuiteDecode has an engine under test with a NixlConnector pull KV blocks.
 	SuiteDecode = check.SuiteDecode
+	// SuiteKVConsumer puts a consumer of KV events under test before publishers of ours.
+	SuiteKVConsumer = check.SuiteKVConsumer
 	// SuiteSelfTest injects faults into the player and demands that the replay
 	// suite finds each.
 	SuiteSelfTest = check.SuiteSelfTest
@@ -120,11 +122,14 @@ type (
 // Player is the embedded engine, [player.Player].
 func Player(opt player.Options) (Subject, error) { return check.Player(opt) }
 
-// CommandEngine starts an engine under test by a command, [FrontendUnderTest] a frontend. [Attached] says where a subject
+// CommandEngine starts an engine under test by a command, [FrontendUnderTest] a frontend, [ConsumerUnderTest] a consumer of the KV
+// events at [KVEndpoints]. [Attached] says where a subject
 // that is kept alive can be reached.
 type (
 	CommandEngine     = check.CommandEngine
 	FrontendUnderTest = check.FrontendUnderTest
+	ConsumerUnderTest = check.ConsumerUnderTest
+	KVEndpoints       = check.KVEndpoints
 	Attached          = check.Attached
 )
 

@@ -132,7 +132,7 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	for _, name := range []string{"golden", "assertion", "match", "concurrency", "suite", "engine-command", "engine-handshake", "frontend-command", "frontend-url", "frontend", "manifest"} {
 		exclusive(flags, "frames", name)
 	}
-	common(flags, "line", "golden", "assertion", "run", "suite", "engine-command", "engine-handshake", "frontend-command", "frontend-url", "frontend-handshake",
+	common(flags, "line", "golden", "assertion", "run", "suite", "engine-command", "engine-handshake", "frontend-command", "frontend-url", "frontend-handshake", "consumer-command",
 		"frontend", "frames", "model", "start-timeout", "idle-timeout", "golden-timeout", "fail-fast", "expectations", "self-test", "list", "explain", "report-dir", "report-json", "compat", "manifest", "goldens")
 }
 
@@ -313,7 +313,7 @@ func (opts *conformOptions) repeat() []string {
 		flags = append(flags, repeated(opts.given, "model")...)
 	}
 	return slices.Concat(flags, repeated(opts.given, storeFlags...), repeated(opts.given, "frames", "suite", "engine-command", "engine-handshake", "frontend-command",
-		"frontend-url", "frontend-handshake", "engine-grace", "logprobs-mode", "engine-env", "frontend-env"))
+		"frontend-url", "frontend-handshake", "consumer-command", "engine-grace", "logprobs-mode", "engine-env", "frontend-env", "consumer-env"))
 }
 
 // writeFile creates a file and reports a failed write or close.

@@ -37,6 +37,8 @@ type subjectOptions struct {
 	frontendURL       string
 	frontendHandshake string
 	frontendEnv       []string
+	consumerCommand   string
+	consumerEnv       []string
 	keepAlive         bool
 
 	given *pflag.FlagSet // those of the command
@@ -44,7 +46,7 @@ type subjectOptions struct {
 
 func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	opts.given = flags
-	flags.StringVar(&opts.suite, "suite", "", "`SUITE` of checks: replay (for an engine that replays traces), live (for an engine that computes), frontend, prefill and decode (for an engine with a NixlConnector; default replay, or frontend if one is under test)")
+	flags.StringVar(&opts.suite, "suite", "", "`SUITE` of checks: replay (for an engine that replays traces), live (for an engine that computes), frontend, prefill and decode (for an engine with a NixlConnector), kv-consumer (for a program that reads KV events) (default replay, or the one for what is under test)")
 	choices(flags, "suite", conformance.Suites()...)
 	flags.StringVar(&opts.engineCommand, "engine-command", "", "`COMMAND` that starts the engine under test, once for each case (live: for each line). It is split into words as in a shell, but no shell runs it. "+
 		"Placeholders: {handshake}, {handshake_host}, {handshake_port}, {trace}, {match}, {line}, {tag}, {index}")
@@ -57,6 +59,9 @@ func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.frontendURL, "frontend-url", "", "`URL` of the HTTP API of the frontend under test (default http://127.0.0.1:{http_port} for --frontend-command)")
 	flags.StringVar(&opts.frontendHandshake, "frontend-handshake", "", "handshake `ADDRESS` of the frontend at --frontend-url, where it waits for its engine")
 	flags.StringSliceVar(&opts.frontendEnv, "frontend-env", nil, "`NAMES` of environment variables to pass to the frontend of --frontend-command although they look like secrets (default none; other variables are passed)")
+	flags.StringVar(&opts.consumerCommand, "consumer-command", "", "`COMMAND` that starts the consumer of KV events under test, once for each case. Placeholders: {endpoint}, {replay_endpoint}, {topic}, {ranks}, {line}")
+	flags.StringSliceVar(&opts.consumerEnv, "consumer-env", nil, "`NAMES` of environment variables to pass to the consumer of --consumer-command although they look like secrets (default none; other variables are passed)")
+	needs(flags, "consumer-env", "consumer-command")
 	choices(flags, "logprobs-mode", logprobsModes...)
 	above0(flags, "engine-grace")
 	needs(flags, "engine-grace", "engine-command")
@@ -84,6 +89,8 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 	switch {
 	case suite == "" && opts.hasFrontend():
 		suite = conformance.SuiteFrontend
+	case suite == "" && opts.consumerCommand != "":
+		suite = conformance.SuiteKVConsumer
 	case suite == "":
 		suite = conformance.SuiteReplay
 	}
@@ -97,9 +104,12 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 	case (suite == conformance.SuitePrefill || suite == conformance.SuiteDecode) && !opts.hasEngine():
 		return "", fmt.Errorf("--suite %s needs an engine under test: --engine-command or --engine-handshake", suite)
 	}
-	for _, name := range slices.Concat(opts.engineEnv, opts.frontendEnv) {
+	if (suite == conformance.SuiteKVConsumer) != (opts.consumerCommand != "") || opts.consumerCommand != "" && (opts.hasEngine() || opts.hasFrontend()) {
+		return "", errors.New("--suite kv-consumer needs --consumer-command, without an engine or a frontend under test, and no other suite takes it")
+	}
+	for _, name := range slices.Concat(opts.engineEnv, opts.frontendEnv, opts.consumerEnv) {
 		if before, _, assigned := strings.Cut(name, "="); assigned || before == "" { // what follows may be a secret
-			return "", fmt.Errorf("--engine-env and --frontend-env: %q: want the name of a variable, without a value", before)
+			return "", fmt.Errorf("--engine-env, --frontend-env and --consumer-env: %q: want the name of a variable, without a value", before)
 		}
 	}
 	return suite, nil
@@ -161,8 +171,8 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 			fmt.Fprintf(env.stderr, "handshake at %s%s\n", at.Handshake, where)
 		}
 	}
-	if opts.engineCommand != "" || opts.frontendCommand != "" {
-		if names := process.Withheld(os.Environ(), slices.Concat(opts.engineEnv, opts.frontendEnv)...); len(names) > 0 {
+	if opts.engineCommand != "" || opts.frontendCommand != "" || opts.consumerCommand != "" {
+		if names := process.Withheld(os.Environ(), slices.Concat(opts.engineEnv, opts.frontendEnv, opts.consumerEnv)...); len(names) > 0 {
 			env.log.Info("environment variables that look like secrets are not passed to the process under test", "names", names)
 		}
 	}
@@ -184,6 +194,10 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 	case opts.engineAddress != "":
 		r.Address, r.Subject = opts.engineAddress, conformance.Description{Kind: "engine", Command: opts.engineAddress}
 		return conformance.CheckAddress(opts.engineAddress, cases)
+	case opts.consumerCommand != "":
+		r.Consumer = &conformance.ConsumerUnderTest{Command: opts.consumerCommand, PassEnv: opts.consumerEnv}
+		r.Subject = conformance.Description{Kind: "consumer", Command: opts.consumerCommand}
+		return r.Consumer.Check()
 	case opts.hasFrontend():
 		under := &conformance.FrontendUnderTest{
 			Command: opts.frontendCommand, URL: opts.frontendURL, Handshake: opts.frontendHandshake, Model: model,

@@ -25,7 +25,7 @@ var guides = []struct {
 }{
 	{
 		page:     "engine-author.md",
-		programs: [][2]string{{"engine.py", "engine-python/engine.py"}, {"main.go", "engine-go/main.go"}},
+		programs: [][2]string{{"engine.py", "engine-python/engine.py"}, {"my-engine", "engine-go/main.go"}},
 		wants:    []string{"PASS: every gate holds: 20 passed;", "PASS: every gate holds: 24 passed;"},
 	},
 	{
@@ -34,9 +34,14 @@ var guides = []struct {
 		wants:    []string{"PASS: every gate holds: 6 passed;"},
 	},
 	{
-		page:     "router-author.md",
-		programs: [][2]string{{"router.py", "router-python/router.py"}, {"frontend.py", "frontend-python/frontend.py"}},
-		wants:    []string{"batch 0 of rank 0: 2 blocks", `"completion_tokens": 16`},
+		page: "router-author.md",
+		programs: [][2]string{
+			{"router.py", "router-python/router.py"},
+			{"frontend.py", "frontend-python/frontend.py"},
+			{"consumer.py", "kv-consumer-python/consumer.py"},
+			{"my-indexer", "kv-consumer-go/main.go"},
+		},
+		wants: []string{"batch 0 of rank 0: 2 blocks", `"completion_tokens": 16`, "PASS: every gate holds: 11 passed;"},
 	},
 }
 
@@ -72,8 +77,8 @@ func TestGuides(t *testing.T) {
 			writeAll(t, map[string]string{filepath.Join(dir, "bin", "python"): "#!/bin/sh\nexec '" + python + "' \"$@\"\n"})
 			for _, program := range guide.programs {
 				source := filepath.Join("../../examples", program[1])
-				if strings.HasSuffix(program[0], ".go") {
-					build := exec.Command("go", "build", "-C", filepath.Dir(source), "-o", filepath.Join(dir, "my-engine"), ".")
+				if strings.HasSuffix(source, ".go") {
+					build := exec.Command("go", "build", "-C", filepath.Dir(source), "-o", filepath.Join(dir, program[0]), ".")
 					if out, err := build.CombinedOutput(); err != nil {
 						t.Fatalf("go build: %v\n%s", err, out)
 					}

@@ -38,6 +38,8 @@ type suiteFault struct {
 	// ends is how the engine ends when it is told to: not at all, or only when it is killed. Its index is that of its identity.
 	ends  engineEnd
 	index int
+	// defect is that of the consumer of KV events, empty for none.
+	defect string
 }
 
 type engineEnd int
@@ -57,6 +59,8 @@ type RunningFrontend struct {
 func (cfg *Config) suiteFaults() []Fault {
 	all := []Fault{{Name: "live-no-fault", Says: "an engine that makes up tokens, behind the tamperer", suite: &suiteFault{suite: conformance.SuiteLive}}}
 	all = append(all, liveFaults()...)
+	all = append(all, Fault{Name: "kv-consumer-no-fault", Says: "a consumer of KV events", suite: &suiteFault{suite: conformance.SuiteKVConsumer}})
+	all = append(all, consumerFaults()...)
 	if cfg.Frontend != nil {
 		all = append(all, Fault{Name: "frontend-no-fault", Says: "a frontend behind the tamperer and a proxy", suite: &suiteFault{suite: conformance.SuiteFrontend}})
 		all = append(all, frontendFaults()...)
@@ -130,7 +134,10 @@ func (cfg *Config) runSuite(ctx context.Context, f *suiteFault, line compat.Line
 	}
 	runner := conformance.Runner{Store: cfg.Store, Log: cfg.Log, NoCoverage: true, Timeouts: conformance.Timeouts{Connect: 4 * idle, Idle: idle}}
 	tampered := tampers(codec, f.edits)
-	if f.suite == conformance.SuiteLive {
+	switch f.suite {
+	case conformance.SuiteKVConsumer:
+		runner.Consumer = &conformance.ConsumerUnderTest{Inside: flawed(f.defect)}
+	case conformance.SuiteLive:
 		runner.Engine = func(opt player.Options) (conformance.Subject, error) {
 			opt.EngineIndex += f.index
 			t := &tamperer{opt: opt, tamper: tampered, identity: protocol.Identity(opt.EngineIndex)}
@@ -139,7 +146,7 @@ func (cfg *Config) runSuite(ctx context.Context, f *suiteFault, line compat.Line
 			}
 			return t, nil
 		}
-	} else {
+	default:
 		front, stop, err := cfg.faultyFrontend(ctx, f.edits, tampered, line.Name)
 		for range 2 { // another program may have taken the address of its handshake
 			if !errors.Is(err, errUnready) {

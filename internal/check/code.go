@@ -48,6 +48,7 @@ const (
 	// An earlier case of the session ended the engine, or it ended by itself.
 	CodeEngineSessionLost Code = "E025"
 	CodeStrict            Code = "E026" // it answers shorter requests than those of the line
+	CodeConsumerProtocol  Code = "B001" // a consumer of KV events does not answer as the protocol demands
 	CodeUnjudged          Code = "R099" // any other reason
 )
 

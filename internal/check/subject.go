@@ -81,6 +81,7 @@ type Env struct {
 	Logits    bool   // it sends logits as log-probabilities
 	NIXL      string // a Python with nixl, for the suites prefill and decode
 	Frontend  *FrontendUnderTest
+	Consumer  *ConsumerUnderTest
 	KeepAlive func(Attached) // nil unless subjects are kept alive
 	Timeouts  Timeouts
 	Log       *slog.Logger

@@ -62,6 +62,8 @@ const (
 	SuitePrefill Suite = "prefill"
 	// SuiteDecode has an engine under test with a NixlConnector pull KV blocks.
 	SuiteDecode Suite = "decode"
+	// SuiteKVConsumer puts a consumer of KV events under test before publishers of ours.
+	SuiteKVConsumer Suite = "kv-consumer"
 	// SuiteSelfTest injects faults into the player and demands that the replay
 	// suite finds each.
 	SuiteSelfTest Suite = "self-test"

@@ -159,7 +159,7 @@ func inOrder(cases []Case) func(a, b Case) int {
 			groups[c.Line+"/"+c.group()] = i
 		}
 	}
-	suites := []conformance.Suite{conformance.SuiteReplay, conformance.SuiteLive, conformance.SuiteFrontend, conformance.SuitePrefill, conformance.SuiteDecode, conformance.SuiteSelfTest}
+	suites := append(conformance.Suites(), conformance.SuiteSelfTest)
 	return func(a, b Case) int {
 		return cmp.Or(
 			compareLines(a.Line, b.Line),

@@ -138,6 +138,15 @@ func (p *Pool) blocksFor(tokens int) int {
 	return (tokens-1)/p.blockSize + 1
 }
 
+// Cached returns the hashes of all blocks that a new sequence could find, each once and in no order.
+func (p *Pool) Cached() [][]byte {
+	var hashes [][]byte
+	for hash := range p.cached {
+		hashes = append(hashes, p.hasher.bytes(hash))
+	}
+	return hashes
+}
+
 // Reset forgets what is cached, unless a block is held: then it changes nothing and
 // returns false.
 func (p *Pool) Reset() bool {

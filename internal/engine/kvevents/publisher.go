@@ -54,6 +54,8 @@ type Options struct {
 	Digests bool
 	// Linger is how long Close lets subscribers take what waits for them. vLLM's drops it.
 	Linger time.Duration
+	// Subscribed is called with the topic that a subscriber asks for, by any goroutine; nil calls nothing.
+	Subscribed func(prefix string)
 	// Log gets subscriptions and errors of peers; nil logs nothing.
 	Log *slog.Logger
 }
@@ -131,6 +133,9 @@ func (p *Publisher) open() error {
 		Options: zmq.Options{Linger: p.opt.Linger}, HighWater: p.opt.HWM,
 		Subscribed: func(peer zmq.Peer, prefix []byte) {
 			p.opt.Log.Info("KV events subscribed to", "peer", peer.String(), "topic", string(prefix))
+			if p.opt.Subscribed != nil {
+				p.opt.Subscribed(string(prefix))
+			}
 		},
 		Refused: p.refusals.Add,
 	}
@@ -198,6 +203,15 @@ func (p *Publisher) Dropped() uint64 { return p.pub.Dropped() }
 // Publish sends the events of one step, if there are any, at ts seconds since 1970. It
 // reads the events and does not keep them. The error is [net.ErrClosed] after Close.
 func (p *Publisher) Publish(ts float64, events []kvcache.Event) error {
+	return p.publish(ts, events, p.pub.Send)
+}
+
+// Withhold does what Publish does, but no subscriber gets the batch: it has to ask for it again.
+func (p *Publisher) Withhold(ts float64, events []kvcache.Event) error {
+	return p.publish(ts, events, func(zmq.Message) error { return nil })
+}
+
+func (p *Publisher) publish(ts float64, events []kvcache.Event, send func(zmq.Message) error) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -214,7 +228,7 @@ func (p *Publisher) Publish(ts float64, events []kvcache.Event) error {
 	if p.replay != nil {
 		p.replay.history.add(b)
 	}
-	return p.pub.Send(message(p.frames, p.topic, b))
+	return send(message(p.frames, p.topic, b))
 }
 
 // Close ends both sockets. The error names the subscribers that did not take everything within

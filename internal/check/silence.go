@@ -19,15 +19,13 @@ type Wait struct {
 	What  func() (what string, open *protocol.Request)
 	First bool   // the engine has answered no request so far
 	Quiet func() // called when nothing has come for a while; may be nil
-	// GiveUp ends the wait early when a process does nothing: what computes an answer uses a processor.
-	GiveUp bool
 }
 
 // Parts of the time in which an engine may be silent.
 const (
 	maxPause  = 5 * time.Second // between two looks
 	maxDoing  = 50              // a process that does nothing uses less than a fiftieth of a processor
-	idleLooks = 2               // so many looks at a process that does nothing end the wait
+	idleLooks = 2               // so many looks at a process that does nothing, and has answered nothing yet, end the wait
 )
 
 var errPause = errors.New("nothing has come yet")
@@ -46,7 +44,7 @@ func (s *Session) Next(ctx context.Context, e *Env, o *protocol.Outputs, w Wait)
 		if !errors.Is(err, errPause) || ctx.Err() != nil {
 			return aux, err
 		}
-		after, isKnown := s.ran()
+		after, isKnown := s.busy()
 		if known && after-before < pause/maxDoing {
 			idle++
 		} else {
@@ -71,7 +69,11 @@ func (s *Session) Next(ctx context.Context, e *Env, o *protocol.Outputs, w Wait)
 		case known:
 			state = ": its process is alive and uses the processor"
 		}
-		if gaveUp := w.GiveUp && idle >= idleLooks; gaveUp || waited >= s.Limits.Idle {
+		// What computes an answer uses a processor; but an engine that has answered before may be a simulator that sleeps.
+		if gaveUp := s.Limits.GiveUp && w.First && idle >= idleLooks; gaveUp || waited >= s.Limits.Idle {
+			if gaveUp {
+				state += " (--idle-timeout sets a fixed time instead)"
+			}
 			if probed {
 				state += "; it answers the same request with fewer fields neither"
 			}
@@ -87,13 +89,13 @@ func (e *Env) await(what string) {
 	}
 }
 
-// ran is how long the engine's process has used processors, if that is known.
-func (s *Session) ran() (time.Duration, bool) {
+// busy is how long the engine's process has used processors or waited for one, if that is known.
+func (s *Session) busy() (time.Duration, bool) {
 	command, ok := s.Owner().Subject.(*commandSubject)
 	if !ok {
 		return 0, false
 	}
-	return command.ran()
+	return command.busy()
 }
 
 // tryShorter sends the request once more for each older length of its array, and with the required fields only. Each line's

@@ -172,6 +172,7 @@ func (e *Env) Start(ctx context.Context, codec *protocol.Codec, opt player.Optio
 	// Ours is the deadline that counts; the player's lies behind it.
 	opt.Handshake, opt.HandshakeTimeout, opt.Log = s.Front.Handshake(), 2*e.Timeouts.Connect, e.Log
 	opt.Codec = codec
+	opt.InputAddresses, opt.OutputAddresses = s.Front.Addresses()
 	if s.Subject, err = e.Engine(opt); err != nil {
 		s.Front.Close()
 		return nil, WithCode(CodeStart, fmt.Errorf("engine: %w", err))
@@ -218,6 +219,9 @@ func (e *Env) accept(s *Session, version string) (*Session, error) {
 	patience := context.WithTimeoutCause
 	if local, ok := s.Subject.(*commandSubject); ok {
 		patience = local.Patience
+		if local.names("input_address") {
+			s.Front.WithoutHandshake()
+		}
 	}
 	connect, stop := patience(s.Context, e.Timeouts.Connect,
 		Infra(WithCode(CodeNoHandshake, fmt.Errorf("no handshake within %v", e.Timeouts.Connect))))
@@ -393,6 +397,7 @@ type Timeouts struct {
 	// write nothing; see [process.Process.WatchIdle]. It has no default.
 	Stuck  time.Duration
 	Idle   time.Duration // no output while a request is open
+	GiveUp bool          // on an engine that has answered nothing, and whose process does nothing, before Idle has passed
 	Golden time.Duration // the fetch of a golden, and each of its cases
 }
 

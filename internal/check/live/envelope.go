@@ -225,7 +225,7 @@ func (l *live) checkLayout(frames [][]byte) {
 
 // awaited says what the suite waits for.
 func (l *live) awaited(quiet func()) check.Wait {
-	return check.Wait{Quiet: quiet, First: !l.answered, GiveUp: true, What: l.open}
+	return check.Wait{Quiet: quiet, First: !l.answered, What: l.open}
 }
 
 // open is the first request that is open.

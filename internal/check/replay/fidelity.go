@@ -199,14 +199,16 @@ func checkEngineIndexes(f *check.Outcome, s *Replaying) {
 // Replaying is a session in which recorded streams are replayed.
 type Replaying struct {
 	*check.Session
-	byID    map[string]*Stream
-	outputs protocol.Outputs // scratch
-	strays  []string         // ids of outputs that belong to no request
-	surplus int              // outputs beyond what was asked for
-	indexes map[int]int      // the engine indexes of messages, and the first message that had each
-	Frames  int              // messages received
-	Quiet   *check.Silence   // ends the replay when nothing comes
-	Layout  *LayoutCheck     // of every message; nil for an engine that takes its time from us
+	env      *check.Env
+	answered bool // a request has been
+	byID     map[string]*Stream
+	outputs  protocol.Outputs // scratch
+	strays   []string         // ids of outputs that belong to no request
+	surplus  int              // outputs beyond what was asked for
+	indexes  map[int]int      // the engine indexes of messages, and the first message that had each
+	Frames   int              // messages received
+	Quiet    *check.Silence   // ends the replay when nothing comes
+	Layout   *LayoutCheck     // of every message; nil for an engine that takes its time from us
 
 	logits     bool              // the engine sends logits as log-probabilities
 	invariant  *invariant.Engine // what must hold of every engine
@@ -227,7 +229,7 @@ func Boot(ctx context.Context, e *check.Env, codec *protocol.Codec, opt player.O
 	if err != nil {
 		return nil, err
 	}
-	r := &Replaying{Session: s, logits: e.Logits}
+	r := &Replaying{Session: s, env: e, logits: e.Logits}
 	if s.HasOwnTime() {
 		r.Layout = &LayoutCheck{Codec: codec}
 	}
@@ -386,7 +388,7 @@ const lingering = 5 * time.Second
 // before its last messages have been read, so they are waited for until its
 // connection is seen to end, too.
 func (s *Replaying) next(ctx context.Context) error {
-	_, err := s.Front.Next(ctx, 0, &s.outputs)
+	err := s.nextOrReason(ctx)
 	if err == nil || ctx.Err() == nil || check.CodeOf(context.Cause(s.Context)) != check.CodeEngineEnded {
 		return err
 	}
@@ -402,6 +404,23 @@ func (s *Replaying) next(ctx context.Context) error {
 		return err
 	}
 	return more
+}
+
+// nextOrReason waits for a message. While an engine with a time of its own has answered no request, the reason is looked for.
+func (s *Replaying) nextOrReason(ctx context.Context) (err error) {
+	if s.answered || !s.HasOwnTime() {
+		_, err = s.Front.Next(ctx, 0, &s.outputs)
+		return err
+	}
+	var open *protocol.Request
+	for _, st := range s.byID {
+		if open == nil || st.ID() < open.ID {
+			open = st.Request()
+		}
+	}
+	_, err = s.Session.Next(ctx, s.env, &s.outputs, check.Wait{First: true, What: func() (string, *protocol.Request) { return "an output", open }})
+	s.answered = len(s.outputs.Outputs) > 0
+	return err
 }
 
 // Receive takes one message of the subject and returns how many streams it

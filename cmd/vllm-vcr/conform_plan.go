@@ -149,6 +149,9 @@ func loadExpectations(env *environment, path string, mayLack bool, all []conform
 	if path = expectationsPath(path); path != "" && (exists(path) || !mayLack) {
 		expected, diagnostics = conformance.LoadExpectations(path)
 	} else {
+		if old := "conformance/expectations.toml"; path == "" && exists(old) {
+			fmt.Fprintf(env.stderr, "vllm-vcr: %s is not read: move it to %s\n", old, vcr.ExpectationsPath)
+		}
 		expected, diagnostics = conformance.ParseExpectations(report.Embedded+vcr.ExpectationsPath, embedded(vcr.ExpectationsPath))
 		keepMatching(expected, all)
 	}

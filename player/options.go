@@ -17,11 +17,14 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// Options configures a player. Handshake is needed; the zero value of everything else
+// Options configures a player. Handshake, or both addresses, are needed; the zero value of everything else
 // is a default.
 type Options struct {
 	// Handshake is the address that the frontend listens on, tcp:// or ipc://.
 	Handshake string
+	// InputAddresses and OutputAddresses are where each client of a frontend listens that gives its engines these addresses
+	// instead of a handshake. They are used if Handshake is empty.
+	InputAddresses, OutputAddresses []string
 	// HandshakeTimeout bounds the wait for the frontend; default 5 minutes, as
 	// in a real engine.
 	HandshakeTimeout time.Duration
@@ -285,6 +288,9 @@ func (o Options) withDefaults() Options {
 
 // check refuses what no engine starts with.
 func (o *Options) check() error {
+	if len(o.InputAddresses) != len(o.OutputAddresses) {
+		return fmt.Errorf("%d input and %d output addresses: want one of each for each client of the frontend", len(o.InputAddresses), len(o.OutputAddresses))
+	}
 	for _, task := range o.Pooling.Tasks {
 		if !slices.Contains(poolingTasks, task) {
 			return fmt.Errorf("pooling task %q: want one of %s", task, strings.Join(poolingTasks, ", "))

@@ -34,6 +34,9 @@ type link struct {
 func (p *Player) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.opt.HandshakeTimeout)
 	defer cancel()
+	if p.opt.Handshake == "" {
+		return p.register(ctx, protocol.Addresses{Inputs: p.opt.InputAddresses, Outputs: p.opt.OutputAddresses})
+	}
 	opt := p.socketOptions(0)
 	opt.MaxFrame = protocol.MaxInit
 	shake, err := zmq.Dial(ctx, p.opt.Handshake, zmq.Dealer, opt)

@@ -19,18 +19,23 @@ import (
 
 // A session is the tap's work for one engine, from its HELLO to the hang-up.
 type session struct {
-	tap   *tap
-	index int         // of the engine
-	rank  *rank       // nil until the frontend has answered it
-	peer  zmq.Peer    // the engine, on the handshake socket
-	stood atomic.Bool // all links did
-	host  string      // by which the engine reached the tap
+	tap    *tap
+	index  int         // of the engine
+	direct bool        // it makes no handshake: its registration says which engine it is
+	rank   *rank       // nil until the frontend has answered it
+	peer   zmq.Peer    // the engine, on the handshake socket
+	stood  atomic.Bool // all links did
+	host   string      // by which the engine reached the tap
 
 	gates []*zmq.Gate
 	links chan linkEnd
 	ready chan struct{}      // one for each link that is open
 	left  chan *linkObserver // of the link that saw the first hang-up
 	count int                // links whose end ends the session
+}
+
+func newSession(t *tap) *session {
+	return &session{tap: t, links: make(chan linkEnd, 1), ready: make(chan struct{}), left: make(chan *linkObserver, 1)}
 }
 
 // linkEnd is how a link ended.
@@ -65,8 +70,6 @@ func (l *link) String() string {
 
 // run is the whole session.
 func (s *session) run(ctx context.Context, engine *zmq.Conn, hello zmq.Message) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	defer s.closeGates()
 	deadline, disarm := context.WithTimeoutCause(ctx, s.tap.cfg.HandshakeTimeout,
 		fmt.Errorf("the handshake took more than %v", s.tap.cfg.HandshakeTimeout))
@@ -77,6 +80,13 @@ func (s *session) run(ctx context.Context, engine *zmq.Conn, hello zmq.Message) 
 		engine.Close()
 		return err
 	}
+	return s.follow(deadline, ctx, links)
+}
+
+// follow serves the links until the session has ended.
+func (s *session) follow(deadline, ctx context.Context, links []*link) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	for _, l := range links {
 		s.tap.wg.Go(func() { s.links <- s.serve(deadline, ctx, l) })
 	}
@@ -317,6 +327,11 @@ func (s *session) acceptInput(ctx context.Context, l *link) (*zmq.Conn, zmq.Mess
 	select {
 	case one := <-found:
 		one.conn.Trust()
+		if s.direct {
+			if err := s.enter(one.conn.Peer()); err != nil {
+				return nil, nil, err
+			}
+		}
 		l.registered.host = hostOf(one.conn)
 		close(l.registered.done)
 		return one.conn, one.msg, nil
@@ -325,9 +340,23 @@ func (s *session) acceptInput(ctx context.Context, l *link) (*zmq.Conn, zmq.Mess
 	}
 }
 
+// enter makes an engine that makes no handshake, and has registered, one of the tap's.
+func (s *session) enter(peer zmq.Peer) (err error) {
+	if s.index, err = protocol.EngineIndex(peer.Identity); err != nil {
+		return err
+	}
+	s.peer = peer
+	s.tap.joining[s.index] = s
+	return s.tap.join(s, nil)
+}
+
 // receiveRegistration receives the first message of a connection, if it has the engine's identity.
 func (s *session) receiveRegistration(ctx context.Context, c *zmq.Conn) (zmq.Message, error) {
-	if got := c.Peer().Identity; !bytes.Equal(got, s.peer.Identity) {
+	got := c.Peer().Identity
+	if _, err := protocol.EngineIndex(got); err != nil {
+		return nil, err
+	}
+	if !s.direct && !bytes.Equal(got, s.peer.Identity) {
 		return nil, fmt.Errorf("identity %x, the engine's is %x", got, s.peer.Identity)
 	}
 	stop := context.AfterFunc(ctx, func() { c.Close() })
@@ -643,7 +672,9 @@ func (t *tap) join(s *session, init zmq.Message) error {
 		return fmt.Errorf("this engine is not one of the frontend's %d engines", t.announced)
 	}
 	delete(t.joining, s.index)
-	t.first.Stop()
+	if t.first != nil { // there is none where engines make no handshake
+		t.first.Stop()
+	}
 	s.rank = t.newRank(s.index)
 	t.ranks[s.index] = s.rank
 	t.alive++

@@ -25,6 +25,9 @@ type Config struct {
 	// Listen is the handshake address that the engine dials: tcp://host:port or
 	// ipc://path.
 	Listen string
+	// FrontendAddresses are where a frontend waits for an engine that makes no handshake: its input and its output socket. The
+	// engine is given EngineAddresses, where the tap listens. Frontend, Listen and Data are not used then.
+	FrontendAddresses, EngineAddresses [2]string
 	// Data is where the sockets for the engine's messages are bound: tcp://host:0 for
 	// any free ports, tcp://host:port for that one and those behind it, ipc://path for
 	// sockets that begin with that path. Empty is any port of the host, or the path,
@@ -130,7 +133,11 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 		t.wg.Go(func() { t.until(ctx, observed) })
 	}
 
-	err := t.serve(ctx)
+	serve := t.serve
+	if cfg.FrontendAddresses[0] != "" {
+		serve = t.serveAddresses
+	}
+	err := serve(ctx)
 	stopped := ctx.Err() != nil
 	cancel(errors.New("the recorder ends"))
 	t.wg.Wait()
@@ -241,6 +248,30 @@ func (t *tap) serve(ctx context.Context) error {
 			return fmt.Errorf("no engine sent HELLO to %s within %v: check the address that the engine was given, --data-parallel-address and --data-parallel-rpc-port", gate.Endpoint(), t.cfg.HandshakeTimeout)
 		}
 	}
+}
+
+// serveAddresses taps one engine that makes no handshake.
+func (t *tap) serveAddresses(ctx context.Context) error {
+	s := newSession(t)
+	s.direct = true
+	defer s.closeGates()
+	known := &registered{done: make(chan struct{})}
+	var links []*link
+	for i, typ := range []zmq.Type{zmq.Router, zmq.Pull} {
+		l := &link{channel: []Channel{Input, Output}[i], upstream: t.cfg.FrontendAddresses[i], registered: known}
+		var err error
+		if l.gate, err = zmq.OpenGate(t.cfg.EngineAddresses[i], typ, zmq.Options{MaxStranger: protocol.MaxStatus}, t.refusals.Add); err != nil {
+			return err
+		}
+		links, s.gates = append(links, l), append(s.gates, l.gate)
+	}
+	t.log.Info("waiting for the engine", "address", links[0].gate.Endpoint(), "frontend", links[0].upstream)
+	deadline, disarm := context.WithTimeoutCause(ctx, t.cfg.HandshakeTimeout, fmt.Errorf("no engine registered at %s within %v", links[0].gate.Endpoint(), t.cfg.HandshakeTimeout))
+	defer disarm()
+	if err := s.follow(deadline, ctx, links); ctx.Err() == nil {
+		return err
+	}
+	return nil // stopped
 }
 
 // observe feeds the observers until the queue ends. It alone touches them.
@@ -463,10 +494,8 @@ func (t *tap) meet(ctx context.Context, engine *zmq.Conn) {
 		}
 		return
 	}
-	s := &session{
-		tap: t, peer: engine.Peer(), host: engine.LocalHost(),
-		links: make(chan linkEnd, 1), ready: make(chan struct{}), left: make(chan *linkObserver, 1),
-	}
+	s := newSession(t)
+	s.peer, s.host = engine.Peer(), engine.LocalHost()
 	if err := t.begin(s, hello); err != nil {
 		engine.Close()
 		t.refusals.Add(fmt.Errorf("%s: %w", engine.Peer(), err))

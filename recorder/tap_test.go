@@ -247,6 +247,30 @@ func TestTapBetweenFrontendAndPlayer(t *testing.T) {
 	}
 }
 
+// TestTapOfAddresses: a frontend that gives its engine addresses, a tap that gives it its own, and an engine that makes no handshake.
+func TestTapOfAddresses(t *testing.T) {
+	noLeaks(t)
+	f := listenFrontend(t, 1)
+	f.WithoutHandshake()
+	inputs, outputs := f.Addresses()
+	dir := t.TempDir()
+	mine := [2]string{"ipc://" + filepath.Join(dir, "in"), "ipc://" + filepath.Join(dir, "out")}
+	tap := startTap(t, "", func(c *Config) {
+		c.FrontendAddresses, c.EngineAddresses = [2]string{inputs[0], outputs[0]}, mine
+	})
+	startPlayer(t, player.Options{EngineIndex: 1, InputAddresses: mine[:1], OutputAddresses: mine[1:]})
+	engine, err := f.Accept(patient(t))
+	require.NoError(t, err)
+	if engine.Index != 1 || len(engine.Statuses) != 0 {
+		t.Errorf("engine %d with %d statuses, want 1 without", engine.Index, len(engine.Statuses))
+	}
+	ask(t, f, 0, "r", []uint32{1, 2, 3}, 5)
+	tap.stop()
+	if n := countRecords(t, RankPath(tap.path("run.jsonl.gz"), 1)); n != 1 {
+		t.Errorf("%d records, want 1", n)
+	}
+}
+
 // rawFrontend is a frontend for one engine of which the test writes every frame.
 type rawFrontend struct {
 	shake, in, out *zmq.Listener

@@ -49,7 +49,7 @@ func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.suite, "suite", "", "`SUITE` of checks: replay (for an engine that replays traces), live (for an engine that computes), frontend, prefill and decode (for an engine with a NixlConnector), kv-consumer (for a program that reads KV events) (default replay, or the one for what is under test)")
 	choices(flags, "suite", conformance.Suites()...)
 	flags.StringVar(&opts.engineCommand, "engine-command", "", "`COMMAND` that starts the engine under test, once for each case (live: for each line). It is split into words as in a shell, but no shell runs it. "+
-		"Placeholders: {handshake}, {handshake_host}, {handshake_port}, {trace}, {match}, {line}, {tag}, {index}")
+		"Placeholders: {handshake}, {handshake_host}, {handshake_port}, {input_address}, {output_address}, {trace}, {match}, {line}, {tag}, {index}")
 	flags.StringVar(&opts.engineAddress, "engine-handshake", "", "handshake `ADDRESS`, tcp://HOST:PORT, where conform waits for an engine that you start yourself")
 	exclusive(flags, "engine-command", "engine-handshake")
 	flags.DurationVar(&opts.engineGrace, "engine-grace", conformance.DefaultGrace, "time between SIGTERM and SIGKILL when the engine of --engine-command is stopped; on Linux, the time in which the engine waits for a processor does not count, up to 8 times this value in all")
@@ -147,7 +147,7 @@ func (opts *subjectOptions) withDefaults(t conformance.Timeouts, suite conforman
 		fallback.Connect, fallback.Stuck = t.Connect, t.Stuck
 	}
 	if opts.given.Changed("idle-timeout") {
-		fallback.Idle = t.Idle
+		fallback.Idle, fallback.GiveUp = t.Idle, false
 	}
 	if opts.given.Changed("golden-timeout") {
 		fallback.Golden = t.Golden

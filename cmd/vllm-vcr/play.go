@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,6 +54,12 @@ func newPlayCommand(env *environment) *cobra.Command {
 		},
 	}
 	opts.add(cmd.Flags())
+	cmd.Flags().StringSliceVar(&opts.engine.opt.InputAddresses, "input-address", nil, "instead of a handshake, `ADDRESS` where the frontend waits for its engines and sends requests; one for each of its processes (vllm-rs frontend --input-address)")
+	cmd.Flags().StringSliceVar(&opts.engine.opt.OutputAddresses, "output-address", nil, "`ADDRESS` where the frontend receives outputs, for --input-address (vllm-rs frontend --output-address)")
+	needs(cmd.Flags(), "input-address", "output-address")
+	needs(cmd.Flags(), "output-address", "input-address")
+	exclusive(cmd.Flags(), "input-address", "frontend-handshake")
+	grouped(cmd.Flags(), "Frontend without a handshake")
 	common(cmd.Flags(), "frontend-handshake", "vllm-version", "handshake-timeout", "engine-count", "max-model-len", "max-num-seqs",
 		"trace", "replay-steps", "replay-match", "strict", "dataset", "tokenizer", "mode", "seed",
 		"latency-trace", "time-to-first-token", "inter-token-latency", "time-scale")
@@ -124,7 +131,9 @@ func (opts *playOptions) prepareShared(ctx context.Context, env *environment, fl
 func (c *sharedParts) engines(env *environment, opts *playOptions) (p *played, err error) {
 	p = &played{found: c.found}
 	opt := c.opt
-	opt.Handshake, opt.Log = opts.engine.opt.Handshake, env.log
+	if opt.Handshake, opt.Log = opts.engine.opt.Handshake, env.log; len(opt.InputAddresses) > 0 {
+		opt.Handshake = ""
+	}
 	if p.closePeers, err = opts.peers.configure(env, &opt, opts.engine.count); err != nil {
 		return nil, err
 	}
@@ -156,7 +165,8 @@ func runPlay(ctx context.Context, env *environment, flags *pflag.FlagSet, opts p
 	}
 	defer p.closePeers()
 	warnOtherRelease(env, opts.engine.opt.VLLMVersion)
-	ended := logFrontend(ctx, env, p.group, &opts.engine.opt)
+	behind := cmp.Or(strings.Join(opts.engine.opt.InputAddresses, ","), opts.engine.opt.Handshake)
+	ended := logFrontend(ctx, env, p.group, behind, opts.engine.opt.HandshakeTimeout)
 	if p.found != nil {
 		defer rewindOnHangUp(env, p.found)()
 	}
@@ -267,11 +277,11 @@ func wasReady(group *player.Group) bool {
 const slowStart = 10 * time.Second
 
 // logFrontend prints that the engines are ready, and after a long wait that they are not yet. ended ends it.
-func logFrontend(ctx context.Context, env *environment, group *player.Group, opt *player.Options) (ended func()) {
+func logFrontend(ctx context.Context, env *environment, group *player.Group, frontend string, limit time.Duration) (ended func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	wait := slowStart
-	if opt.HandshakeTimeout > 0 {
-		wait = min(wait, opt.HandshakeTimeout/2)
+	if limit > 0 {
+		wait = min(wait, limit/2)
 	}
 	var logging sync.WaitGroup
 	logging.Go(func() {
@@ -280,10 +290,10 @@ func logFrontend(ctx context.Context, env *environment, group *player.Group, opt
 		for {
 			select {
 			case <-group.Ready():
-				fmt.Fprintf(env.stderr, "vllm-vcr: playing line %s behind %s\n", group.Line(), opt.Handshake)
+				fmt.Fprintf(env.stderr, "vllm-vcr: playing line %s behind %s\n", group.Line(), frontend)
 				return
 			case <-long.C:
-				fmt.Fprintf(env.stderr, "vllm-vcr: still waiting for a frontend at %s; a frontend accepts no engine after its start-up\n", opt.Handshake)
+				fmt.Fprintf(env.stderr, "vllm-vcr: still waiting for a frontend at %s; a frontend accepts no engine after its start-up\n", frontend)
 			case <-ctx.Done():
 				return
 			}
@@ -553,6 +563,11 @@ func (opts *coreOptions) check(flags *pflag.FlagSet) error {
 		return fmt.Errorf("--num-gpu-blocks-override %d: want at least 2, as one block is never used", o.KVCache.NumGPUBlocks)
 	case !strings.HasPrefix(o.Handshake, "tcp://") && !strings.HasPrefix(o.Handshake, "ipc://"):
 		return fmt.Errorf("--frontend-handshake %q: want tcp://HOST:PORT or ipc://PATH", o.Handshake)
+	}
+	for _, address := range slices.Concat(o.InputAddresses, o.OutputAddresses) {
+		if !strings.HasPrefix(address, "tcp://") && !strings.HasPrefix(address, "ipc://") {
+			return fmt.Errorf("--input-address and --output-address: %q: want tcp://HOST:PORT or ipc://PATH", address)
+		}
 	}
 	return nil
 }

@@ -44,6 +44,7 @@ type recordOptions struct {
 	summaryJSON string
 	until       string
 	judge       bool
+	addresses   [2][]string // of the frontend, and for the engine, if there is no handshake
 }
 
 func newRecordCommand(env *environment) *cobra.Command {
@@ -63,6 +64,13 @@ func (opts *recordOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.Frontend, "frontend-handshake", "tcp://127.0.0.1:29550", "handshake `ADDRESS` of the frontend, tcp://HOST:PORT or ipc://PATH")
 	flags.StringVar(&c.Listen, "engine-handshake", "tcp://127.0.0.1:5580", "`ADDRESS` where record waits for the handshake of the engine, tcp://HOST:PORT or ipc://PATH")
 	flags.StringVar(&c.Data, "data-address", "", "`ADDRESS` where record waits for the messages of the engine: tcp://HOST:0, tcp://HOST:PORT for this port and the next ones, or ipc://PATH (default free ports on the host of --engine-handshake)")
+	flags.StringSliceVar(&opts.addresses[0], "frontend-addresses", nil, "`INPUT,OUTPUT`: instead of a handshake, the addresses where the frontend waits for one engine (vllm-rs frontend --input-address --output-address)")
+	flags.StringSliceVar(&opts.addresses[1], "engine-addresses", nil, "`INPUT,OUTPUT`: addresses to give to the engine in their place, where record waits for it")
+	needs(flags, "frontend-addresses", "engine-addresses")
+	needs(flags, "engine-addresses", "frontend-addresses")
+	for _, name := range []string{"frontend-handshake", "engine-handshake", "data-address"} {
+		exclusive(flags, "frontend-addresses", name)
+	}
 	flags.DurationVar(&c.HandshakeTimeout, "handshake-timeout", 0, "maximum time to wait for the engine, and to complete each handshake (default 10m)")
 	flags.StringVar(&c.KVEvents, "kv-events", "", "`ADDRESS` where engine 0 publishes its KV events, tcp://HOST:PORT; engine N uses PORT+N; they are written to --frames-out (default not recorded)")
 	grouped(flags, "Connections")
@@ -96,7 +104,7 @@ func (opts *recordOptions) addFlags(flags *pflag.FlagSet) {
 	needs(flags, "kv-events", "frames-out")
 	for _, name := range []string{ // of a connection
 		"frontend-handshake", "engine-handshake", "data-address", "frames-out", "handshake-timeout", "queue-limit",
-		"max-observed-bytes", "metrics-address", "until", "judge", "kv-events",
+		"max-observed-bytes", "metrics-address", "until", "judge", "kv-events", "frontend-addresses",
 	} {
 		exclusive(flags, "from-frames", name)
 	}
@@ -374,9 +382,21 @@ func (opts *recordOptions) check() error {
 var lineName = lazyregexp.New(`^[0-9]+\.[0-9]+$`)
 
 func (opts *recordOptions) checkAddresses() error {
-	for _, address := range []struct{ flag, value string }{
+	all := []struct{ flag, value string }{
 		{"--frontend-handshake", opts.cfg.Frontend}, {"--engine-handshake", opts.cfg.Listen}, {"--data-address", opts.cfg.Data},
-	} {
+	}
+	for i, flag := range []string{"--frontend-addresses", "--engine-addresses"} {
+		given := opts.addresses[i]
+		if len(given) == 0 {
+			continue
+		}
+		if len(given) != 2 {
+			return fmt.Errorf("%s %q: want two addresses, INPUT,OUTPUT", flag, strings.Join(given, ","))
+		}
+		all = append(all, struct{ flag, value string }{flag, given[0]}, struct{ flag, value string }{flag, given[1]})
+		*[]*[2]string{&opts.cfg.FrontendAddresses, &opts.cfg.EngineAddresses}[i] = [2]string(given)
+	}
+	for _, address := range all {
 		if address.flag == "--data-address" && address.value == "" {
 			continue
 		}

@@ -31,6 +31,8 @@ type CommandEngine struct {
 	//	{handshake}       address to dial, tcp://127.0.0.1:PORT
 	//	{handshake_host}  its host
 	//	{handshake_port}  its port
+	//	{input_address}   socket to register at and to receive requests from, for an engine without a handshake
+	//	{output_address}  socket to send outputs to, likewise
 	//	{trace}           file with the recording to play, .jsonl.gz
 	//	{match}           how a request finds its record: index or prefix
 	//	{line}            line to be: 0.33
@@ -50,14 +52,14 @@ const DefaultGrace = 30 * time.Second
 
 // ReplayTimeouts are for engines that play recordings: they load no model, and their answers are there.
 func ReplayTimeouts() Timeouts {
-	return Timeouts{Connect: time.Minute, Idle: time.Minute, Golden: 10 * time.Minute}
+	return Timeouts{Connect: time.Minute, Idle: time.Minute, GiveUp: true, Golden: 10 * time.Minute}
 }
 
 // EngineTimeouts are for engines that load a model, and that prepare themselves at
 // the first request of a kind: a CPU engine of vLLM needs a minute to start and half
 // a minute for its first log-probabilities.
 func EngineTimeouts() Timeouts {
-	return Timeouts{Connect: 10 * time.Minute, Stuck: time.Minute, Idle: 2 * time.Minute, Golden: 10 * time.Minute}
+	return Timeouts{Connect: 10 * time.Minute, Stuck: time.Minute, Idle: 2 * time.Minute, GiveUp: true, Golden: 10 * time.Minute}
 }
 
 // Matches are the ways in which the engine can be asked to find the record of a
@@ -82,8 +84,14 @@ func (c CommandEngine) Check(suite Suite) error {
 	if err := checkPlaceholders(words, enginePlaceholders); err != nil {
 		return fmt.Errorf("engine command: %w", err)
 	}
-	if !c.names("handshake") && !c.names("handshake_port") {
-		return errors.New("engine command: it has neither {handshake} nor {handshake_port}, so the engine cannot know where to connect")
+	handshake, addresses := c.names("handshake") || c.names("handshake_port"), c.names("input_address")
+	switch {
+	case addresses != c.names("output_address"):
+		return errors.New("engine command: it has only one of {input_address} and {output_address}: an engine needs both")
+	case addresses && handshake:
+		return errors.New("engine command: it has a handshake and {input_address}: an engine makes a handshake or is given the addresses")
+	case !addresses && !handshake:
+		return errors.New("engine command: it has neither {handshake} nor {handshake_port} nor {input_address}, so the engine cannot know where to connect")
 	}
 	for _, name := range []string{"trace", "match"} {
 		if suite != SuiteReplay && c.names(name) {
@@ -220,11 +228,11 @@ func (s *commandSubject) watchIdle(ctx context.Context, d time.Duration, idle fu
 	}
 }
 
-// ran is that of the process, if there is one.
-func (s *commandSubject) ran() (time.Duration, bool) {
+// busy is that of the process, if there is one.
+func (s *commandSubject) busy() (time.Duration, bool) {
 	select {
 	case <-s.started:
-		return s.process.Ran()
+		return s.process.Busy()
 	default:
 		return 0, false
 	}
@@ -268,6 +276,7 @@ func placeholderValues(opt player.Options) (map[string]string, error) {
 	}
 	return map[string]string{
 		"handshake": opt.Handshake, "handshake_host": host, "handshake_port": port, "match": string(match),
+		"input_address": strings.Join(opt.InputAddresses, ","), "output_address": strings.Join(opt.OutputAddresses, ","),
 		"line": protocol.LineOf(opt.VLLMVersion), "tag": opt.VLLMVersion, "index": strconv.Itoa(opt.EngineIndex),
 	}, nil
 }

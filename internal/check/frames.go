@@ -112,7 +112,8 @@ func ReadFrames(data []byte, name string) (meta trace.Meta, messages []trace.Mes
 // engineStart follows the start of the engines of a frames file.
 type engineStart struct {
 	name     string
-	ready    map[int]bool // ranks that said READY
+	shook    bool         // there is a handshake
+	ready    map[int]bool // ranks that sent READY
 	spoke    []int        // ranks, as they come up
 	outputs  int
 	payload  []byte // of the first registration
@@ -121,6 +122,7 @@ type engineStart struct {
 }
 
 func (s *engineStart) see(m *trace.Message) error {
+	s.shook = s.shook || m.Channel == "handshake"
 	switch {
 	case m.Note != "":
 		return nil
@@ -182,6 +184,12 @@ func (s *engineStart) register(m *trace.Message) error {
 }
 
 func (s *engineStart) complete() error {
+	if !s.shook { // the engines were given addresses instead
+		s.ready = map[int]bool{}
+		for at := range s.seen {
+			s.ready[at[0]] = true
+		}
+	}
 	switch {
 	case s.seen == nil:
 		return fmt.Errorf("%s: no engine registers in it: record from before the engine starts", s.name)

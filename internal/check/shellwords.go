@@ -14,7 +14,7 @@ import (
 func splitWords(command string) ([]string, error) { return shellquote.Split(command) }
 
 // enginePlaceholders are what the command of an engine can ask for.
-var enginePlaceholders = []string{"handshake", "handshake_host", "handshake_port", "trace", "match", "line", "tag", "index"}
+var enginePlaceholders = []string{"handshake", "handshake_host", "handshake_port", "input_address", "output_address", "trace", "match", "line", "tag", "index"}
 
 // placeholder is a name in braces. What else is in braces, JSON for one, is
 // left alone.

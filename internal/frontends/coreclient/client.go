@@ -39,6 +39,7 @@ type Frontend struct {
 	codec   *protocol.Codec
 	step    func(string)
 	init    func([]byte) []byte
+	direct  bool            // the engine is given the addresses, and makes no handshake
 	shake   *zmq.Listener   // ROUTER
 	inputs  []*zmq.Listener // ROUTER, one a client
 	outputs []*zmq.Listener // PULL, one a client
@@ -59,7 +60,7 @@ type Engine struct {
 	// Ready is the registration, RawReady its bytes as they came.
 	Ready    protocol.ReadyResponse
 	RawReady []byte
-	// Statuses are HELLO and READY, as they came.
+	// Statuses are HELLO and READY, as they came; none of an engine without a handshake.
 	Statuses [][]byte
 }
 
@@ -122,6 +123,14 @@ func (f *Frontend) addClient(address string, opt zmq.Options) error {
 // Handshake is the address to give to the engine.
 func (f *Frontend) Handshake() string { return f.shake.Endpoint() }
 
+// Addresses are those of the clients' sockets, for an engine that is given them.
+func (f *Frontend) Addresses() (inputs, outputs []string) {
+	return f.steps.Addresses.Inputs, f.steps.Addresses.Outputs
+}
+
+// WithoutHandshake makes [Frontend.Accept] wait for the registration only: the engine has been given the addresses.
+func (f *Frontend) WithoutHandshake() { f.direct = true }
+
 // Codec is that of the line.
 func (f *Frontend) Codec() *protocol.Codec { return f.codec }
 
@@ -139,8 +148,8 @@ func (f *Frontend) failed(err error) {
 	}
 }
 
-// Accept waits for an engine to say HELLO, to register on every input socket
-// and to say READY. That a socket cannot accept it, for want of file descriptors, is an error
+// Accept waits for an engine to send HELLO, to register on every input socket
+// and to send READY. That a socket cannot accept it, for want of file descriptors, is an error
 // for which [zmq.OutOfFiles] holds.
 func (f *Frontend) Accept(ctx context.Context) (Engine, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -154,19 +163,25 @@ func (f *Frontend) Accept(ctx context.Context) (Engine, error) {
 		case <-accepted:
 		}
 	}()
-	f.step("waiting for HELLO at " + f.Handshake())
-	if err := f.status(ctx); err != nil {
-		return f.engine, fmt.Errorf("waiting for HELLO: %w", err)
+	so := ""
+	if !f.direct {
+		f.step("waiting for HELLO at " + f.Handshake())
+		if err := f.status(ctx); err != nil {
+			return f.engine, fmt.Errorf("waiting for HELLO: %w", err)
+		}
+		so = fmt.Sprintf("engine %d sent HELLO and was sent INIT; ", f.engine.Index)
 	}
 	for i, in := range f.inputs {
-		f.step(fmt.Sprintf("engine %d sent HELLO and was sent INIT; waiting for its registration at %s", f.engine.Index, in.Endpoint()))
+		f.step(so + "waiting for its registration at " + in.Endpoint())
 		if err := f.registration(ctx, i); err != nil {
 			return f.engine, err
 		}
 	}
-	f.step(fmt.Sprintf("engine %d registered as vLLM %s; waiting for READY", f.engine.Index, cmp.Or(f.engine.Ready.VLLMVersion, "of an unknown version")))
-	if err := f.status(ctx); err != nil {
-		return f.engine, fmt.Errorf("waiting for READY: %w", err)
+	if !f.direct {
+		f.step(fmt.Sprintf("engine %d registered as vLLM %s; waiting for READY", f.engine.Index, cmp.Or(f.engine.Ready.VLLMVersion, "of an unknown version")))
+		if err := f.status(ctx); err != nil {
+			return f.engine, fmt.Errorf("waiting for READY: %w", err)
+		}
 	}
 	f.step(fmt.Sprintf("engine %d is ready", f.engine.Index))
 	for i, out := range f.outputs {
@@ -230,6 +245,12 @@ func (f *Frontend) registration(ctx context.Context, client int) error {
 	d, err := f.receive(ctx, f.inputs[client])
 	if err != nil {
 		return fmt.Errorf("waiting for the registration on input socket %d: %w", client, err)
+	}
+	if f.direct && f.engine.Identity == nil {
+		if f.engine.Index, err = protocol.EngineIndex(d.Peer.Identity); err != nil {
+			return err
+		}
+		f.engine.Identity = d.Peer.Identity
 	}
 	if string(d.Peer.Identity) != string(f.engine.Identity) {
 		return fmt.Errorf("input socket %d: identity %x, the handshake had %x", client, d.Peer.Identity, f.engine.Identity)

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/check/httpdiff"
@@ -29,6 +30,7 @@ type httpOptions struct {
 	against, line, frontend string
 	run                     []string
 	corpus, known           string
+	profile, writeKnown     string
 	peers                   engineOptions
 	offline, list, asJSON   bool
 }
@@ -60,16 +62,25 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 	oneOf(flags, (*string)(&opts.Depth), "depth", httpdiff.Values, "what is compared: values (everything), shapes (no texts and numbers), status (status and content type)",
 		httpdiff.Values, httpdiff.Shapes, httpdiff.Status)
 	flags.StringVar(&opts.known, "known", "", "`FILE` of known differences with their reasons (default none; without --against, those of the builtin frontend if the server is one)")
+	flags.StringVar(&opts.writeKnown, "write-known", "", "`FILE` for the known differences that occurred and all others, each with an empty reason for you to fill in")
+	flags.BoolVar(&opts.Gateway, "gateway", false, "compare only what a gateway must keep: no added headers, and no requests about a server itself, such as health and metrics")
+	flags.StringVar(&opts.profile, "profile", "", "judge the server by a `PROFILE` instead of a reference: model-server (what endpoint pickers of llm-d and the Gateway API inference extension read) (default none)")
+	choices(flags, "profile", modelServerProfile)
 	flags.DurationVar(&opts.Timeout, "request-timeout", 30*time.Second, "maximum time for an answer")
 	flags.DurationVar(&opts.Settle, "settle", 2*time.Second, "how long the metrics of the two servers may differ after a request")
 	flags.BoolVar(&opts.list, "list", false, "print the requests with the reason for each, and send none")
 	above0(flags, "request-timeout", "settle")
+	for _, name := range []string{"gateway", "against", "frontend", "line", "run", "requests", "depth"} {
+		exclusive(flags, "profile", name)
+	}
 	grouped(flags, "What is compared")
 	opts.peers.addFlags(flags)
 	flags.BoolVar(&opts.offline, "offline", false, "fetch no frontend: use the cached one, or fail")
 	addJSONFlag(flags, &opts.asJSON)
 	return cmd
 }
+
+const modelServerProfile = "model-server"
 
 // httpJSON is what conform http prints with --json.
 type httpJSON struct {
@@ -107,13 +118,16 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 		})
 	}
 	options.A.URL, options.B.URL = args[0], opts.against
-	if opts.against == "" && opts.known == "" {
+	judge := httpdiff.Run
+	if opts.profile != "" {
+		judge, options.Requests, result.Requests = httpdiff.ModelServer, nil, []httpRequestJSON{}
+	} else if opts.against == "" && opts.known == "" {
 		if options.Known, err = httpdiff.KnownOf(ctx, options.A, opts.frontend == serve.Python, options.Timeout); err != nil {
 			return err
 		}
 		options.Partial = options.Partial || options.Known != nil // some need flags that the server may not have
 	}
-	if opts.against == "" {
+	if opts.against == "" && opts.profile == "" {
 		url, stop, err := opts.reference(ctx, env, &options)
 		if err != nil {
 			return err
@@ -123,13 +137,23 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 	}
 	shown := openSteps(env)
 	options.Progress = func(name string) { shown.show("request", name) }
-	report, err := httpdiff.Run(ctx, options)
+	report, err := judge(ctx, options)
 	shown.close()
 	var ended *httpdiff.EndedError
 	if report == nil && errors.As(err, &ended) {
 		return infra(err)
 	} else if report == nil {
 		return err // the URL, or the model
+	}
+	if opts.writeKnown != "" {
+		text, added, err := report.WriteKnown()
+		if err == nil {
+			err = atomicfile.Write(opts.writeKnown, []byte(text), 0o644)
+		}
+		if err != nil {
+			return infra(fmt.Errorf("--write-known: %w", err))
+		}
+		fmt.Fprintf(env.stderr, "%s: %s without a reason: fill it in\n", safetext.Line(opts.writeKnown), safetext.Count(added, "difference"))
 	}
 	code := conformance.ExitOK
 	switch {

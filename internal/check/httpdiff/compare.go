@@ -41,6 +41,7 @@ type comparison struct {
 	request *Request
 	sides   [2]*server
 	depth   Depth
+	gateway bool
 	found   []Difference
 }
 
@@ -60,7 +61,29 @@ var inLists = lazyregexp.New(`\[\d+\]`)
 
 func clip(value string) string { return safetext.Clip(safetext.Line(value), 300) }
 
+// keeps reports whether a gateway must pass on the answer of the server behind it. It may answer for itself where a request is about
+// a server: health, metrics, adapters, caches.
+func keeps(r Request) bool {
+	group, name, _ := strings.Cut(r.Name, "/")
+	return group == "server" && strings.HasPrefix(name, "model") || !slices.Contains([]string{"server", "dev", "caches", "end", "lora", "pause", "sleep"}, group)
+}
+
+// mayChange reports whether a gateway may make this difference: add a header, replace one about connections or browsers, or name a
+// request that its client did not name, which is shown as * by both sides.
+func (d Difference) mayChange() bool {
+	name, isHeader := strings.CutPrefix(d.What, "header ")
+	return isHeader && (d.B == missing || name == "server" || name == "vary" || name == "via" || name == "allow" ||
+		strings.HasPrefix(name, "access-control-") || name == "x-request-id" && strings.HasSuffix(d.B, "*"))
+}
+
 func (c *comparison) answers(a, b *answer) {
+	if c.gateway {
+		defer func() { c.found = slices.DeleteFunc(c.found, Difference.mayChange) }()
+		if a.broken == "" && b.broken == "" && a.status != b.status && !a.ok() && !b.ok() {
+			c.add("status", strconv.Itoa(a.status), strconv.Itoa(b.status)) // everything else differs too
+			return
+		}
+	}
 	if a.broken != "" || b.broken != "" {
 		if a.broken != b.broken {
 			c.add("answer", a.outcome(), b.outcome())

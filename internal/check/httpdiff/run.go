@@ -35,6 +35,8 @@ type Options struct {
 	Known []Known
 	// Partial reports whether Requests are not all: a known difference that does not occur is nothing to report.
 	Partial bool
+	// Gateway leaves out what a gateway may do: answer for itself, and add headers. See [keeps] and [mayChange].
+	Gateway bool
 	// Depth is at most how much is compared; default [Values].
 	Depth Depth
 	// Timeout is how long an answer may take; default 30 s.
@@ -51,8 +53,8 @@ type Known struct {
 	// values.
 	Request string `toml:"request" json:"request"`
 	What    string `toml:"what" json:"what"`
-	A       string `toml:"a" json:"-"`
-	B       string `toml:"b" json:"-"`
+	A       string `toml:"a,omitempty" json:"-"`
+	B       string `toml:"b,omitempty" json:"-"`
 	Reason  string `toml:"reason" json:"reason"`
 }
 
@@ -148,6 +150,10 @@ func Match(pattern, text string) bool {
 // A Report is what was found.
 type Report struct {
 	Model string `json:"model,omitempty"`
+	// Profile reports whether it is that of [ModelServer], whose requests are checks.
+	Profile bool `json:"-"`
+	// Note is what was not judged, and why.
+	Note string `json:"note,omitempty"`
 	// Requests were sent, and so many of them had the same answer on both sides, or one with known differences. A
 	// header that a known difference has for all requests does not make an answer another one.
 	Requests int `json:"-"`
@@ -208,12 +214,16 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 		return slices.ContainsFunc(opt.Known, func(k Known) bool { return k.matches(d) })
 	}
 	before, counting := readings(ctx, sides)
+	if opt.Gateway { // has metrics of its own
+		counting = false
+		opt.Requests = slices.DeleteFunc(slices.Clone(opt.Requests), func(r Request) bool { return !keeps(r) })
+	}
 	for i := range opt.Requests {
 		request := &opt.Requests[i]
 		if opt.Progress != nil {
 			opt.Progress(request.Name)
 		}
-		c := &comparison{request: request, sides: sides, depth: shallower(opt.Depth, request.Depth)}
+		c := &comparison{request: request, sides: sides, depth: shallower(opt.Depth, request.Depth), gateway: opt.Gateway}
 		answers := both(ctx, sides, request)
 		if ctx.Err() != nil {
 			return r, context.Cause(ctx)
@@ -335,7 +345,15 @@ func FirstModel(ctx context.Context, side Side, timeout time.Duration) (string, 
 // maxNames is how many requests are named for one difference.
 const maxNames = 6
 
-// Text writes a report: what occurs most often first, with the names of the requests.
+// rank is 0 for what the tested server lacks.
+func (d Difference) rank() int {
+	if d.A == missing || d.What == "status" && strings.HasPrefix(d.B, "2") {
+		return 0
+	}
+	return 1
+}
+
+// Text writes a report: first what is missing, then what occurs most often, with the names of the requests.
 func (r *Report) Text(w io.Writer) error {
 	type row struct {
 		Difference
@@ -349,7 +367,7 @@ func (r *Report) Text(w io.Writer) error {
 		}
 		rows[at].names = append(rows[at].names, d.Request)
 	}
-	slices.SortStableFunc(rows, func(a, b *row) int { return len(b.names) - len(a.names) })
+	slices.SortStableFunc(rows, func(a, b *row) int { return cmp.Or(a.rank()-b.rank(), len(b.names)-len(a.names)) })
 	var out strings.Builder
 	for _, o := range rows {
 		fmt.Fprintf(&out, "%s: %s", safetext.Count(len(o.names), "request"), strings.Join(o.names[:min(len(o.names), maxNames)], ", "))
@@ -373,6 +391,13 @@ func (r *Report) Text(w io.Writer) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		fmt.Fprintf(&out, "known in all answers, and not counted below: %s\n", name)
+	}
+	if r.Note != "" {
+		fmt.Fprintln(&out, r.Note)
+	}
+	if r.Profile {
+		fmt.Fprintf(&out, "%s of what endpoint pickers read: %d passed, %d with known differences, %d failed\n", safetext.Count(r.Requests, "check"), r.Same, r.Expected, r.Requests-r.Same-r.Expected)
+		return safetext.Fprint(w, strings.TrimSuffix(out.String(), "\n"))
 	}
 	fmt.Fprintf(&out, "%s: %d the same, %d with known differences, %d with others\n", safetext.Count(r.Requests, "request"), r.Same, r.Expected, r.Requests-r.Same-r.Expected)
 	return safetext.Fprint(w, strings.TrimSuffix(out.String(), "\n"))

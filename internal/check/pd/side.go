@@ -25,8 +25,6 @@ import (
 // side is an engine under test and what the cases of its line know of it. It is used by one goroutine.
 type side struct {
 	env    *check.Env
-	line   compat.Line
-	codec  *protocol.Codec
 	nixl   *nixl.Line
 	s      *check.Session
 	random *rand.Rand // of prompts, the same in every run
@@ -134,15 +132,23 @@ func engineOf(e *check.Env, c check.Case) (*side, error) {
 	}
 	state := e.State()
 	if *state == nil {
-		boundary, err := nixl.Load(codec.Line())
+		d, err := newSide(e, c.Line, s)
 		if err != nil {
 			return nil, err
 		}
-		*state = &side{
-			env: e, line: c.Line, codec: codec, nixl: boundary, s: s, random: rand.New(rand.NewPCG(1, 2)), open: map[string]*reply{}, called: map[uint64]bool{},
-		}
+		*state = d
 	}
 	return (*state).(*side), nil
+}
+
+func newSide(e *check.Env, line compat.Line, s *check.Session) (*side, error) {
+	boundary, err := nixl.Load(check.ProfileName(line))
+	if err != nil {
+		return nil, err
+	}
+	return &side{
+		env: e, nixl: boundary, s: s, random: rand.New(rand.NewPCG(1, 2)), open: map[string]*reply{}, called: map[uint64]bool{},
+	}, nil
 }
 
 // learn has the engine keep a prompt, whose kv_transfer_params name its side channel, asks that for the metadata, and connects.

@@ -22,7 +22,8 @@ const (
 type Rank struct{ PP, TP int }
 
 // Answers are what a side channel has for each worker: the first frame of its answer, see [Line.Encode]. A worker without one gets no answer.
-type Answers func(Rank) []byte
+// The request is as it came.
+type Answers func(worker Rank, request []byte) []byte
 
 // A Server is the side channel of a prefill engine. Unlike that of a real engine it goes on after a request that it cannot read.
 type Server struct {
@@ -90,7 +91,7 @@ func (s *Server) answer(d zmq.Delivery) error {
 	if !known {
 		s.log.Warn("the side channel answers a request of another word", "peer", d.Peer.String())
 	}
-	payload := s.answers(Rank{pp, tp})
+	payload := s.answers(Rank{pp, tp}, d.Message[1])
 	if payload == nil {
 		return fmt.Errorf("there is no worker of pipeline rank %d and tensor-parallel rank %d", pp, tp)
 	}
@@ -104,6 +105,7 @@ func (s *Server) answer(d zmq.Delivery) error {
 // An Answer is what a side channel answered.
 type Answer struct {
 	*Payload
+	Frame []byte // of the payload, as it came
 	// Clock is that of the prefill engine when it answered, in seconds; 0 before 0.26.
 	Clock float64
 	Took  time.Duration
@@ -147,7 +149,8 @@ func (l *Line) handshake(ctx context.Context, address string, pp, tp int) (*Answ
 	if len(frames) != want || len(frames[0]) != 0 {
 		return nil, fmt.Errorf("it answers with %d frames, and vLLM %s with %d", len(frames), l.Name, want)
 	}
-	if a.Payload, err = l.DecodePayload(frames[1]); err != nil {
+	a.Frame = frames[1]
+	if a.Payload, err = l.DecodePayload(a.Frame); err != nil {
 		return nil, err
 	}
 	if l.HasClock() {

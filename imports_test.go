@@ -31,6 +31,7 @@ var importRules = map[string][]string{
 	"cmd/vllm-vcr-dataset": {"internal/engine/dataset/tables"},
 	"conformance": {
 		"player", "compat", "manifest", "trace", "internal/check", "internal/frontends", "internal/wire", "internal/golden",
+		"internal/engine/kvtransfer", "internal/engine/nixl",
 	},
 	"internal/check":          {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/engine", "internal/golden", "internal/upstream/acceptance/tables", "github.com/kballard/go-shellquote"},
 	"internal/check/httpdiff": {"internal/frontends/openai", toml},

@@ -36,6 +36,9 @@ func pdReport(t *testing.T, suite Suite, fault string, only ...Assertion) *Repor
 	return runner.Run(t.Context(), slices.DeleteFunc(cases, func(c Case) bool { return len(only) > 0 && !slices.Contains(only, c.Assertion) }))
 }
 
+// TestDecodePlayer: the player is a good decode.
+func TestDecodePlayer(t *testing.T) { wantAllPass(t, pdReport(t, SuiteDecode, ""), nil) }
+
 // TestPrefillPlayer: the player is a good prefill, and each of its faults fails the case that it is about.
 func TestPrefillPlayer(t *testing.T) {
 	wantAllPass(t, pdReport(t, SuitePrefill, ""), nil)

@@ -20,6 +20,7 @@
 //
 // The suites live and frontend have faults too: a player that makes up tokens, or a frontend, behind a tamperer that changes one
 // field of its messages, or a proxy that changes one of its HTTP answers. The check that a fault is in front of must report its code.
+// In the suites prefill and decode the player moves KV caches by agents in this process.
 //
 // Faults change the bytes of real messages, at the places that the line's profile
 // names, so they are faults of the wire and not of this project's encoder.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"path/filepath"
@@ -69,17 +70,24 @@ func TestSelfTest(t *testing.T) {
 	t.Logf("%d cases in %v", len(report.Results), report.Duration)
 }
 
-// TestEachCheckHasFaults: every check of the suites live and frontend is demanded to be red at least twice.
+// TestEachCheckHasFaults: every check of the suites other than replay is demanded to be red, of live and frontend at least twice, and every
+// code of prefill and decode is.
 func TestEachCheckHasFaults(t *testing.T) {
-	for suite, faults := range map[conformance.Suite][]Fault{conformance.SuiteLive: liveFaults(), conformance.SuiteFrontend: frontendFaults()} {
-		red := map[conformance.Assertion]int{}
-		for _, f := range faults {
-			red[f.suite.check]++
-		}
+	red, codes := map[string]int{}, map[conformance.Code]bool{}
+	for _, f := range slices.Concat(liveFaults(), frontendFaults(), transferFaults()) {
+		red[fmt.Sprint(f.suite.suite, "/", f.suite.check)]++
+		codes[f.suite.code] = true
+	}
+	for suite, least := range map[conformance.Suite]int{conformance.SuiteLive: 2, conformance.SuiteFrontend: 2, conformance.SuitePrefill: 1, conformance.SuiteDecode: 1} {
 		for _, a := range conformance.AssertionsOf(suite) {
-			if red[a] < 2 {
-				t.Errorf("%s/%s has %d faults, want two", suite, a, red[a])
+			if n := red[fmt.Sprint(suite, "/", a)]; n < least {
+				t.Errorf("%s/%s has %d faults, want %d", suite, a, n, least)
 			}
+		}
+	}
+	for n := 1; n <= 14; n++ {
+		if code := conformance.Code(fmt.Sprintf("D%03d", n)); !codes[code] {
+			t.Errorf("no fault demands %s", code)
 		}
 	}
 }

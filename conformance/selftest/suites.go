@@ -23,11 +23,12 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/engine/nixl/agent"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// suiteFault is a fault in front of a check of the suite live or frontend. The check must report the code, with a message that has
+// suiteFault is a fault in front of a check of a suite other than replay. The check must report the code, with a message that has
 // the words of finds.
 type suiteFault struct {
 	suite conformance.Suite
@@ -40,6 +41,8 @@ type suiteFault struct {
 	index int
 	// defect is that of the consumer of KV events, empty for none.
 	defect string
+	// transfer, unless nil, is how the engine moves KV caches.
+	transfer *transferFault
 }
 
 type engineEnd int
@@ -55,10 +58,10 @@ type RunningFrontend struct {
 	Stop           func()
 }
 
-// suiteFaults are the faults of the suites live and frontend, with a control each.
+// suiteFaults are the faults of the suites other than replay, with a control each.
 func (cfg *Config) suiteFaults() []Fault {
 	all := []Fault{{Name: "live-no-fault", Says: "an engine that makes up tokens, behind the tamperer", suite: &suiteFault{suite: conformance.SuiteLive}}}
-	all = append(all, liveFaults()...)
+	all = append(append(all, liveFaults()...), transferFaults()...)
 	all = append(all, Fault{Name: "kv-consumer-no-fault", Says: "a consumer of KV events", suite: &suiteFault{suite: conformance.SuiteKVConsumer}})
 	all = append(all, consumerFaults()...)
 	if cfg.Frontend != nil {
@@ -137,9 +140,17 @@ func (cfg *Config) runSuite(ctx context.Context, f *suiteFault, line compat.Line
 	switch f.suite {
 	case conformance.SuiteKVConsumer:
 		runner.Consumer = &conformance.ConsumerUnderTest{Inside: flawed(f.defect)}
-	case conformance.SuiteLive:
+	case conformance.SuiteLive, conformance.SuitePrefill, conformance.SuiteDecode:
+		tidy := func() {}
+		defer func() { tidy() }()
+		runner.NIXL = agent.InMemory
 		runner.Engine = func(opt player.Options) (conformance.Subject, error) {
 			opt.EngineIndex += f.index
+			if f.transfer != nil {
+				if tidy, err = f.transfer.into(&opt); err != nil {
+					return nil, err
+				}
+			}
 			t := &tamperer{opt: opt, tamper: tampered, identity: protocol.Identity(opt.EngineIndex)}
 			if f.ends != 0 {
 				return endless{t, f.ends}, nil

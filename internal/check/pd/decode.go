@@ -75,7 +75,7 @@ func (d *side) checkPull() error {
 			err = answered(r)
 		}
 		if err == nil {
-			err = f.notified(d.ctx, request)
+			err = d.notified(f, request)
 		}
 		if err != nil {
 			return err
@@ -153,15 +153,15 @@ func (d *side) checkGone() error {
 	return d.comesToNothing(f, "nothing listens at its side channel")
 }
 
-// checkDies has the agent of a prefill end behind its side channel, before the first read, and between two.
+// checkDies has the agent of a prefill end behind its side channel: before the first read, between two, and in the middle of one.
 func (d *side) checkDies() error {
-	for _, reads := range []int{0, 1} {
-		f, err := d.newPrefill(fmt.Sprintf("vcr-dies-%d", reads), 1, nil)
+	for i, why := range []string{"its agent died before the first read", "its agent died after 1 read", "its agent dies in the middle of a read"} {
+		f, err := d.newPrefill(fmt.Sprintf("vcr-dies-%d", i), 1, nil)
 		if err != nil {
 			return err
 		}
 		defer f.Close()
-		for range reads {
+		if i > 0 {
 			r, _, err := d.pull(f, d.prompt(d.promptFor(3)), 1)
 			if err == nil {
 				err = d.await(r)
@@ -173,8 +173,12 @@ func (d *side) checkDies() error {
 				return err
 			}
 		}
-		f.workers[0].Close()
-		if err := d.comesToNothing(f, fmt.Sprintf("its agent died after %s", safetext.Count(reads, "read"))); err != nil {
+		if i < 2 {
+			f.workers[0].Close()
+		} else if err := f.workers[0].Misbehave(d.ctx, 0, true); err != nil {
+			return check.Infra(err)
+		}
+		if err := d.comesToNothing(f, why); err != nil {
 			return err
 		}
 	}
@@ -211,7 +215,7 @@ func (d *side) checkWorkers() error {
 		d.f.AddNote("the engine computed the prompt itself, or reads from one worker")
 		return nil
 	}
-	return f.notified(d.ctx, request)
+	return d.notified(f, request)
 }
 
 // checkFourPrefills has 200 requests pulled from four prefills, 16 at a time.
@@ -265,7 +269,7 @@ func (d *side) checkFourPrefills() error {
 					return wrong(CodeNotified, "%q: %v", n.Text, err)
 				}
 				delete(wanted[of], got.Request)
-			case <-time.After(releaseLimit):
+			case <-time.After(d.within(releaseLimit)):
 				return wrong(CodeNotified, "of %s of prefill %d came no notification", safetext.Count(len(wanted[of]), "request"), of)
 			case <-d.ctx.Done():
 				return d.ctx.Err()

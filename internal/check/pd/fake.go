@@ -78,7 +78,7 @@ func (d *side) newPrefill(name string, workers int, change func(m *nixl.Metadata
 		answers[nixl.Rank{TP: rank}] = d.nixl.Encode(&of, hash)
 	}
 	var err error
-	f.server, err = d.nixl.Serve("127.0.0.1:0", func(r nixl.Rank) []byte {
+	f.server, err = d.nixl.Serve("127.0.0.1:0", func(r nixl.Rank, _ []byte) []byte {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.asked = append(f.asked, r)
@@ -123,8 +123,9 @@ func (f *prefill) offer(line, request string, tokens, first, blocks int) []byte 
 }
 
 // notified waits until each worker has got the notification of a request.
-func (f *prefill) notified(ctx context.Context, request string) error {
-	ctx, stop := context.WithTimeoutCause(ctx, releaseLimit, wrong(CodeNotified, "the engine has read the blocks of %s, and sent no notification within %v", request, releaseLimit))
+func (d *side) notified(f *prefill, request string) error {
+	limit := d.within(releaseLimit)
+	ctx, stop := context.WithTimeoutCause(d.ctx, limit, wrong(CodeNotified, "the engine has read the blocks of %s, and sent no notification within %v", request, limit))
 	defer stop()
 	for _, a := range f.workers {
 		for heard := false; !heard; {

@@ -170,9 +170,12 @@ func differing(a, b []byte, blocks int) int {
 // releaseLimit is how long an engine may take to see a notification, while it makes steps.
 const releaseLimit = 20 * time.Second
 
+// within is a limit, or less where the engine is given little time altogether.
+func (d *side) within(limit time.Duration) time.Duration { return min(limit, 4*d.s.Limits.Idle) }
+
 // idle waits until the engine keeps no block of an earlier case.
 func (d *side) idle() error {
-	_, err := d.awaitInUse(0, releaseLimit, CodeRelease, "all prompts of earlier cases were read")
+	_, err := d.awaitInUse(0, d.within(releaseLimit), CodeRelease, "all prompts of earlier cases were read")
 	return err
 }
 
@@ -187,7 +190,7 @@ func (d *side) checkRelease() error {
 			return err
 		}
 		for reader := 1; reader <= readers; reader++ {
-			if _, err := d.awaitInUse(3, releaseLimit, CodeRelease, fmt.Sprintf("a prompt of 3 blocks is kept, and %d of %d readers have sent a notification", reader-1, readers)); err != nil {
+			if _, err := d.awaitInUse(3, d.within(releaseLimit), CodeRelease, fmt.Sprintf("a prompt of 3 blocks is kept, and %d of %d readers have sent a notification", reader-1, readers)); err != nil {
 				return err
 			}
 			d.f.Asserted++
@@ -195,7 +198,7 @@ func (d *side) checkRelease() error {
 				return err
 			}
 		}
-		if _, err := d.awaitInUse(0, releaseLimit, CodeRelease, fmt.Sprintf("all of %s have sent a notification", safetext.Count(readers, "reader"))); err != nil {
+		if _, err := d.awaitInUse(0, d.within(releaseLimit), CodeRelease, fmt.Sprintf("all of %s have sent a notification", safetext.Count(readers, "reader"))); err != nil {
 			return err
 		}
 		d.f.Asserted++
@@ -247,12 +250,10 @@ func (d *side) checkDeath() error {
 		dying.Close()
 		return err
 	}
-	ctx, cancel := context.WithCancel(d.ctx)
-	reading := make(chan error, 1)
-	go func() { reading <- dying.Read(ctx, dying.peer, dying.descriptors(k.Blocks), "") }()
+	if err := dying.DieReading(d.ctx, dying.peer, dying.descriptors(k.Blocks)); err != nil {
+		d.f.AddNote(fmt.Sprintf("the decode did not die in the middle of its read: %v", err))
+	}
 	dying.Close()
-	cancel()
-	<-reading
 	got, err := d.ours.read(d.ctx, k, 1)
 	if err != nil {
 		return err
@@ -288,7 +289,7 @@ func (d *side) checkLease() error {
 			}
 		}
 	}()
-	took, err := d.awaitInUse(3, leaseLimit, CodeLease, "a prompt of 2 blocks is kept, and one of 3, whose lease heartbeats extend; the former must be freed, the latter not")
+	took, err := d.awaitInUse(3, d.within(leaseLimit), CodeLease, "a prompt of 2 blocks is kept, and one of 3, whose lease heartbeats extend; the former must be freed, the latter not")
 	cancel()
 	<-beating
 	if err != nil {

@@ -11,11 +11,13 @@ import (
 //
 //	late:TIME    it answers each handshake so much later
 //	silent       it answers no handshake
-//	hash         its compatibility hash is another one
+//	hash         its compatibility hash is another one each time
 //	geometry     its blocks have half of their length
 //	engine       it has another engine_id than its answers to requests
 //	die:TIME     its agent ends so long after the first handshake, and it answers no other one
-var Faults = []string{"late:TIME", "silent", "hash", "geometry", "engine", "die:TIME"}
+//	die-in-read  its agent ends in the middle of the second read
+//	slow:TIME    its agent looks at what decode engines send only each TIME, as over a slow link
+var Faults = []string{"late:TIME", "silent", "hash", "geometry", "engine", "die:TIME", "die-in-read", "slow:TIME"}
 
 func checkFault(text string) error {
 	kind, value, timed := strings.Cut(text, ":")
@@ -28,6 +30,19 @@ func checkFault(text string) error {
 	}
 	if text != "" && !slices.Contains(Faults, form) {
 		return fmt.Errorf("fault %q: want one of %s", text, strings.Join(Faults, ", "))
+	}
+	return nil
+}
+
+// injectIntoAgent is what is wrong with the agent, from its start or after a read.
+func (p *Plane) injectIntoAgent(afterRead bool) error {
+	kind, value, _ := strings.Cut(p.opt.Fault, ":")
+	span, _ := time.ParseDuration(value) // checked
+	switch {
+	case kind == "slow" && !afterRead:
+		return p.agent.Misbehave(p.running, span, false)
+	case kind == "die-in-read" && afterRead:
+		return p.agent.Misbehave(p.running, 0, true)
 	}
 	return nil
 }
@@ -62,7 +77,7 @@ func (p *Plane) injectBefore() bool {
 func (p *Plane) injectInto(m *Metadata, hash *string) {
 	switch p.opt.Fault {
 	case "hash":
-		*hash = strings.Repeat("0", len(*hash))
+		*hash = fmt.Sprintf("%0*x", len(*hash), p.answered.Add(1))
 	case "geometry":
 		m.BlockLens = slices.Clone(m.BlockLens)
 		for i := range m.BlockLens {

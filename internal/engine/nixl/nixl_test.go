@@ -69,7 +69,7 @@ func TestHandshake(t *testing.T) {
 			m, err := load(t, "0.33").DecodeMetadata(p)
 			require.NoError(t, err)
 			payload := l.Encode(m, "HASH")
-			answers := func(r Rank) []byte {
+			answers := func(r Rank, _ []byte) []byte {
 				if r != (Rank{TP: 1}) {
 					return nil
 				}

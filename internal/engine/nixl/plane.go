@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
@@ -35,17 +36,19 @@ type Plane struct {
 	server *Server
 	log    *slog.Logger
 	// running ends with Close.
-	running context.Context
-	stop    context.CancelFunc
-	loops   sync.WaitGroup
-	dying   sync.Once
-	dead    chan struct{} // closed by the fault "die"
+	running  context.Context
+	stop     context.CancelFunc
+	loops    sync.WaitGroup
+	dying    sync.Once
+	dead     chan struct{} // closed by the fault "die"
+	answered atomic.Int64  // by the fault "hash"
 
 	mu     sync.Mutex
 	offers map[string]*offer // by request
 	late   map[string]func()
 	peers  map[string]*peer // by engine
 	beats  map[string]*beat // by engine
+	pulled map[int]uint64   // blocks that hold what another engine had, and what they are of
 }
 
 type offer struct {
@@ -82,7 +85,7 @@ func Open(engine *kvtransfer.Config, form kvtransfer.Form, opt Options, start fu
 	}
 	p := &Plane{
 		line: line, engine: engine, form: form, opt: opt, log: log, dead: make(chan struct{}),
-		offers: map[string]*offer{}, late: map[string]func(){}, peers: map[string]*peer{}, beats: map[string]*beat{},
+		offers: map[string]*offer{}, late: map[string]func(){}, peers: map[string]*peer{}, beats: map[string]*beat{}, pulled: map[int]uint64{},
 	}
 	if p.shape, p.hash, err = line.shape(opt, form); err != nil {
 		return nil, err
@@ -99,7 +102,11 @@ func Open(engine *kvtransfer.Config, form kvtransfer.Form, opt Options, start fu
 		return nil, err
 	}
 	engine.Peers = peers
-	if p.agent, err = start(p.size()); err != nil {
+	engine.Port = int(netip.MustParseAddrPort(p.server.Address()).Port()) // that of port 0 is any
+	if p.agent, err = start(p.size()); err == nil {
+		err = p.injectIntoAgent(false)
+	}
+	if err != nil {
 		p.server.Close()
 		return nil, err
 	}
@@ -127,7 +134,7 @@ func (p *Plane) offset(tp, region, block int) int64 {
 }
 
 // answer is the payload for a worker.
-func (p *Plane) answer(r Rank) []byte {
+func (p *Plane) answer(r Rank, _ []byte) []byte {
 	if r.PP != 0 || r.TP < 0 || r.TP >= p.form.TensorParallel {
 		return nil
 	}
@@ -191,21 +198,36 @@ func (p *Plane) notified(n Notification) {
 	for _, f := range call {
 		f()
 	}
+	if n.Heartbeat == nil {
+		_ = p.injectIntoAgent(true) // of an agent that has ended nothing else is to be had
+	}
 }
 
-// Offer writes the contents of the blocks, and lets decode engines free them.
+// Offer writes the contents of the blocks, but of those that were pulled, and lets decode engines free them.
 func (p *Plane) Offer(cache kvtransfer.Cache, events kvtransfer.Events) {
-	p.write(cache, agent.Fill)
+	p.write(cache, true, agent.Fill)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.offers[cache.RequestID] = &offer{Events: events}
 }
 
-// write fills the memory of the blocks of a KV cache.
-func (p *Plane) write(cache kvtransfer.Cache, fill func(p []byte, seed uint64)) {
+// write fills the memory of the blocks of a KV cache, except those to keep that were pulled for these tokens.
+func (p *Plane) write(cache kvtransfer.Cache, keep bool, fill func(p []byte, seed uint64)) {
+	kept := map[int]bool{}
+	p.mu.Lock()
+	for i, id := range cache.Blocks {
+		contents, pulled := p.pulled[id]
+		if kept[id] = keep && pulled && contents == cache.Contents[i]; !kept[id] {
+			delete(p.pulled, id)
+		}
+	}
+	p.mu.Unlock()
 	for region, n := range p.shape.BlockLens {
 		contents := make([]byte, n)
 		for i, id := range cache.Blocks {
+			if kept[id] {
+				continue
+			}
 			fill(contents, blockSeed(cache.Contents[i], region))
 			for tp := range p.form.TensorParallel {
 				if _, err := p.agent.WriteAt(contents, p.offset(tp, region, id)); err != nil {
@@ -230,7 +252,7 @@ func (p *Plane) Withdraw(cache kvtransfer.Cache) {
 		p.late[cache.RequestID] = o.Late
 	}
 	p.mu.Unlock()
-	p.write(cache, func(contents []byte, _ uint64) { clear(contents) })
+	p.write(cache, false, func(contents []byte, _ uint64) { clear(contents) })
 }
 
 // connect shakes hands with an engine, unless that has been done.
@@ -395,6 +417,11 @@ func (p *Plane) Pull(ctx context.Context, cache kvtransfer.Cache) (moved kvtrans
 			return moved, fmt.Errorf("engine %q: %w", cache.EngineID, err)
 		}
 	}
+	p.mu.Lock()
+	for i, id := range cache.Local {
+		p.pulled[id] = cache.Contents[i]
+	}
+	p.mu.Unlock()
 	if peer.ours && tp == 1 {
 		moved.Wrong = p.wrong(cache)
 	}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,66 +17,9 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
-// fabric has the agents of a test by their metadata, and moves bytes between their memories.
-type fabric struct {
-	mu     sync.Mutex
-	agents map[string]*memory
-}
-
-type memory struct {
-	*fabric
-	name   string
-	bytes  []byte
-	texts  chan agent.Notification
-	closed bool
-}
-
-const base = 1 << 20
-
-func (f *fabric) start(length int64) (agent.Agent, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	m := &memory{fabric: f, name: fmt.Sprintf("vllm-vcr-%d", len(f.agents)), bytes: make([]byte, length), texts: make(chan agent.Notification, 100)}
-	f.agents[m.name] = m
-	return m, nil
-}
-
-func (m *memory) Metadata() []byte      { return []byte(m.name) }
-func (m *memory) Region() (uint64, int) { return base, len(m.bytes) }
-
-func (m *memory) ReadAt(p []byte, at int64) (int, error)  { return copy(p, m.bytes[at:]), nil }
-func (m *memory) WriteAt(p []byte, at int64) (int, error) { return copy(m.bytes[at:], p), nil }
-
-func (m *memory) Connect(_ context.Context, metadata []byte) (agent.Peer, error) {
-	return agent.Peer(metadata), nil
-}
-
-func (m *memory) Read(ctx context.Context, peer agent.Peer, blocks []agent.Block, notify string) error {
-	other := m.agents[string(peer)]
-	m.mu.Lock()
-	closed := other.closed
-	m.mu.Unlock()
-	if closed {
-		return errors.New("peer gone")
-	}
-	for _, b := range blocks {
-		at := b.Remote - base
-		copy(m.bytes[b.Local:int(b.Local)+b.Len], other.bytes[at:])
-	}
-	return m.Notify(ctx, peer, notify)
-}
-
-func (m *memory) Notify(_ context.Context, peer agent.Peer, text string) error {
-	m.agents[string(peer)].texts <- agent.Notification{Peer: agent.Peer(m.name), Text: text}
-	return nil
-}
-func (m *memory) Notifications() <-chan agent.Notification { return m.texts }
-
-func (m *memory) Close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.closed = true
-	return nil
+// inMemory starts an agent of this process.
+func inMemory(length int64) (agent.Agent, error) {
+	return agent.Start(context.Background(), agent.Options{Python: agent.InMemory, Length: length})
 }
 
 // pair is a prefill and a decode engine.
@@ -92,14 +34,13 @@ func openPair(t *testing.T, fault string, change func(o *Options, c *kvtransfer.
 	model := t.TempDir()
 	config := `{"num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 4, "hidden_size": 64, "torch_dtype": "bfloat16"}`
 	require.NoError(t, os.WriteFile(filepath.Join(model, "config.json"), []byte(config), 0o644))
-	network := &fabric{agents: map[string]*memory{}}
 	open := func(id string, o Options, change func(*Options, *kvtransfer.Config, *kvtransfer.Form)) *Plane {
 		c := &kvtransfer.Config{EngineID: id, Host: "127.0.0.1", Lease: time.Hour, Peers: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
 		f := kvtransfer.Form{Line: "0.33", Blocks: 10, BlockSize: 16, TensorParallel: 1}
 		if change != nil {
 			change(&o, c, &f)
 		}
-		p, err := Open(c, f, o, network.start, slog.New(slog.DiscardHandler))
+		p, err := Open(c, f, o, inMemory, slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = p.Close() })
 		return p
@@ -202,6 +143,18 @@ func TestPeerThatDies(t *testing.T) {
 }
 
 // TestManyHandshakes: a side channel answers a thousand handshakes of as many connections; ten thousand take ten times as long.
+// TestPeerThatDiesInARead: the fault lets one read through.
+func TestPeerThatDiesInARead(t *testing.T) {
+	p := openPair(t, "die-in-read", nil)
+	_, err := p.pull(t)
+	require.NoError(t, err)
+	<-p.events
+	for err == nil { // the agent is told after the event
+		_, err = p.pull(t)
+	}
+	require.ErrorContains(t, err, "the peer is gone")
+}
+
 func TestManyHandshakes(t *testing.T) {
 	p := openPair(t, "", nil)
 	for range 1000 {

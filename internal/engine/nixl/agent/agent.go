@@ -2,7 +2,10 @@
 // which it reads from others. Which block of the region belongs to which request is known by package nixl, not here.
 package agent
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // An Agent is one NIXL agent with one region of DRAM. Its methods may be called by several goroutines.
 type Agent interface {
@@ -24,6 +27,11 @@ type Agent interface {
 	// Notifications are those of peers, in the order of their arrival. The channel is closed with the agent. A caller must
 	// take them: the agent keeps a limited number and drops the oldest.
 	Notifications() <-chan Notification
+	// Misbehave makes it a bad peer. It waits between two looks at what peers send, as over a slow link, and with die it ends in the
+	// middle of the next read by a peer that is connected. Where UCX has shared memory, the bytes of a read do not pass the agent.
+	Misbehave(ctx context.Context, pause time.Duration, die bool) error
+	// DieReading begins a read and ends the agent in the middle of it. It is an error if the read is over too early for that.
+	DieReading(ctx context.Context, peer Peer, blocks []Block) error
 	// Close ends the agent and frees its memory.
 	Close() error
 }

@@ -63,6 +63,27 @@ func TestRead(t *testing.T) {
 	require.ErrorContains(t, decode.Read(t.Context(), peer, blocks, "x"), "read 3 blocks of ")
 }
 
+// TestDeathInTheMiddle: a decode that dies in the middle of a read harms no other, and a read of a prefill that dies in its middle fails.
+func TestDeathInTheMiddle(t *testing.T) {
+	t.Setenv("UCX_TLS", "tcp,self")
+	prefill, decode := start(t, 16), start(t, 16)
+	peer, hashes := connect(t, decode, prefill), map[int]uint64{}
+	var blocks []agent.Block
+	for i := range 16 {
+		hashes[i] = uint64(i)
+	}
+	base := fill(t, prefill, hashes)
+	for i := range uint64(16) {
+		blocks = append(blocks, agent.Block{Remote: base + i*block, Local: int64(i * block), Len: block})
+	}
+	dying := start(t, 16)
+	require.NoError(t, dying.DieReading(t.Context(), connect(t, dying, prefill), blocks))
+	require.NoError(t, decode.Read(t.Context(), peer, blocks[:1], ""))
+	require.NoError(t, prefill.Misbehave(t.Context(), 0, true))
+	require.ErrorContains(t, decode.Read(t.Context(), peer, blocks[1:], ""), "read 15 blocks of ")
+	require.ErrorContains(t, decode.Read(t.Context(), peer, blocks[1:], ""), "read 15 blocks of ")
+}
+
 // TestCauses: why there is no agent is in the error.
 func TestCauses(t *testing.T) {
 	python := testenv.NIXL(t)

@@ -78,6 +78,8 @@ class Agent:
         self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         self.nixl.register_memory([(self.base, length, 0, "")], mem_type="DRAM")
         self.reads = {}  # by the id of the message: the handle
+        self.pause = 0  # between two looks, in seconds
+        self.dies = False  # when a peer sends something, which is then the request of a read
         self.busy = time.monotonic()
 
     def connect(self, m):
@@ -89,7 +91,23 @@ class Agent:
         local = self.nixl.get_xfer_descs([(self.base + offset, size, 0) for _, _, offset, size in m["blocks"]], mem_type="DRAM")
         handle = self.nixl.initialize_xfer("READ", local, remote, m["peer"], m["notify"].encode())
         self.reads[m["id"]] = handle
-        self.nixl.transfer(handle)
+        if self.nixl.transfer(handle) == "PROC" and m.get("die"):
+            os._exit(0)
+
+    def misbehave(self, m):
+        self.pause, self.dies = m["pause"], m["die"]
+        return {}
+
+    def requested(self):
+        """Whether a peer has sent something that NIXL has not seen."""
+        connections = []
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            try:
+                if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
+                    connections.append(fd)
+            except OSError:
+                continue  # that of the list
+        return select.select(connections, [], [], 0)[0]
 
     def notify(self, m):
         self.nixl.send_notif(m["peer"], m["notify"].encode())
@@ -136,7 +154,11 @@ class Agent:
             if select.select([INBOX], [], [], wait)[0]:
                 self.busy = time.monotonic()
                 self.take(receive())
-            self.look()
+            if not self.dies:
+                time.sleep(self.pause)
+                self.look()
+            elif self.requested():
+                os._exit(0)
 
 
 def reason(e):

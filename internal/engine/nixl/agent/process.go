@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
@@ -28,7 +29,7 @@ var helper string
 
 // Options configures [Start].
 type Options struct {
-	// Python is an interpreter with the package nixl-cu13 or nixl-cu12: `vllm-vcr capture nixl` installs one.
+	// Python is an interpreter with the package nixl-cu13 or nixl-cu12: `vllm-vcr capture nixl` installs one. Or it is [InMemory].
 	Python string
 	// Name is the beginning of the agent's name; default "vllm-vcr". Each start of the helper adds a random end.
 	Name string
@@ -60,6 +61,9 @@ func Start(ctx context.Context, opt Options) (Agent, error) {
 	opt.Name = cmp.Or(opt.Name, "vllm-vcr")
 	if opt.Length <= 0 {
 		return nil, fmt.Errorf("NIXL: a region of %d bytes: want some", opt.Length)
+	}
+	if opt.Python == InMemory {
+		return newMemory(opt), nil
 	}
 	memory, err := sharedFile(opt.Length)
 	if err != nil {
@@ -101,6 +105,7 @@ type agent struct {
 	notifications chan Notification
 	closed, ended chan struct{}
 	closing       sync.Once
+	mortal        atomic.Bool // it is not started again
 
 	mu       sync.Mutex
 	helper   *running // the newest
@@ -279,7 +284,7 @@ func (a *agent) keep(r *running) {
 		r.mu.Unlock()
 		err := fmt.Errorf("it ended %d times without an answer: %w", useless, r.process.Exit())
 		next := r
-		if useless < maxRestarts {
+		if useless < maxRestarts && !a.mortal.Load() {
 			a.opt.Log.Warn("the NIXL helper ended and is started again", "how", r.process.Exit())
 			next, err = a.launch(ctx)
 		}
@@ -420,8 +425,33 @@ func (a *agent) ask(ctx context.Context, peer Peer, fields map[string]any) error
 	return err
 }
 
+func (a *agent) Misbehave(ctx context.Context, pause time.Duration, die bool) error {
+	r, err := a.current()
+	if err != nil {
+		return err
+	}
+	a.mortal.Store(die)
+	_, err = r.call(ctx, map[string]any{"do": "misbehave", "pause": pause.Seconds(), "die": die})
+	return err
+}
+
+func (a *agent) DieReading(ctx context.Context, peer Peer, blocks []Block) error {
+	a.mortal.Store(true)
+	switch err := a.read(ctx, peer, blocks, "", true); {
+	case err == nil:
+		return errors.New("NIXL: the read was over at once")
+	case !errors.Is(err, ErrHelper):
+		return err
+	}
+	return nil
+}
+
 // Read copies blocks of the peer into the region.
 func (a *agent) Read(ctx context.Context, peer Peer, blocks []Block, notify string) error {
+	return a.read(ctx, peer, blocks, notify, false)
+}
+
+func (a *agent) read(ctx context.Context, peer Peer, blocks []Block, notify string, die bool) error {
 	rows := make([][4]uint64, len(blocks))
 	for i, b := range blocks {
 		if b.Local < 0 || b.Len <= 0 || b.Local > a.opt.Length-int64(b.Len) {
@@ -432,7 +462,7 @@ func (a *agent) Read(ctx context.Context, peer Peer, blocks []Block, notify stri
 	if len(rows) == 0 {
 		return a.Notify(ctx, peer, notify)
 	}
-	if err := a.ask(ctx, peer, map[string]any{"do": "read", "blocks": rows, "notify": notify}); err != nil {
+	if err := a.ask(ctx, peer, map[string]any{"do": "read", "blocks": rows, "notify": notify, "die": die}); err != nil {
 		return fmt.Errorf("NIXL: read %s of %s: %w", safetext.Count(len(blocks), "block"), safetext.Line(string(peer)), err)
 	}
 	return nil

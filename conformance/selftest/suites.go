@@ -147,9 +147,11 @@ func (cfg *Config) runSuite(ctx context.Context, f *suiteFault, line compat.Line
 		runner.Engine = func(opt player.Options) (conformance.Subject, error) {
 			opt.EngineIndex += f.index
 			if f.transfer != nil {
-				if tidy, err = f.transfer.into(&opt); err != nil {
+				remove, err := f.transfer.into(&opt)
+				if err != nil {
 					return nil, err
 				}
+				tidy = remove
 			}
 			t := &tamperer{opt: opt, tamper: tampered, identity: protocol.Identity(opt.EngineIndex)}
 			if f.ends != 0 {

@@ -2,11 +2,13 @@ package pd
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -38,7 +40,6 @@ func TestRealPairs(t *testing.T) {
 	t.Setenv("UCX_TLS", "tcp,self,sm")
 	table, err := pairs.Table()
 	require.NoError(t, err)
-	var measured []pairs.Pair
 	for _, of := range releases {
 		prefill := startReal(t, of, "prefill", "{}")
 		for _, release := range releases {
@@ -69,16 +70,28 @@ func TestRealPairs(t *testing.T) {
 				t.Errorf("prefill %s, decode %s: measured as %s and %s, and the table has %s and %s", of, release, checked, lenient, p.Checked, p.Lenient)
 			}
 			p.Checked, p.Lenient, p.Measured = checked, lenient, fmt.Sprintf("vLLM %s and %s on a CPU: %s", of, release, strings.Join(notes, "; "))
-			measured = append(measured, p)
+			if *updatePairs {
+				keepPair(t, p)
+			}
 		}
 		prefill.stop()
 	}
-	if *updatePairs {
-		text := bytes.NewBufferString("# Pairs that were measured with released engines on a CPU. All others follow from the profiles of the lines.\n" +
-			"# Written by: VLLM_VCR_ENGINES=\"0.33.0 0.32.0\" go test ./internal/check/pd -run TestRealPairs -update -timeout 40m\n\n")
-		require.NoError(t, toml.NewEncoder(text).Encode(map[string][]pairs.Pair{"pair": measured}))
-		require.NoError(t, os.WriteFile(pairsFile, text.Bytes(), 0o644))
+}
+
+// keepPair puts a measured pair into the file of pairs.
+func keepPair(t *testing.T, p pairs.Pair) {
+	var file struct {
+		Pair []pairs.Pair `toml:"pair"`
 	}
+	_, err := toml.DecodeFile(pairsFile, &file)
+	require.NoError(t, err)
+	file.Pair = append(slices.DeleteFunc(file.Pair, func(q pairs.Pair) bool { return q.Prefill == p.Prefill && q.Decode == p.Decode }), p)
+	text := bytes.NewBufferString("# Pairs that were measured with released engines on a CPU. All others follow from the profiles of the lines.\n" +
+		"# Written by: VLLM_VCR_ENGINES=\"0.33.0 0.32.0\" go test ./internal/check/pd -run TestRealPairs -update -timeout 60m\n\n")
+	e := toml.NewEncoder(text)
+	e.Indent = ""
+	require.NoError(t, e.Encode(file))
+	require.NoError(t, os.WriteFile(pairsFile, text.Bytes(), 0o644))
 }
 
 // realSide is a real engine with a NixlConnector.
@@ -150,17 +163,20 @@ func (d *realSide) pullFrom(t *testing.T, prefill *realSide) (pairs.Outcome, str
 		return pairs.Hangs, fmt.Sprintf("no answer within %v", took)
 	}
 	require.NoError(t, err)
-	reason := lastLine(d.s.WithOutput(fmt.Errorf("")).Error(), "compatibility hash mismatch", "handshake failed", "Error")
+	reason := ""
+	if text := d.s.WithOutput(errors.New("")).Error(); strings.Contains(text, "NIXL compatibility hash mismatch") {
+		reason = ": NIXL compatibility hash mismatch"
+	}
 	if _, err := prefill.nixl.Handshake(t.Context(), prefill.address, 0, 0); err != nil {
 		return pairs.Breaks, err.Error()
 	}
 	if r.tokens == 0 {
 		require.NoError(t, prefill.ours.notify(t.Context(), k, 1))
-		return pairs.Refuses, fmt.Sprintf("%s after %v, handshakes: %d (%s)", r.finish, took, asked.Load(), reason)
+		return pairs.Refuses, fmt.Sprintf("%s after %v, with %d handshakes%s", r.finish, took, asked.Load(), reason)
 	}
 	if _, err := prefill.awaitInUse(0, releaseLimit, CodeRelease, "read"); err != nil {
 		require.NoError(t, prefill.ours.notify(t.Context(), k, 1))
-		return "recomputes", fmt.Sprintf("%d tokens after %v, and nothing was read, handshakes: %d (%s)", r.tokens, took, asked.Load(), reason)
+		return "recomputes", fmt.Sprintf("%d tokens after %v, and nothing was read, with %d handshakes%s", r.tokens, took, asked.Load(), reason)
 	}
 	own, err := d.keep(prompt)
 	require.NoError(t, err)
@@ -178,16 +194,4 @@ func portOf(address string) []byte {
 	var port int
 	fmt.Sscanf(address[strings.LastIndex(address, ":")+1:], "%d", &port)
 	return []byte{0xcd, byte(port >> 8), byte(port)}
-}
-
-// lastLine is the last line of a text that has one of the words, the first of them first.
-func lastLine(text string, words ...string) string {
-	for _, word := range words {
-		for line := range strings.Lines(text) {
-			if strings.Contains(line, word) {
-				return strings.TrimSpace(line)
-			}
-		}
-	}
-	return ""
 }

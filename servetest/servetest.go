@@ -183,7 +183,7 @@ func (opt *Options) configurePlayer(model serve.Model) (*tokenizer.Tokenizer, er
 	if err != nil {
 		return nil, err
 	}
-	source := builtin.WithReasoning(text, tok, builtin.ReasoningParser(opt.FrontendArgs))
+	source := builtin.WithReasoning(text, tok, builtin.FlagOf(opt.FrontendArgs, "--reasoning-parser"))
 	made := &player.Structured{Source: source, Encoder: tok, Answered: player.ToolAnswered(tok.Decode), Seed: p.Seed, Log: p.Log}
 	if p.Trace == nil {
 		p.Source = made

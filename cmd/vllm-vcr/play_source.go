@@ -19,6 +19,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/serve/answers"
 	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
@@ -26,24 +27,27 @@ import (
 
 // sourceOptions are the flags of the player's answers.
 type sourceOptions struct {
-	mode      string
-	recording string
-	steps     string // a trace whose tokens do not count
-	match     player.Match
-	dataset   string
-	tokenizer string
-	minDepth  int
-	once      bool
-	strict    bool
-	vocab     uint32
-	seed      uint64
-	reasoning string // parser of reasoning: then sentences follow some reasoning
+	mode       string
+	recording  string
+	steps      string // a trace whose tokens do not count
+	match      player.Match
+	dataset    string
+	tokenizer  string
+	minDepth   int
+	once       bool
+	strict     bool
+	vocab      uint32
+	seed       uint64
+	toolParser string // of the frontend; "" is hermes
+	reasoning  string // parser of reasoning: then sentences follow some reasoning
 	// configHash is what all recordings must have been made with; empty is any.
 	configHash string
 	// sha256 is that of the bytes of recording; empty is any.
 	sha256 string
 	// plans are answers that the builtin frontend chooses; nil for none.
 	plans *builtin.Plans
+	// chosen are answers that rules choose; nil for none.
+	chosen *answers.Store
 	// loaded is the tokenizer, once it is read.
 	loaded *tokenizer.Tokenizer
 }
@@ -352,9 +356,11 @@ func (opts *sourceOptions) fromDataset(ctx context.Context, env *environment, op
 		return nil, err
 	}
 	if set.Skipped > 0 {
-		env.log.Warn("rows without a prompt or a completion are left out", "dataset", opts.dataset, "rows", set.Skipped)
+		env.log.Warn("rows without a prompt or a completion are left out", "dataset", opts.dataset, "rows", set.Skipped, "first", set.FirstSkipped)
 	}
-	source, err := set.Source(dataset.Options{Strict: opts.strict, Fallback: fallback, MinDepth: opts.minDepth})
+	source, err := set.Source(dataset.Options{Strict: opts.strict, Fallback: fallback, MinDepth: opts.minDepth, Calls: func(calls []byte) (string, error) {
+		return answers.WriteCalls(opts.toolParser, calls)
+	}})
 	if err != nil {
 		return nil, err
 	}

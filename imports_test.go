@@ -122,7 +122,7 @@ var importRules = map[string][]string{
 	},
 
 	"internal/forge/action":            {"github.com/sethvargo/go-githubactions"},
-	"internal/forge/dist":              {},
+	"internal/forge/dist":              {toml},
 	"internal/forge/github":            {"github.com/google/go-github/v62"},
 	"internal/forge/github/githubtest": {"internal/forge/github", "github.com/google/go-github/v62", "github.com/getkin/kin-openapi"},
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func runDriftDiff(ctx context.Context, env *environment, opts diffOptions, from,
 		case formMarkdown:
 			return wirediff.Markdown(w, d, wirediff.MarkdownLimit)
 		case "sarif":
-			return wirediff.SARIF(w, d, buildVersion())
+			return wirediff.SARIF(w, d, cmp.Or(workflowFile(env), "compat.toml"), buildVersion())
 		}
 		return wirediff.Text(w, d)
 	})

@@ -218,7 +218,7 @@ func (opts *driftOptions) print(env *environment, r *drift.Report) error {
 	}
 	switch {
 	case opts.report.opened != nil:
-		failed = append(failed, r.WriteDir(opts.report.opened, buildVersion()))
+		failed = append(failed, r.WriteDir(opts.report.opened, cmp.Or(opts.report.annotateFile, workflowFile(env), "compat.toml"), buildVersion()))
 	case r.Runs == nil: // else it is reported with them
 		failed = append(failed, opts.report.failed)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -314,19 +313,6 @@ func (opts *conformOptions) repeat() []string {
 	}
 	return slices.Concat(flags, repeated(opts.given, storeFlags...), repeated(opts.given, "frames", "suite", "engine-command", "engine-handshake", "frontend-command",
 		"frontend-url", "frontend-handshake", "consumer-command", "engine-grace", "logprobs-mode", "engine-env", "frontend-env", "consumer-env"))
-}
-
-// writeFile creates a file and reports a failed write or close.
-func writeFile(path string, write func(io.Writer) error) error {
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	if err := write(file); err != nil {
-		file.Close()
-		return err
-	}
-	return file.Close()
 }
 
 func caseNames(cases []conformance.Case) []string {

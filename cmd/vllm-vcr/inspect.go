@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/inspect"
 	"github.com/vllm-vcr/conformance/trace"
@@ -96,7 +97,7 @@ func runInspectCalibrate(ctx context.Context, env *environment, opts calibrateOp
 		return fmt.Errorf("write report: %w", err)
 	}
 	if opts.samples != "" {
-		if err := writeFile(opts.samples, result.WriteSamples); err != nil {
+		if err := atomicfile.WriteFunc(opts.samples, 0o644, result.WriteSamples); err != nil {
 			return infra(fmt.Errorf("write samples: %w", err))
 		}
 	}

@@ -125,7 +125,7 @@ func writePlots(folder string, plots []inspect.Plot) error {
 	}
 	err := os.MkdirAll(folder, 0o755)
 	for _, plot := range plots {
-		err = errors.Join(err, writeFile(filepath.Join(folder, plot.Name+".svg"), plot.Write))
+		err = errors.Join(err, atomicfile.WriteFunc(filepath.Join(folder, plot.Name+".svg"), 0o644, plot.Write))
 	}
 	if err != nil {
 		return infra(fmt.Errorf("write plots: %w", err))

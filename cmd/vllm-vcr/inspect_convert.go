@@ -79,7 +79,7 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 	if err != nil {
 		return err
 	}
-	r, closeInput, err := openBytes(from)
+	r, closeInput, err := openBytes(env, from)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 }
 
 // openBytes opens an input, and unpacks it if it is gzipped.
-func openBytes(in input) (r io.Reader, closeInput func(), err error) {
+func openBytes(env *environment, in input) (r io.Reader, closeInput func(), err error) {
 	r, closeInput = bytes.NewReader(in.data), func() {}
 	if in.file {
 		file, err := os.Open(in.name)
@@ -153,6 +153,7 @@ func openBytes(in input) (r io.Reader, closeInput func(), err error) {
 			return nil, nil, err
 		}
 		r, closeInput = file, func() { file.Close() }
+		env.reads(in.name, func() (read, size int64) { return trace.FilePosition(file) })
 	}
 	packed := bufio.NewReader(r)
 	if head, _ := packed.Peek(2); !isGzipped(head) {

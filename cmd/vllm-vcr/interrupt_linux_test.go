@@ -57,7 +57,11 @@ func TestInterrupt(t *testing.T) {
 				t.Errorf("exit code %d, want 3:\n%s", code, s.stdout.text())
 			}
 			// E025: the signal came between two cases.
-			says(t, s.stdout.text(), `^  (R008 |H001 .*|T004 .*|E025 .*)(not run: )?(interrupt signal received|.*interrupt signal received)`, `^(FAIL|ERROR): `)
+			says(t, s.stdout.text(), `^(  |ERROR \d+ cases: )(R008 |H001 .*|E025 .*)(not run: )?(interrupt signal received|.*interrupt signal received)`, `^(FAIL|ERROR): `)
+			// What did not run is one line for each message, and the first line of the report.
+			if n := strings.Count(s.stdout.text(), "R008 not run"); n > 2 {
+				t.Errorf("%d lines about cases that did not run:\n%s", n, s.stdout.text())
+			}
 			says(t, s.stderr.text(), `^vllm-vcr: error: interrupted: the report covers what ran until then\n\z`)
 		})
 	}

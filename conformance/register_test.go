@@ -110,7 +110,7 @@ func TestRegisterInABucket(t *testing.T) {
 	if done.Removed == "" || len(d.files(t)) != 2 {
 		t.Errorf("left here: %v", slices.Collect(maps.Keys(d.files(t))))
 	}
-	t.Setenv("VLLM_VCR_CACHE", t.TempDir())
+	t.Setenv("VLLM_VCR_CACHE_DIR", t.TempDir())
 	d.conform(t, NewStore(StoreOptions{S3: s3store.Options{}}))
 	if again := d.register(t); again.Stored || again.Changed {
 		t.Errorf("again: %+v", again)

@@ -235,6 +235,12 @@ func judgeCases(
 	if opts.plan.list || opts.plan.printPlan != "" {
 		return printPlanned(ctx, env, opts, &runner, cases)
 	}
+	if opts.subject.engineCommand != "" && len(opts.matches) == 0 && slices.Equal(sel.Matches, []player.Match{player.MatchIndex}) &&
+		(len(sel.Assertions) == 0 || slices.Contains(sel.Assertions, conformance.Fidelity)) {
+		env.printErr("note: fidelity with prompts instead of ids is not checked: --engine-command has no {match}")
+	}
+	// What the goldens cover is not what another suite has exercised.
+	runner.NoCoverage = !opts.coverage && sel.Suite != conformance.SuiteReplay
 	defer opts.report.openDir()()
 	result, whole, err := runCases(ctx, env, opts, &runner, cases)
 	if err != nil {

@@ -77,7 +77,7 @@ func TestGoldensPage(t *testing.T) {
 	writable(t, dir)
 	buckets(t, server.Dir, dir)
 
-	env := []string{"VLLM_VCR_CACHE=" + t.TempDir()}
+	env := []string{"VLLM_VCR_CACHE_DIR=" + t.TempDir()}
 	for name, value := range server.Env() {
 		env = append(env, name+"="+value)
 	}

@@ -65,7 +65,7 @@ func newDriftCheckCommand(env *environment) *cobra.Command {
 	grouped(flags, "Report")
 	opts.in.addFlags(flags)
 	opts.store.addFlags(flags)
-	mustLookup(flags, "cache").Usage = "`FOLDER` for downloaded goldens, and for frontends in its subfolder frontends (default vllm-vcr in the user's cache directory)"
+	mustLookup(flags, "cache-dir").Usage = "`FOLDER` for downloaded goldens, and for frontends in its subfolder frontends (default vllm-vcr in the user's cache directory)"
 	common(flags, "pre", "nightly", "index", "frontend", "layers", "engine", "model", "report-dir", "report-json")
 	return cmd
 }

@@ -418,7 +418,7 @@ func (e *engine) takeStats() *protocol.SchedulerStats {
 	if e.counters.spec.Drafts > 0 {
 		s.Spec = &e.counters.spec
 	}
-	if e.loras && e.report != nil && e.opt.Timing.Pace == PaceAlone {
+	if e.loras && e.report != nil {
 		s.LoRAs = e.adapters()
 	}
 	return s

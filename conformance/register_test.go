@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -30,6 +31,10 @@ import (
 
 func TestRegister(t *testing.T) {
 	d := copyManifest(t)
+	before, err := os.ReadFile(d.Manifest)
+	require.NoError(t, err)
+	entry := fmt.Sprintf("bucket_path = %q\n", d.golden.BucketPath)
+	writeTo(t, d.Manifest, []byte(strings.Replace(string(before), entry, entry+"notes = \"of the bytes before\"\n", 1)))
 	done := d.register(t)
 	if !done.Stored || !done.Changed || !done.Replaced || done.Report.ExitCode != ExitOK {
 		t.Errorf("%+v", done)

@@ -139,12 +139,12 @@ func TestAnswersAtRunTime(t *testing.T) {
 		want                 string
 	}{
 		{"PUT", `{"rules": []}`, "wrong", 401, "the admin token is wrong"},
-		{"PUT", `{"rules": [{"answer": {"text": "first"}}, {"match": {"nth": 1}, "answer": {"text": "never"}}]}`, "secret", 200, `{"answered":[0,0],"requests":0,"rules":2}`},
+		{"PUT", `{"rules": [{"answer": {"text": "first"}}, {"match": {"nth": 1}, "answer": {"text": "never"}}]}`, "secret", 200, `{"answered":[0,0],"requests":0,"rules":[{"answer":{"text":"first"}},{"match":{"nth":1},"answer":{"text":"never"}}]}`},
 		{"POST /v1/completions", `{"prompt": "x"}`, "", 200, `"text":"first"`},
 		{"PUT", `{"rules": [{"answer": {"text": "second"}}, {"answer": {"txt": "x"}}]}`, "secret", 400, `rule 2: json: unknown field "txt"`},
 		{"POST /v1/completions", `{"prompt": "x"}`, "", 200, `"text":"first"`},
-		{"GET", "", "secret", 200, `{"answered":[2,0],"requests":2,"rules":2}`},
-		{"DELETE", "", "secret", 200, `{"answered":[],"requests":0,"rules":0}`},
+		{"GET", "", "secret", 200, `{"answered":[2,0],"requests":2,"rules":[{"answer":{"text":"first"}},`},
+		{"DELETE", "", "secret", 200, `{"answered":[],"requests":0,"rules":[]}`},
 	} {
 		method, path, own := strings.Cut(step.method, " ")
 		if !own {

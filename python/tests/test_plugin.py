@@ -68,6 +68,27 @@ def test_faults(vllm_server):
         vllm_server.fault("kill")
 
 
+def test_answers(vllm_server, tmp_path):
+    def ask(server, question):
+        got = post(server, "/v1/chat/completions", messages=[{"role": "user", "content": question}], max_tokens=50)
+        message = got["choices"][0]["message"]
+        return message["content"] or message["tool_calls"][0]["function"]
+
+    vllm_server.answer("Rain.", match="weather")
+    vllm_server.answer("Sun.", match="weather", nth=2)
+    vllm_server.answer(tool_calls=[{"name": "add", "arguments": {"a": 1}}], match="sum")
+    assert [ask(vllm_server, "Which weather?") for _ in range(3)] == ["Rain.", "Sun.", "Rain."]
+    with pytest.raises(ServerError, match="reasoning: the frontend has no parser"):
+        vllm_server.answer("x", reasoning="y")
+    rules = tmp_path / "rules.json"
+    rules.write_text('{"rules": [{"match": {"model": "t.*"}, "answer": {"text": "Of the file.", "delay": "1ms"}}]}')
+    with Server(answers=str(rules)) as server:
+        server.answer("Chosen.")
+        assert ask(server, "x") == "Chosen."
+        server.reset()
+        assert ask(server, "x") == "Of the file."
+
+
 def test_metrics(vllm_server):
     before = vllm_server.metrics()["vllm:prompt_tokens_total"]
     tokens = post(vllm_server)["usage"]["prompt_tokens"]

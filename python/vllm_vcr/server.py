@@ -97,7 +97,6 @@ class Server:
         if not any(a == "--frontend" or a.startswith("--frontend=") for a in args):
             options.setdefault("frontend", "builtin")
         self._token = secrets.token_hex(16)
-        self._rules: list[dict[str, Any]] = []
         handle, path = tempfile.mkstemp(prefix="vllm-vcr-", suffix=".log")
         self._log, self._logged = Path(path), b""
         command = [program(), "serve", *([model] if model else []), "--port=0", "--json", *args, *flags(options)]
@@ -117,6 +116,8 @@ class Server:
         self.url, self.model, self.line = started["url"], started["models"][0], started["line"]
         config = self._admin("GET", "config")
         self._initial = {"faults": config["faults"], "seed": config["seed"]}
+        self._rules: list[dict[str, Any]] = self._admin("GET", "answers")["rules"]
+        self._chosen: list[dict[str, Any]] = []
 
     def __enter__(self) -> Server:
         return self
@@ -195,7 +196,7 @@ class Server:
         chunk: int | Sequence[int] | None = None,
         delay: str | Sequence[str] | None = None,
     ) -> None:
-        """Choose the answer of the requests that match, next to the answers chosen before.
+        """Choose the answer of the requests that match. Those chosen before, and the file of answers, come after it.
 
         match is a regular expression for a part of the last message of the user; model and the values of header are
         ones for all of the value; nth is the number, from 1, of the request among those that match. chunk is how many
@@ -209,8 +210,8 @@ class Server:
         rule = {
             name: {k: v for k, v in part.items() if v is not None} for name, part in (("match", when), ("answer", then))
         }
-        self._admin("PUT", "answers", {"rules": [*self._rules, rule]})
-        self._rules.append(rule)
+        self._admin("PUT", "answers", {"rules": [rule, *self._chosen, *self._rules]})
+        self._chosen.insert(0, rule)
 
     def fault(self, *faults: str) -> None:
         """Inject these faults of HTTP from now on, such as "status:429:1s" or "http-reset:3"; none ends them.
@@ -233,9 +234,9 @@ class Server:
         """Forget requests and chosen answers, and inject the faults of the start, whose counts begin anew."""
         self._admin("DELETE", "requests")
         self._admin("POST", "config", self._initial)
-        if self._rules:
-            self._rules = []
-            self._admin("PUT", "answers", {"rules": []})
+        if self._chosen:
+            self._chosen = []
+            self._admin("PUT", "answers", {"rules": self._rules})
 
     def _admin(self, method: str, path: str, body: object = None, timeout: float = 10) -> Any:  # noqa: ANN401 - JSON
         data = None if body is None else json.dumps(body).encode()
@@ -250,7 +251,7 @@ class Server:
             try:
                 message = json.loads(text)["error"]["message"]
             except (ValueError, KeyError, TypeError):
-                message = f"status {error.code}: {text.decode(errors='replace')}"
+                message = f"status {error.code}: {text.decode(errors='replace').strip()}"
             raise ServerError(f"{method} /admin/{path}: {message}") from None
         except OSError as error:
             code = self._process.poll()

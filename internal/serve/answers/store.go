@@ -258,7 +258,7 @@ func (s *Store) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.mu.Lock()
-	shown := map[string]any{"rules": len(s.rules), "requests": s.requests, "answered": slices.Clone(s.used)}
+	shown := map[string]any{"rules": append([]Rule{}, s.rules...), "requests": s.requests, "answered": slices.Clone(s.used)}
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(shown) // the client may be gone

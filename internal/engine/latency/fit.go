@@ -81,7 +81,7 @@ func NewFit(opt FitOptions, traces ...*trace.Trace) (*Fit, error) {
 }
 
 // Again is the model of another engine, which shares what was learned.
-func (f *Fit) Again() *Fit {
+func (f *Fit) Again() Learned {
 	again := *f
 	again.now, again.lastLarge = 0, math.Inf(-1)
 	return &again

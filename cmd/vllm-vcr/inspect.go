@@ -174,20 +174,20 @@ func (opts *resultsOptions) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&opts.paths, "latency-results", nil, "results of requests to learn step times from: a `FILE` of vllm bench serve, guidellm, inference-perf, a trace, or a table in CSV or JSON lines; may be repeated")
 	flags.StringVar(&opts.columns, "columns", "", "columns of a table of requests: a `LIST` of VALUE=COLUMN, or VALUE=COLUMN:UNIT, with the values arrival, prompt, output, first, end, ttft, latency, queued, scheduled and engine, "+
 		"and the units s, ms, us and ns (default the names of vLLM's statistics and other usual names, in seconds)")
-	flags.StringVar(&opts.engine, "engine-config", "", "JSON `FILE` with arguments of the engine, such as max_num_seqs and num_gpu_blocks, at any depth; flags go before it (default none)")
+	flags.StringVar(&opts.engine, "engine-args", "", "JSON `FILE` with arguments of the engine, such as max_num_seqs and num_gpu_blocks, at any depth; flags go before it (default none)")
 }
 
-// config adds what --engine-config has to what flags set.
+// config adds what --engine-args has to what flags set.
 func (opts *resultsOptions) config(engine *inspect.Override) error {
 	if opts.engine == "" {
 		return nil
 	}
 	data, err := os.ReadFile(opts.engine)
 	if err != nil {
-		return fmt.Errorf("--engine-config: %w", err)
+		return fmt.Errorf("--engine-args: %w", err)
 	}
 	if err := engine.Read(data); err != nil {
-		return fmt.Errorf("--engine-config %s: %w", safetext.Line(opts.engine), err)
+		return fmt.Errorf("--engine-args %s: %w", safetext.Line(opts.engine), err)
 	}
 	return nil
 }

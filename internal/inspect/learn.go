@@ -128,10 +128,10 @@ func search(lessons []*lesson, e Engine, given Override) (*attempt, error) {
 		best.note("async_scheduling is not known: %v fits best", best.Engine.Async)
 	}
 	if given.MaxNumSeqs == 0 {
-		best.note("max_num_seqs is not known, and taken for %d: give --max-num-seqs or --engine-config", e.MaxNumSeqs)
+		best.note("max_num_seqs is not known, and taken for %d: give --max-num-seqs or --engine-args", e.MaxNumSeqs)
 	}
 	if given.MaxNumBatchedTokens == 0 {
-		best.note("max_num_batched_tokens is not known, and taken for %d: give --max-num-batched-tokens or --engine-config", e.MaxNumBatchedTokens)
+		best.note("max_num_batched_tokens is not known, and taken for %d: give --max-num-batched-tokens or --engine-args", e.MaxNumBatchedTokens)
 	}
 	if e.Blocks == 0 {
 		best = best.searchBlocks(lessons)
@@ -555,3 +555,14 @@ func (a *attempt) solution() solution {
 	copy(v[:], a.law[:])
 	return v
 }
+
+// Model is what was learned, for a player, with the transfer of KV blocks that the knobs set.
+func (l *Learning) Model(transfer *latency.Knobs) latency.Model { return &lawWithTransfer{l.law, transfer} }
+
+type lawWithTransfer struct {
+	latency.Law
+	knobs *latency.Knobs
+}
+
+// Transfer implements [latency.Model].
+func (l *lawWithTransfer) Transfer(r *latency.Request) time.Duration { return l.knobs.Transfer(r) }

@@ -113,16 +113,30 @@ func search(lessons []*lesson, e Engine, given Override) (*attempt, error) {
 		modes = []bool{*given.Async}
 	}
 	var best *attempt
+	try := func(e Engine, share float64, rounds int) {
+		if a := fit(lessons, e, startOf(lessons, share), rounds); best == nil || a.loss < best.loss {
+			best = a
+		}
+	}
 	for _, mode := range modes {
 		e.Async = mode
-		for _, share := range []float64{0.3, 0.6, 0.9} {
-			if a := fit(lessons, e, startOf(lessons, share), maxRounds); best == nil || a.loss < best.loss {
-				best = a
-			}
-		}
+		try(e, 0.6, maxRounds/2)
+	}
+	for _, share := range []float64{0.3, 0.6, 0.9} { // several starts: the steps that they make may differ for good
+		try(best.Engine, share, maxRounds)
 	}
 	if best.err != nil {
 		return nil, best.err
+	}
+	unlimited := e.Blocks == 0
+	if unlimited {
+		best = best.searchBlocks(lessons)
+	}
+	best = best.polish(lessons)
+	if unlimited && best.Engine.Blocks == 0 {
+		best.note("the load does not show the size of the KV cache: requests did not wait for it, so it is taken for unlimited (--num-gpu-blocks-override sets it)")
+	} else if unlimited {
+		best.note("num_gpu_blocks is not known: %d blocks of %d tokens fit best", best.Engine.Blocks, best.Engine.BlockSize)
 	}
 	if given.Async == nil {
 		best.note("async_scheduling is not known: %v fits best", best.Engine.Async)
@@ -133,45 +147,59 @@ func search(lessons []*lesson, e Engine, given Override) (*attempt, error) {
 	if given.MaxNumBatchedTokens == 0 {
 		best.note("max_num_batched_tokens is not known, and taken for %d: give --max-num-batched-tokens or --engine-args", e.MaxNumBatchedTokens)
 	}
-	if e.Blocks == 0 {
-		best = best.searchBlocks(lessons)
-	}
-	return best.polish(lessons), nil
+	return best, nil
 }
 
-// searchBlocks tries smaller and smaller KV caches, and then between those that fit best.
+// searchBlocks tries KV caches about as large as what the requests that ran at a time held, and then sizes near that which fits best. A
+// request that lost its blocks for a while counts as if it held them, so the cache may be smaller.
 func (a *attempt) searchBlocks(lessons []*lesson) *attempt {
-	const smaller, clearly = 0.75, 0.9
-	least := 0
+	const largest, smallest, ratio, clearly = 1.15, 0.5, 0.94, 0.9
+	held, least := 0.0, 0
 	for _, l := range lessons {
+		held = max(held, l.held()/float64(a.Engine.BlockSize))
 		for i := range l.w.asks {
 			least = max(least, (len(l.w.asks[i].prompt)+l.w.asks[i].record.OutputTokens)/a.Engine.BlockSize+2)
 		}
 	}
-	start := startOf(lessons, 0.6) // what fits an unlimited cache is far off if requests waited for it
 	var best *attempt
-	try := func(blocks int) {
+	try := func(blocks int, start solution, rounds int) {
 		e := a.Engine
-		e.Blocks = blocks
-		if b := fit(lessons, e, start, maxRounds/2); best == nil || b.loss < best.loss {
+		if e.Blocks = blocks; blocks < least {
+			return
+		}
+		if b := fit(lessons, e, start, rounds); best == nil || b.loss < best.loss {
 			best = b
 		}
 	}
-	for blocks := float64(a.peak); blocks >= float64(least); blocks *= smaller {
-		try(int(blocks))
+	for size := largest; size > smallest; size *= ratio {
+		try(int(size*held), startOf(lessons, 0.6), maxRounds/2) // what fits an unlimited cache is far off if requests waited for it
 	}
 	if best == nil || best.loss > clearly*a.loss {
-		a.note("the load does not show the size of the KV cache: requests did not wait for it, so it is taken for unlimited (--num-gpu-blocks-override sets it)")
 		return a
 	}
-	for width := 1 - smaller; width > 0.01; width /= 2 {
+	for width := 1 - ratio; width > 0.005; width /= 2 {
 		center := float64(best.Engine.Blocks)
-		try(int(center * (1 - width/2)))
-		try(int(center * (1 + width/2)))
+		try(int(center*(1-width/2)), best.solution(), 2)
+		try(int(center*(1+width/2)), best.solution(), 2)
 	}
-	best.Notes = a.Notes
-	best.note("num_gpu_blocks is not known: %d blocks of %d tokens fit best", best.Engine.Blocks, best.Engine.BlockSize)
 	return best
+}
+
+// held is how many tokens the learned requests had at most that were between their first token and their end.
+func (l *lesson) held() (most float64) {
+	const moments = 500
+	for k := 0; k < l.first; k += l.first/moments + 1 {
+		r := l.w.asks[k].record
+		now, sum := *r.ArrivalMs+r.TTFTMs, 0.0
+		for i := range l.first {
+			o := l.w.asks[i].record
+			if from := *o.ArrivalMs + o.TTFTMs; from <= now && now < o.EndMs(*o.ArrivalMs) {
+				sum += float64(o.PromptTokens) + float64(o.OutputTokens)*(now-from)/(o.EndMs(0)-o.TTFTMs)
+			}
+		}
+		most = max(most, sum)
+	}
+	return most
 }
 
 func (l *Learning) note(format string, args ...any) {
@@ -231,7 +259,6 @@ type seen struct {
 	at       []time.Duration
 	sums     [][terms]float64
 	requests []int // of each step
-	peak     int   // tokens in the KV cache
 }
 
 func newSeen() *seen { return &seen{at: []time.Duration{0}, sums: make([][terms]float64, 1)} }
@@ -244,14 +271,6 @@ func (s *seen) step(from, to time.Duration, shape *latency.Step) {
 	for i, v := range shape.Terms() {
 		sum[i] += v
 	}
-	tokens := 0
-	for i := range shape.Decodes {
-		tokens += shape.Decodes[i].Context
-	}
-	for i := range shape.Chunks {
-		tokens += shape.Chunks[i].Depth + shape.Chunks[i].Tokens
-	}
-	s.peak = max(s.peak, tokens)
 	s.at, s.sums = append(s.at, to), append(s.sums, sum)
 	s.requests = append(s.requests, len(shape.Decodes)+len(shape.Chunks))
 }
@@ -289,7 +308,6 @@ func (s *seen) until(at time.Duration) [terms]float64 {
 type attempt struct {
 	Learning
 	equations []equation
-	peak      int // blocks that were in use at a time
 	err       error
 }
 
@@ -403,7 +421,6 @@ func (a *attempt) weigh() {
 
 // cover notes what the steps of a load do not show.
 func (a *attempt) cover(l *lesson, s *seen) {
-	a.peak = max(a.peak, s.peak/a.Engine.BlockSize+a.Engine.MaxNumSeqs)
 	counts := slices.Sorted(slices.Values(s.requests))
 	if least := counts[len(counts)/20]; least > 1 {
 		a.note("%s: nineteen of twenty steps had at least %d requests, so the time of a step with fewer is an extrapolation", l.w.Name, least)
@@ -541,7 +558,7 @@ func (a *attempt) polish(lessons []*lesson) *attempt {
 				}
 				v[i] *= factor
 				if b := fit(lessons, a.Engine, v, 1); b.loss < best.loss {
-					b.Notes, best = a.Notes, b
+					best = b
 					break
 				}
 			}
@@ -557,7 +574,9 @@ func (a *attempt) solution() solution {
 }
 
 // Model is what was learned, for a player, with the transfer of KV blocks that the knobs set.
-func (l *Learning) Model(transfer *latency.Knobs) latency.Model { return &lawWithTransfer{l.law, transfer} }
+func (l *Learning) Model(transfer *latency.Knobs) latency.Model {
+	return &lawWithTransfer{l.law, transfer}
+}
 
 type lawWithTransfer struct {
 	latency.Law

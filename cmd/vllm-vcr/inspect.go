@@ -205,7 +205,7 @@ func (opts *resultsOptions) read(env *environment, path string) (*trace.Trace, e
 	if err != nil {
 		return nil, err
 	}
-	r, closeInput, err := openBytes(from)
+	r, closeInput, err := openBytes(env, from)
 	if err != nil {
 		return nil, err
 	}

@@ -35,6 +35,7 @@ var importRules = map[string][]string{
 	},
 	"internal/check":          {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/engine", "internal/golden", "internal/upstream/acceptance/tables", "github.com/kballard/go-shellquote"},
 	"internal/check/httpdiff": {"internal/frontends/openai", toml},
+	"internal/check/router":   {"compat", "internal/check", grpc, protobuf},
 	"compat":                  {toml},
 	"manifest":                {toml},
 	"trace":                   {"internal/wire/protocol", "github.com/klauspost/compress"},
@@ -66,7 +67,6 @@ var importRules = map[string][]string{
 	"internal/frontends/vllmrs":     {"internal/frontends/openai"},
 	"internal/frontends/pyclient":   {"compat", "internal/upstream/pypi"},
 
-	"internal/serve/answers":  {"player", "internal/engine/dataset", "internal/engine/tokenizer", "internal/serve/builtin", "github.com/BurntSushi/toml"},
 	"internal/serve/edge":     {},
 	"internal/serve/enginepb": {grpc, protobuf},
 	"internal/serve/remote":   {"player", "internal/frontends/coreclient", "internal/wire"},
@@ -122,7 +122,7 @@ var importRules = map[string][]string{
 	},
 
 	"internal/forge/action":            {"github.com/sethvargo/go-githubactions"},
-	"internal/forge/dist":              {toml},
+	"internal/forge/dist":              {},
 	"internal/forge/github":            {"github.com/google/go-github/v62"},
 	"internal/forge/github/githubtest": {"internal/forge/github", "github.com/google/go-github/v62", "github.com/getkin/kin-openapi"},
 

@@ -11,6 +11,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/internal/check/pd"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/check/router"
 )
 
 // checksOf are the checks of a suite, in the order in which a run makes them; without a suite, those of the replay suite.
@@ -28,6 +29,8 @@ func checksOf(s Suite) []check.Check {
 		return pd.DecodeChecks
 	case SuiteKVConsumer:
 		return kvconsumer.Checks
+	case SuiteRouter:
+		return router.Checks
 	}
 	return nil
 }

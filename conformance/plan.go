@@ -12,6 +12,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/kvconsumer"
 	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/internal/check/pd"
+	"github.com/vllm-vcr/conformance/internal/check/router"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -93,6 +94,8 @@ func (s Selection) cases(lines []compat.Line, mf *manifest.Manifest) []Case {
 			cases = append(cases, s.asserted(pd.Cases(s.Suite, line, gating))...)
 		case SuiteKVConsumer:
 			cases = append(cases, s.asserted(kvconsumer.Cases(line, gating))...)
+		case SuiteRouter:
+			cases = append(cases, s.asserted(router.Cases(line, gating))...)
 		default:
 			cases = append(cases, s.lineCases(line, mf, gating)...)
 		}

@@ -34,7 +34,7 @@ type Selection struct {
 
 // Suites are those that a plan is made of.
 func Suites() []Suite {
-	return []Suite{SuiteReplay, SuiteLive, SuiteFrontend, SuitePrefill, SuiteDecode, SuiteKVConsumer}
+	return []Suite{SuiteReplay, SuiteLive, SuiteFrontend, SuitePrefill, SuiteDecode, SuiteKVConsumer, SuiteRouter}
 }
 
 // other reports whether another suite than replay is selected.
@@ -105,6 +105,9 @@ func distinct[T comparable](values []T, defaults ...T) []T {
 }
 
 func (s Selection) lines(matrix *compat.Matrix) ([]compat.Line, error) {
+	if len(s.Lines) == 0 && s.Suite == SuiteRouter { // the HTTP API differs little between lines
+		return slices.DeleteFunc(slices.Clone(matrix.Lines), func(l compat.Line) bool { return !l.Default }), nil
+	}
 	if len(s.Lines) == 0 {
 		return matrix.Lines, nil
 	}
@@ -167,20 +170,18 @@ func (s Selection) Registered(matrix *compat.Matrix, mf *manifest.Manifest) ([]m
 
 // checkGoldens refuses ids that no selected line has.
 func (s Selection) checkGoldens(mf *manifest.Manifest, lines []compat.Line) error {
+	var names []string
 	known := map[string]bool{}
 	for _, l := range lines {
 		for _, g := range mf.ForLine(l.Name) {
+			names = append(names, l.Name+"/"+g.ID)
 			known[g.ID] = true
 		}
-	}
-	ids, more := slices.Sorted(maps.Keys(known)), "see vllm-vcr golden list"
-	if len(ids) < 8 {
-		more = "it has " + cmp.Or(strings.Join(ids, ", "), "none")
 	}
 	for _, id := range s.Goldens {
 		if !known[id] {
 			return fmt.Errorf("%s has no golden %q on the selected lines%s", mf.File, id,
-				tomlfile.DidYouMean(id, ids, more))
+				tomlfile.DidYouMean(id, slices.Sorted(maps.Keys(known)), "it has "+cmp.Or(strings.Join(names, ", "), "none")))
 		}
 	}
 	return nil

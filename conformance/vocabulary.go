@@ -75,6 +75,8 @@ const (
 	SuiteDecode = check.SuiteDecode
 	// SuiteKVConsumer puts a consumer of KV events under test before publishers of ours.
 	SuiteKVConsumer = check.SuiteKVConsumer
+	// SuiteRouter puts a router under test before several engines.
+	SuiteRouter = check.SuiteRouter
 	// SuiteSelfTest injects faults into the player and demands that the replay
 	// suite finds each.
 	SuiteSelfTest = check.SuiteSelfTest
@@ -130,6 +132,7 @@ type (
 	FrontendUnderTest = check.FrontendUnderTest
 	ConsumerUnderTest = check.ConsumerUnderTest
 	KVEndpoints       = check.KVEndpoints
+	RouterUnderTest   = check.RouterUnderTest
 	Attached          = check.Attached
 )
 

@@ -122,12 +122,9 @@ func (e *engine) prepare(q *request, r *protocol.Request) (err error) {
 		return &Refusal{"validation_error", err}
 	}
 	if q.logprobs, err = newLogprobs(r, e.opt.Vocab); err != nil {
-		return &Refusal{"bad_request", err}
+		err = &Refusal{"bad_request", err}
 	}
-	if q.logprobs != nil {
-		q.logprobs.chosen = q.script.Logprobs
-	}
-	return nil
+	return err
 }
 
 func (q *request) setScript(s Script) {

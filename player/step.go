@@ -184,11 +184,10 @@ func (e *engine) admitted(q *request, at time.Duration) {
 		return
 	}
 	q.timing.Cached = q.Cached + q.External
-	switch {
-	case q.script.Paced || e.opt.Timing.Pace == PaceRecorded:
-		e.paced = e.paced || q.script.Paced
+	switch e.opt.Timing.Pace {
+	case PaceRecorded:
 		q.due = max(at, q.queued+e.opt.scaled(q.script.FirstToken))
-	case e.opt.Timing.Pace == PaceAlone:
+	case PaceAlone:
 		q.due = at + e.alone(q)
 	}
 }
@@ -284,9 +283,9 @@ func (e *engine) output(q *request) {
 	}
 	if last {
 		e.remove(q)
-	} else if e.opt.Timing.Pace == PaceAlone && !q.script.Paced {
+	} else if e.opt.Timing.Pace == PaceAlone {
 		q.due += e.alone(q) // of the last one's due time: a late step puts nothing off
-	} else if gaps := q.script.Gaps; (q.script.Paced || e.opt.Timing.Pace == PaceRecorded) && len(gaps) > 0 {
+	} else if gaps := q.script.Gaps; e.opt.Timing.Pace == PaceRecorded && len(gaps) > 0 {
 		q.due += e.opt.scaled(max(gaps[min(q.outputs, len(gaps))-1], 0)) // of the last one's due time: a late step puts nothing off
 	}
 }
@@ -418,7 +417,7 @@ func (e *engine) takeStats() *protocol.SchedulerStats {
 	if e.counters.spec.Drafts > 0 {
 		s.Spec = &e.counters.spec
 	}
-	if e.loras && e.report != nil {
+	if e.loras && e.report != nil && e.opt.Timing.Pace == PaceAlone {
 		s.LoRAs = e.adapters()
 	}
 	return s
@@ -443,7 +442,7 @@ func (e *engine) nextDue() (time.Duration, bool) {
 
 // mayWithhold reports whether a computed output may have to wait.
 func (e *engine) mayWithhold() bool {
-	return e.opt.Timing.Pace == PaceRecorded || e.opt.Timing.Pace == PaceAlone || e.faulty > 0 || e.withheld || e.paced
+	return e.opt.Timing.Pace == PaceRecorded || e.opt.Timing.Pace == PaceAlone || e.faulty > 0 || e.withheld
 }
 
 // clientFull reports whether the request has to wait because its client reads too slowly.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -128,10 +129,10 @@ func (opts *conformOptions) addFlags(flags *pflag.FlagSet) {
 	}
 	opts.in.addFlags(flags)
 	opts.store.addFlags(flags)
-	for _, name := range []string{"golden", "assertion", "match", "concurrency", "suite", "engine-command", "engine-handshake", "frontend-command", "frontend-url", "frontend", "manifest"} {
+	for _, name := range []string{"golden", "assertion", "match", "concurrency", "suite", "engine-command", "engine-handshake", "frontend-command", "frontend-url", "router-command", "router-url", "frontend", "manifest"} {
 		exclusive(flags, "frames", name)
 	}
-	common(flags, "line", "golden", "assertion", "run", "suite", "engine-command", "engine-handshake", "frontend-command", "frontend-url", "frontend-handshake", "consumer-command",
+	common(flags, "line", "golden", "assertion", "run", "suite", "engine-command", "engine-handshake", "frontend-command", "frontend-url", "frontend-handshake", "consumer-command", "router-command", "router-url",
 		"frontend", "frames", "model", "start-timeout", "idle-timeout", "golden-timeout", "fail-fast", "expectations", "self-test", "list", "explain", "report-dir", "report-json", "compat", "manifest", "goldens")
 }
 
@@ -235,12 +236,6 @@ func judgeCases(
 	if opts.plan.list || opts.plan.printPlan != "" {
 		return printPlanned(ctx, env, opts, &runner, cases)
 	}
-	if opts.subject.engineCommand != "" && len(opts.matches) == 0 && slices.Equal(sel.Matches, []player.Match{player.MatchIndex}) &&
-		(len(sel.Assertions) == 0 || slices.Contains(sel.Assertions, conformance.Fidelity)) {
-		env.printErr("note: fidelity with prompts instead of ids is not checked: --engine-command has no {match}")
-	}
-	// What the goldens cover is not what another suite has exercised.
-	runner.NoCoverage = !opts.coverage && sel.Suite != conformance.SuiteReplay
 	defer opts.report.openDir()()
 	result, whole, err := runCases(ctx, env, opts, &runner, cases)
 	if err != nil {
@@ -318,7 +313,21 @@ func (opts *conformOptions) repeat() []string {
 		flags = append(flags, repeated(opts.given, "model")...)
 	}
 	return slices.Concat(flags, repeated(opts.given, storeFlags...), repeated(opts.given, "frames", "suite", "engine-command", "engine-handshake", "frontend-command",
-		"frontend-url", "frontend-handshake", "consumer-command", "engine-grace", "logprobs-mode", "engine-env", "frontend-env", "consumer-env"))
+		"frontend-url", "frontend-handshake", "consumer-command", "engine-grace", "logprobs-mode", "engine-env", "frontend-env", "consumer-env",
+		"router-command", "router-url", "router-config", "router-header", "router-backends", "router-engines", "router-env"))
+}
+
+// writeFile creates a file and reports a failed write or close.
+func writeFile(path string, write func(io.Writer) error) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if err := write(file); err != nil {
+		file.Close()
+		return err
+	}
+	return file.Close()
 }
 
 func caseNames(cases []conformance.Case) []string {

@@ -28,7 +28,7 @@ func runSelfTest(ctx context.Context, env *environment, opts *conformOptions, ma
 	}
 	cfg := selftest.Config{
 		Matrix: matrix, Manifest: mf, Store: store, Lines: opts.sel.Lines, Run: opts.sel.Run, Skip: opts.sel.Skip,
-		Log: env.log, Frontend: selfTestFrontend(env),
+		Log: env.log, Frontend: selfTestFrontend(env), Fleet: routerFleet(env),
 	}
 	if opts.plan.list {
 		return listFaults(ctx, env, cfg, opts.report.onStdout)

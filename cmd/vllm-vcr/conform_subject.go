@@ -39,6 +39,7 @@ type subjectOptions struct {
 	frontendEnv       []string
 	consumerCommand   string
 	consumerEnv       []string
+	router            conformance.RouterUnderTest
 	keepAlive         bool
 
 	given *pflag.FlagSet // those of the command
@@ -46,7 +47,7 @@ type subjectOptions struct {
 
 func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	opts.given = flags
-	flags.StringVar(&opts.suite, "suite", "", "`SUITE` of checks: replay (for an engine that replays traces), live (for an engine that computes), frontend, prefill and decode (for an engine with a NixlConnector), kv-consumer (for a program that reads KV events) (default replay, or the one for what is under test)")
+	flags.StringVar(&opts.suite, "suite", "", "`SUITE` of checks: replay (for an engine that replays traces), live (for an engine that computes), frontend, prefill and decode (for an engine with a NixlConnector), kv-consumer (for a program that reads KV events), router (default replay, or the one for what is under test)")
 	choices(flags, "suite", conformance.Suites()...)
 	flags.StringVar(&opts.engineCommand, "engine-command", "", "`COMMAND` that starts the engine under test, once for each case (live: for each line). It is split into words as in a shell, but no shell runs it. "+
 		"Placeholders: {handshake}, {handshake_host}, {handshake_port}, {input_address}, {output_address}, {trace}, {match}, {line}, {tag}, {index}")
@@ -68,6 +69,15 @@ func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	needs(flags, "engine-env", "engine-command")
 	needs(flags, "frontend-env", "frontend-command")
 	needs(flags, "logprobs-mode", "engine-command", "engine-handshake")
+	flags.StringVar(&opts.router.Command, "router-command", "", "`COMMAND` that starts the router under test of --suite router. Placeholders: {backends} (URLs of the engines), {port}, {metrics_port}, {health_port}, {config}, {discovery}, {model}, {events_port}; with prefill and decode {prefills}, {decodes}, {prefill}, {decode}, {decode_port}")
+	flags.StringVar(&opts.router.URL, "router-url", "", "`URL` where the router under test takes requests, or grpc://HOST:PORT of an endpoint picker, which is asked by Envoy's ext_proc (default http://127.0.0.1:{port} for --router-command)")
+	flags.StringVar(&opts.router.Config, "router-config", "", "`FILE` of which {config} is a copy: its placeholders are replaced, and a line with {address} or {number} is repeated for each engine")
+	flags.StringArrayVar(&opts.router.Headers, "router-header", nil, "`HEADER` to send to the router with each request, NAME: VALUE; may be given several times (default none)")
+	flags.StringVar(&opts.router.Listen, "router-backends", "", "`ADDRESS`, HOST:PORT, of the first engine behind the router; the others have the ports behind it (default any free port)")
+	flags.IntVar(&opts.router.Backends, "router-engines", 4, "number of engines behind the router, from 2 to 16")
+	flags.StringSliceVar(&opts.router.PassEnv, "router-env", nil, "`NAMES` of environment variables to pass to the router of --router-command although they look like secrets (default none; other variables are passed)")
+	needs(flags, "router-env", "router-command")
+	needs(flags, "router-config", "router-command")
 	flags.BoolVar(&opts.keepAlive, "keep-alive", false, "for debugging: set no timeouts, print the address of each engine or frontend, and keep the last one until an interrupt")
 }
 
@@ -83,6 +93,10 @@ func (opts *subjectOptions) hasFrontend() bool {
 	return opts.frontendCommand != "" || opts.frontendURL != "" || opts.frontendHandshake != ""
 }
 
+func (opts *subjectOptions) hasRouter() bool {
+	return opts.router.Command != "" || opts.router.URL != ""
+}
+
 // chosenSuite is the suite that was named, else the one that fits what is under test.
 func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 	suite := conformance.Suite(opts.suite)
@@ -91,10 +105,18 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 		suite = conformance.SuiteFrontend
 	case suite == "" && opts.consumerCommand != "":
 		suite = conformance.SuiteKVConsumer
+	case suite == "" && opts.hasRouter():
+		suite = conformance.SuiteRouter
 	case suite == "":
 		suite = conformance.SuiteReplay
 	}
 	switch {
+	case (suite == conformance.SuiteRouter) != opts.hasRouter():
+		return "", errors.New("--suite router needs a router, and no other suite does: --router-command, or --router-url with --router-backends")
+	case suite == conformance.SuiteRouter && (opts.hasEngine() || opts.hasFrontend()):
+		return "", errors.New("a router under test: its engines are those of conform, leave out --engine-command, --engine-handshake and the frontend")
+	case suite == conformance.SuiteRouter && (opts.router.Backends < 2 || opts.router.Backends > 16):
+		return "", fmt.Errorf("--router-engines %d: want 2 to 16", opts.router.Backends)
 	case opts.hasEngine() && opts.hasFrontend():
 		return "", errors.New("an engine and a frontend under test: give only one of them, conform is the other side")
 	case suite == conformance.SuiteFrontend && !opts.hasFrontend():
@@ -107,9 +129,9 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 	if (suite == conformance.SuiteKVConsumer) != (opts.consumerCommand != "") || opts.consumerCommand != "" && (opts.hasEngine() || opts.hasFrontend()) {
 		return "", errors.New("--suite kv-consumer needs --consumer-command, without an engine or a frontend under test, and no other suite takes it")
 	}
-	for _, name := range slices.Concat(opts.engineEnv, opts.frontendEnv, opts.consumerEnv) {
+	for _, name := range slices.Concat(opts.engineEnv, opts.frontendEnv, opts.consumerEnv, opts.router.PassEnv) {
 		if before, _, assigned := strings.Cut(name, "="); assigned || before == "" { // what follows may be a secret
-			return "", fmt.Errorf("--engine-env, --frontend-env and --consumer-env: %q: want the name of a variable, without a value", before)
+			return "", fmt.Errorf("--engine-env, --frontend-env, --consumer-env and --router-env: %q: want the name of a variable, without a value", before)
 		}
 	}
 	return suite, nil
@@ -142,6 +164,8 @@ func (opts *subjectOptions) withDefaults(t conformance.Timeouts, suite conforman
 		fallback = conformance.EngineTimeouts()
 	case opts.hasFrontend():
 		fallback.Connect = frontendStart
+	case suite == conformance.SuiteRouter:
+		fallback.Connect = time.Minute
 	}
 	if opts.given.Changed("start-timeout") {
 		fallback.Connect, fallback.Stuck = t.Connect, t.Stuck
@@ -198,6 +222,10 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 		r.Consumer = &conformance.ConsumerUnderTest{Command: opts.consumerCommand, PassEnv: opts.consumerEnv}
 		r.Subject = conformance.Description{Kind: "consumer", Command: opts.consumerCommand}
 		return r.Consumer.Check()
+	case suite == conformance.SuiteRouter:
+		opts.router.Fleet = routerFleet(env)
+		r.Router, r.Subject = &opts.router, conformance.Description{Kind: "router", Command: cmp.Or(opts.router.Command, opts.router.URL)}
+		return opts.router.Check()
 	case opts.hasFrontend():
 		under := &conformance.FrontendUnderTest{
 			Command: opts.frontendCommand, URL: opts.frontendURL, Handshake: opts.frontendHandshake, Model: model,

@@ -26,6 +26,7 @@ type inspectCompareOptions struct {
 	plots     string
 	baselines []string
 	together  bool
+	asJSON    bool
 }
 
 func newInspectCompareCommand(env *environment) *cobra.Command {
@@ -46,9 +47,10 @@ func newInspectCompareCommand(env *environment) *cobra.Command {
 	flags.BoolVar(&opts.opt.ByConcurrency, "by-concurrency", false, "also compare the medians for each number of requests in flight when a request came")
 	flags.Uint64Var(&opts.opt.Seed, "seed", 1, "seed of the random drawings: the same seed gives the same result")
 	grouped(flags, "Verdict")
-	formatFlag(flags, &opts.format, formText, "output format: text, json or markdown", formText, formJSON, formMarkdown)
+	oneOf(flags, &opts.format, "format", formText, "output format: text, json or markdown", formText, formJSON, formMarkdown)
 	flags.StringVar(&opts.html, "html", "", "also write the comparison with plots as an HTML page to this `FILE`")
 	addPlotsFlag(flags, &opts.plots)
+	addJSONFlag(flags, &opts.asJSON)
 	return cmd
 }
 
@@ -85,6 +87,9 @@ func runInspectCompare(env *environment, paths []string, opts inspectCompareOpti
 		return err
 	}
 	result.Schema = schemaOf("inspect-compare")
+	if opts.asJSON {
+		opts.format = formJSON
+	}
 	write := map[string]func(io.Writer) error{
 		formText: result.Text, formMarkdown: result.Markdown, formJSON: func(w io.Writer) error { return jsonout.Write(w, result) },
 	}
@@ -120,7 +125,7 @@ func writePlots(folder string, plots []inspect.Plot) error {
 	}
 	err := os.MkdirAll(folder, 0o755)
 	for _, plot := range plots {
-		err = errors.Join(err, atomicfile.WriteFunc(filepath.Join(folder, plot.Name+".svg"), 0o644, plot.Write))
+		err = errors.Join(err, writeFile(filepath.Join(folder, plot.Name+".svg"), plot.Write))
 	}
 	if err != nil {
 		return infra(fmt.Errorf("write plots: %w", err))

@@ -85,8 +85,7 @@ func newRootCommand(env *environment, args ...string) *cobra.Command {
 			newDriftCheckCommand, newDriftExtractCommand, newDriftDiffCommand, newDriftAdoptCommand, newDriftAcceptCommand, newDriftHistoryCommand,
 			newDriftReleasesCommand, newDriftIssuesCommand),
 		"inspect": groupOf("inspect", "Show what is in a trace, and predict times from traces",
-			interruptible(newInspectCalibrateCommand), interruptible(newInspectCompareCommand), interruptible(newInspectConvertCommand),
-			newInspectDemoCommand, interruptible(newInspectSummaryCommand), interruptible(newInspectTimelineCommand)),
+			newInspectCalibrateCommand, newInspectCompareCommand, newInspectConvertCommand, newInspectDemoCommand, newInspectSummaryCommand, newInspectTimelineCommand),
 		"action": newActionCommand, "version": newVersionCommand,
 		"cli-reference": newReferenceCommand,
 	}

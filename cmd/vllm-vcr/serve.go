@@ -185,7 +185,6 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 			each = append(each, s.UnmatchedFaults)
 		}
 		unmatched, requests := unmatchedByAll(each)
-		opts.edge.reportAnswers(env)
 		reportUnmatched(env, unmatched, requests, "HTTP request", "~path=, ~model=, ~key= and ~header.NAME=; --log-requests lists the requests")
 	}
 	var ended *serve.EndedError
@@ -217,8 +216,7 @@ func (opts *serveOptions) config(ctx context.Context, env *environment, flags *p
 	if err != nil && opts.cfg.Frontend.Wanted == serve.Builtin {
 		return cfg, closeAll, exitError{conformance.ExitUsage, err}
 	}
-	opts.play.source.toolParser = builtin.FlagOf(args, "--tool-call-parser")
-	opts.play.source.reasoning = builtin.FlagOf(args, "--reasoning-parser")
+	opts.play.source.reasoning = builtin.ReasoningParser(args)
 	opts.lineOfFrontend(ctx)
 	if err := opts.edge.splitFaults(&opts.play.peers); err != nil {
 		return cfg, closeAll, err
@@ -268,7 +266,6 @@ func (opts *serveOptions) config(ctx context.Context, env *environment, flags *p
 		opts.play.engine.opt.Requests = log
 		cfg.HTTP.Admin = map[string]http.Handler{serve.RequestsPath: serve.ServeRequests(log)}
 	}
-	err = cmp.Or(err, opts.chooseAnswers(&cfg))
 	return cfg, closeAll, err
 }
 

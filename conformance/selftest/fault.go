@@ -39,6 +39,8 @@ type Fault struct {
 	blames bool
 	// suite, unless nil, is a fault in front of the suite live or frontend, in place of all above.
 	suite *suiteFault
+	// router, unless nil, is a fault of a router.
+	router *routerFault
 	// ownTime is set where only an engine with a time of its own goes through the session of recorded frames.
 	ownTime bool
 	// session, unless empty, is the golden whose recorded session has the frames; else that of role wire.

@@ -52,7 +52,7 @@ func (cfg *Config) tasks(ctx context.Context) ([]*task, error) {
 			tasks = append(tasks, rules...)
 		}
 		if i == 0 { // one line is enough: what differs between lines is the layout of messages
-			for _, f := range cfg.suiteFaults() {
+			for _, f := range append(cfg.suiteFaults(), cfg.routerFaults()...) {
 				tasks = append(tasks, &task{fault: f, scene: more[0].scene})
 			}
 		}

@@ -40,13 +40,16 @@ const (
 	LevelKVEvents     Level = "kv-events"
 	LevelKVTransfer   Level = "kv-transfer"
 	LevelMultimodal   Level = "multimodal"
+	// Of routers: what happens when engines end or drain, and whether requests go where their cache is.
+	LevelFailover Level = "failover"
+	LevelAffinity Level = "affinity"
 )
 
 // Levels are all of them, in the order of reports.
 func Levels() []Level {
 	return []Level{
 		LevelCore, LevelStatistics, LevelUtilities, LevelLogprobs, LevelStructured, LevelLoRA, LevelDataParallel, LevelKVEvents,
-		LevelKVTransfer, LevelMultimodal,
+		LevelKVTransfer, LevelMultimodal, LevelFailover, LevelAffinity,
 	}
 }
 

@@ -82,6 +82,7 @@ type Env struct {
 	NIXL      string // a Python with nixl, for the suites prefill and decode
 	Frontend  *FrontendUnderTest
 	Consumer  *ConsumerUnderTest
+	Router    *RouterUnderTest
 	KeepAlive func(Attached) // nil unless subjects are kept alive
 	Timeouts  Timeouts
 	Log       *slog.Logger

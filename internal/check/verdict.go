@@ -64,6 +64,8 @@ const (
 	SuiteDecode Suite = "decode"
 	// SuiteKVConsumer puts a consumer of KV events under test before publishers of ours.
 	SuiteKVConsumer Suite = "kv-consumer"
+	// SuiteRouter puts a router under test before several engines.
+	SuiteRouter Suite = "router"
 	// SuiteSelfTest injects faults into the player and demands that the replay
 	// suite finds each.
 	SuiteSelfTest Suite = "self-test"

@@ -36,10 +36,7 @@ func (r *Report) Plots() []Plot {
 		}
 		plots = slices.Concat(plots, survival, quantilePlot(kind.name+"-qq", kind.title, "real, ms", "predicted, ms", curves))
 	}
-	if r.Accuracy == nil {
-		return plots
-	}
-	return append(plots, r.Accuracy.plots()...)
+	return plots
 }
 
 // survivalOf is the part of the times above each of them.

@@ -98,9 +98,9 @@ func (s *server) send(ctx context.Context, r *Request) *answer {
 func (s *server) request(ctx context.Context, r *Request) (*http.Request, error) {
 	var body io.Reader
 	if r.Body != "" {
-		body = strings.NewReader(expand(r.Body, s.model))
+		body = strings.NewReader(Expand(r.Body, s.model))
 	}
-	request, err := http.NewRequestWithContext(ctx, r.Method, s.URL+expand(r.Path, s.model), body)
+	request, err := http.NewRequestWithContext(ctx, r.Method, s.URL+Expand(r.Path, s.model), body)
 	if err != nil {
 		return nil, err
 	}
@@ -118,8 +118,8 @@ func (s *server) request(ctx context.Context, r *Request) (*http.Request, error)
 	return request, nil
 }
 
-// expand fills in the variables of a path or a body.
-func expand(text, model string) string {
+// Expand fills in the variables of a path or a body.
+func Expand(text, model string) string {
 	text = strings.ReplaceAll(text, "{{model}}", model)
 	return repeated().ReplaceAllStringFunc(text, func(match string) string {
 		parts := repeated().FindStringSubmatch(match)

@@ -281,7 +281,7 @@ func TestCorpus(t *testing.T) {
 		}
 	}
 	for _, r := range requests {
-		if strings.Contains(expand(r.Body, "m"), "{{repeat") || strings.Contains(expand(r.Body, "m"), "{{model") {
+		if strings.Contains(Expand(r.Body, "m"), "{{repeat") || strings.Contains(Expand(r.Body, "m"), "{{model") {
 			t.Errorf("corpus.http:%d: %s: a variable is not replaced", r.Line, r.Name)
 		}
 	}

@@ -1,4 +1,4 @@
-package httpdiff
+package httpdiff_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check/httpdiff"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/serve"
@@ -41,15 +42,15 @@ func TestEdge(t *testing.T) {
 // compare runs the corpus against two servers. Other differences than those of a file in testdata are errors.
 func compare(t *testing.T, tested, reference, known string) {
 	t.Helper()
-	opt := Options{A: Side{URL: tested}, B: Side{URL: reference}, Settle: settle}
+	opt := httpdiff.Options{A: httpdiff.Side{URL: tested}, B: httpdiff.Side{URL: reference}, Settle: settle}
 	if known != "" {
 		text, err := os.ReadFile(filepath.Join("testdata", known))
 		require.NoError(t, err)
-		if opt.Known, err = ReadKnown(known, string(text)); err != nil {
+		if opt.Known, err = httpdiff.ReadKnown(known, string(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	report, err := Run(t.Context(), opt)
+	report, err := httpdiff.Run(t.Context(), opt)
 	require.NoError(t, err)
 	if len(report.Unknown()) > 0 || len(report.Unused) > 0 || report.Answered < 50 {
 		var text strings.Builder

@@ -1,3 +1,0 @@
-module github.com/vllm-vcr/conformance/vectors
-
-go 1.26.0

@@ -39,12 +39,15 @@ var (
 	typeEvents      = []string{"text/event-stream"}
 	typeNamedEvents = []string{"text/event-stream; charset=utf-8"}
 	noCache         = []string{"no-cache"}
+	chunked         = []string{"chunked"}
 )
 
 // stream sets the headers of a stream. Its chunks begin with the members of head.
 func (a *answer) stream(head any) {
 	a.head = append([]byte("data: "), toJSON(head)...)
 	h := a.w.Header()
+	// Without it, net/http gives a short stream a length. Frontends do not, and a proxy that joins two answers would send two.
+	h["Transfer-Encoding"] = chunked
 	if a.named { // an endpoint of the Python frontend alone
 		h["Content-Type"] = typeNamedEvents
 	} else {

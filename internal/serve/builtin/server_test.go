@@ -179,6 +179,9 @@ func ask(t *testing.T, url string, source *said, question string) string {
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	require.NoError(t, err)
+	if kind := answer.Header.Get("Content-Type"); strings.HasPrefix(kind, "text/event-stream") && answer.ContentLength >= 0 {
+		t.Errorf("%s: a stream has a length of %d bytes, want chunks as from other frontends", body, answer.ContentLength)
+	}
 	out := strings.TrimSpace(fmt.Sprintf("%d %s\n%s", answer.StatusCode, answer.Header.Get("Content-Type"), text))
 	out = times.ReplaceAllString(out, `"$1":0`)
 	out = callIDs.ReplaceAllStringFunc(out, func(id string) string { return strings.TrimRight(id, "0123456789abcdef") + "0" })

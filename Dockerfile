@@ -22,7 +22,7 @@ COPY ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY linux/${TARGETARCH}/vllm-vcr linux/${TARGETARCH}/vllm-vcr-cluster linux/${TARGETARCH}/vllm-vcr-dataset /
 
 # Where goldens that were fetched are kept, if it is mounted: `docker run --tmpfs /cache`, or a folder of the host.
-ENV VLLM_VCR_CACHE=/cache
+ENV VLLM_VCR_CACHE_DIR=/cache
 
 # By number, as there is no list of users here. It owns no file: what is checked comes in by a mount, the goldens are in
 # the binary, and reports go to a mount that belongs to whom `docker run --user` names.

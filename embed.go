@@ -14,7 +14,7 @@ const (
 	GoldensPath      = "testdata/goldens"
 	// TargetsPath is what is captured.
 	TargetsPath = "capture/targets.toml"
-	// DocsPath is the folder of the pages for people, of which the guides are embedded.
+	// DocsPath is the folder of the pages for people. All are embedded but cli.md and findings.md, which the program can write.
 	DocsPath = "docs"
 	// ModelPath is the model directory that real frontends are started with: configuration and tokenizer, no weights.
 	ModelPath = "testdata/model/tiny"
@@ -26,5 +26,5 @@ const (
 
 // Files holds the files of these paths, and what is below [GoldensPath] and [ModelPath].
 //
-//go:embed compat.toml capture/targets.toml capture/sessions conformance/manifest.toml conformance.toml testdata/goldens compat/rules.md manifest/rules.md internal/capture/target/rules.md docs/engine-author.md docs/frontend-author.md docs/router-author.md docs/troubleshooting.md docs/conforming.md docs/playing.md docs/recording.md docs/goldens.md docs/glossary.md docs/wire.md testdata/model/tiny deploy/*.yaml all:deploy/chart
+//go:embed compat.toml capture/targets.toml capture/sessions conformance/manifest.toml conformance.toml testdata/goldens compat/rules.md manifest/rules.md internal/capture/target/rules.md docs/[^cf]*.md docs/c[^l]*.md docs/f[^i]*.md testdata/model/tiny deploy/*.yaml all:deploy/chart
 var Files embed.FS

@@ -67,6 +67,7 @@ var importRules = map[string][]string{
 	"internal/frontends/vllmrs":     {"internal/frontends/openai"},
 	"internal/frontends/pyclient":   {"compat", "internal/upstream/pypi"},
 
+	"internal/serve/answers":  {"player", "internal/engine/dataset", "internal/engine/tokenizer", "internal/serve/builtin", "github.com/BurntSushi/toml"},
 	"internal/serve/edge":     {},
 	"internal/serve/enginepb": {grpc, protobuf},
 	"internal/serve/remote":   {"player", "internal/frontends/coreclient", "internal/wire"},
@@ -122,7 +123,7 @@ var importRules = map[string][]string{
 	},
 
 	"internal/forge/action":            {"github.com/sethvargo/go-githubactions"},
-	"internal/forge/dist":              {},
+	"internal/forge/dist":              {toml},
 	"internal/forge/github":            {"github.com/google/go-github/v62"},
 	"internal/forge/github/githubtest": {"internal/forge/github", "github.com/google/go-github/v62", "github.com/getkin/kin-openapi"},
 

@@ -156,8 +156,8 @@ func TestNewPlanErrors(t *testing.T) {
 		want string
 	}{
 		{"line", Selection{Lines: []string{"0.99"}}, `compat.toml has no line "0.99": it has nightly, 0.33, 0.32`},
-		{"golden", Selection{Goldens: []string{"c"}}, `manifest.toml has no golden "c" on the selected lines: it has 0.33/b, 0.33/a, 0.32/a`},
-		{"golden of another line", Selection{Lines: []string{"0.32"}, Goldens: []string{"b"}}, `manifest.toml has no golden "b" on the selected lines: it has 0.32/a`},
+		{"golden", Selection{Goldens: []string{"c"}}, `manifest.toml has no golden "c" on the selected lines: it has a, b`},
+		{"golden of another line", Selection{Lines: []string{"0.32"}, Goldens: []string{"b"}}, `manifest.toml has no golden "b" on the selected lines: it has a`},
 		{"golden of a line without", Selection{Lines: []string{"nightly"}, Goldens: []string{"b"}}, "it has none"},
 		{"one of two goldens", Selection{Goldens: []string{"a", "c"}}, `no golden "c"`},
 		{"assertion", Selection{Assertions: []Assertion{"faith"}}, `unknown assertion "faith": want one of [integrity line provenance schema fidelity wire frames]`},

@@ -95,12 +95,12 @@ func (r *registrar) inherit(mf *manifest.Manifest) {
 	r.replaced = mf.Goldens[at]
 	old, g := r.replaced, &r.result.Golden
 	g.Scenario = cmp.Or(g.Scenario, old.Scenario)
-	g.Visibility, g.License, g.Notes = old.Visibility, old.License, old.Notes
+	g.Visibility, g.License = old.Visibility, old.License
 	if g.Seed == nil {
 		g.Seed = old.Seed
 	}
 	if g.SHA256 == old.SHA256 { // it is the same capture
-		g.VersionID, g.Mirrors = old.VersionID, old.Mirrors
+		g.VersionID, g.Mirrors, g.Notes = old.VersionID, old.Mirrors, old.Notes
 		g.EngineImage = cmp.Or(old.EngineImage, g.EngineImage)
 		g.EngineBuild = cmp.Or(old.EngineBuild, g.EngineBuild)
 		g.CaptureRun = cmp.Or(old.CaptureRun, g.CaptureRun)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -30,6 +31,10 @@ import (
 
 func TestRegister(t *testing.T) {
 	d := copyManifest(t)
+	before, err := os.ReadFile(d.Manifest)
+	require.NoError(t, err)
+	entry := fmt.Sprintf("bucket_path = %q\n", d.golden.BucketPath)
+	writeTo(t, d.Manifest, []byte(strings.Replace(string(before), entry, entry+"notes = \"of the bytes before\"\n", 1)))
 	done := d.register(t)
 	if !done.Stored || !done.Changed || !done.Replaced || done.Report.ExitCode != ExitOK {
 		t.Errorf("%+v", done)
@@ -110,7 +115,7 @@ func TestRegisterInABucket(t *testing.T) {
 	if done.Removed == "" || len(d.files(t)) != 2 {
 		t.Errorf("left here: %v", slices.Collect(maps.Keys(d.files(t))))
 	}
-	t.Setenv("VLLM_VCR_CACHE", t.TempDir())
+	t.Setenv("VLLM_VCR_CACHE_DIR", t.TempDir())
 	d.conform(t, NewStore(StoreOptions{S3: s3store.Options{}}))
 	if again := d.register(t); again.Stored || again.Changed {
 		t.Errorf("again: %+v", again)

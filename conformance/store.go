@@ -26,7 +26,7 @@ type StoreOptions struct {
 	Bundle string
 
 	// Cache is the directory for what comes from the network; by default
-	// $VLLM_VCR_CACHE, else one of the user's.
+	// $VLLM_VCR_CACHE_DIR, else one of the user's.
 	Cache string
 	// Offline forbids the network: what is remote comes from the cache.
 	Offline bool

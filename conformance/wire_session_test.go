@@ -171,20 +171,25 @@ func TestWirePlaces(t *testing.T) {
 	}
 }
 
-// TestTransferIsRepeated: where KV caches go to another engine and come from there, the player repeats what requests are told of
-// them, and how their prompts were computed. When a pull ends is the other engine's.
-func TestTransferIsRepeated(t *testing.T) {
-	matrix, mf := repository(t)
-	cases, err := NewPlan(matrix, mf, Selection{Lines: []string{"0.33"}, Goldens: []string{"frames-transfer"}})
-	require.NoError(t, err)
-	report := liveRunner().Run(t.Context(), cases)
-	note := report.Results[len(report.Results)-1].Note
-	if report.ExitCode != ExitOK || !strings.HasPrefix(note, "the player does not repeat: ") {
-		t.Fatalf("%s: %q", report.Reason, note)
-	}
-	for _, place := range []string{"kv_transfer_params", "num_local_cached_tokens", "num_external_cached_tokens", "num_cache_creation_tokens", "new_token_ids"} {
-		if strings.Contains(note, place) {
-			t.Errorf("%s is among what the player does not repeat: %s", place, note)
+// TestSessionsAreRepeated: where KV caches go to another engine and come from there, the player repeats what requests are told of
+// them, and how their prompts were computed. When a pull ends is the other engine's. A model that pools has the recorded tasks.
+func TestSessionsAreRepeated(t *testing.T) {
+	for id, places := range map[string][]string{
+		"frames-transfer": {"kv_transfer_params", "num_local_cached_tokens", "num_external_cached_tokens", "num_cache_creation_tokens", "new_token_ids"},
+		"frames-pooling":  {"utility_output", "finish_reason", "prefill_stats", "error", "finished_requests"},
+	} {
+		matrix, mf := repository(t)
+		cases, err := NewPlan(matrix, mf, Selection{Lines: []string{"0.33"}, Goldens: []string{id}})
+		require.NoError(t, err)
+		report := liveRunner().Run(t.Context(), cases)
+		note := report.Results[len(report.Results)-1].Note
+		if report.ExitCode != ExitOK || !strings.HasPrefix(note, "the player ") {
+			t.Fatalf("%s: %s: %q", id, report.Reason, note)
+		}
+		for _, place := range places {
+			if strings.Contains(note, place) {
+				t.Errorf("%s: %s is among what the player does not repeat: %s", id, place, note)
+			}
 		}
 	}
 }

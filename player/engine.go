@@ -60,6 +60,7 @@ type engine struct {
 	current    runningStep
 	ended      bool // a request has ended since the last step began
 	failed     bool // a batch has the error of a request for which nothing was computed
+	paced      bool // there was a script with times of its own
 	withheld   bool // an output has waited in the last step because its client is full
 	killed     bool // by a fault
 	iterations int  // steps that computed something, if that is reported

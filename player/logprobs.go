@@ -23,7 +23,8 @@ type logprobs struct {
 	wanted []uint32
 	ids    []uint32 // the prompt
 	scores *protocol.PromptScores
-	start  int // place that the first row of scores follows
+	start  int       // place that the first row of scores follows
+	chosen []float32 // of the tokens that were not sent yet, past them the last one; nil makes them up
 }
 
 // maxCells bounds one table, in ids. A request for more, such as the whole
@@ -75,6 +76,7 @@ func (l *logprobs) attach(out *protocol.Output, first bool) {
 	}
 	if l.count != protocol.NoLogprobs && len(out.Tokens) > 0 {
 		out.Logprobs = logprobTable(out.Tokens, l.count, l.wanted, func(int, uint32) int64 { return 1 })
+		l.choose(out.Logprobs)
 	}
 	if !first {
 		return
@@ -86,6 +88,21 @@ func (l *logprobs) attach(out *protocol.Output, first bool) {
 		out.PromptScores = l.scored()
 	}
 	l.ids, l.scores = nil, nil
+}
+
+// choose shifts the rows of a table so that the sampled tokens have the log-probabilities that were chosen.
+func (l *logprobs) choose(t *protocol.Logprobs) {
+	if t == nil || len(l.chosen) == 0 {
+		return
+	}
+	for row := range slices.Chunk(t.Values, t.Width) {
+		shift := l.chosen[0] - row[0]
+		for i := range row {
+			row[i] += shift
+		}
+		row[0] = l.chosen[0] // exactly
+		l.chosen = l.chosen[min(1, len(l.chosen)-1):]
+	}
 }
 
 // promptRank is the rank of a token of the prompt, from 1: half of them are within the

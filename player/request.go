@@ -122,9 +122,12 @@ func (e *engine) prepare(q *request, r *protocol.Request) (err error) {
 		return &Refusal{"validation_error", err}
 	}
 	if q.logprobs, err = newLogprobs(r, e.opt.Vocab); err != nil {
-		err = &Refusal{"bad_request", err}
+		return &Refusal{"bad_request", err}
 	}
-	return err
+	if q.logprobs != nil {
+		q.logprobs.chosen = q.script.Logprobs
+	}
+	return nil
 }
 
 func (q *request) setScript(s Script) {

@@ -102,9 +102,13 @@ type Script struct {
 	// it, as in a recording; [LookUp] looks them up.
 	CachedTokens int
 	// FirstToken and Gaps are the recorded times from arrival to the first
-	// output, and between outputs, past them the last one. They count at [PaceRecorded].
+	// output, and between outputs, past them the last one. They count at [PaceRecorded], and
+	// at any pace, next to its own times, if Paced is set.
 	FirstToken time.Duration
 	Gaps       []time.Duration
+	Paced      bool
+	// Logprobs are the log-probabilities of the tokens, past them the last one; nil makes them up.
+	Logprobs []float32
 	// Transferred is set if the KV cache of the prompt comes from another engine: at [PaceAlone] the first output takes as long as that.
 	Transferred bool
 	// Later, if set, makes the script in place of this one, in which only CachedTokens

@@ -184,10 +184,11 @@ func (e *engine) admitted(q *request, at time.Duration) {
 		return
 	}
 	q.timing.Cached = q.Cached + q.External
-	switch e.opt.Timing.Pace {
-	case PaceRecorded:
+	switch {
+	case q.script.Paced || e.opt.Timing.Pace == PaceRecorded:
+		e.paced = e.paced || q.script.Paced
 		q.due = max(at, q.queued+e.opt.scaled(q.script.FirstToken))
-	case PaceAlone:
+	case e.opt.Timing.Pace == PaceAlone:
 		q.due = at + e.alone(q)
 	}
 }
@@ -283,9 +284,9 @@ func (e *engine) output(q *request) {
 	}
 	if last {
 		e.remove(q)
-	} else if e.opt.Timing.Pace == PaceAlone {
+	} else if e.opt.Timing.Pace == PaceAlone && !q.script.Paced {
 		q.due += e.alone(q) // of the last one's due time: a late step puts nothing off
-	} else if gaps := q.script.Gaps; e.opt.Timing.Pace == PaceRecorded && len(gaps) > 0 {
+	} else if gaps := q.script.Gaps; (q.script.Paced || e.opt.Timing.Pace == PaceRecorded) && len(gaps) > 0 {
 		q.due += e.opt.scaled(max(gaps[min(q.outputs, len(gaps))-1], 0)) // of the last one's due time: a late step puts nothing off
 	}
 }
@@ -417,7 +418,7 @@ func (e *engine) takeStats() *protocol.SchedulerStats {
 	if e.counters.spec.Drafts > 0 {
 		s.Spec = &e.counters.spec
 	}
-	if e.loras && e.report != nil && e.opt.Timing.Pace == PaceAlone {
+	if e.loras && e.report != nil {
 		s.LoRAs = e.adapters()
 	}
 	return s
@@ -442,7 +443,7 @@ func (e *engine) nextDue() (time.Duration, bool) {
 
 // mayWithhold reports whether a computed output may have to wait.
 func (e *engine) mayWithhold() bool {
-	return e.opt.Timing.Pace == PaceRecorded || e.opt.Timing.Pace == PaceAlone || e.faulty > 0 || e.withheld
+	return e.opt.Timing.Pace == PaceRecorded || e.opt.Timing.Pace == PaceAlone || e.faulty > 0 || e.withheld || e.paced
 }
 
 // clientFull reports whether the request has to wait because its client reads too slowly.

@@ -13,6 +13,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/serve"
+	"github.com/vllm-vcr/conformance/internal/serve/answers"
 	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
 	"github.com/vllm-vcr/conformance/player"
@@ -53,11 +55,16 @@ type Options struct {
 	RequestFaults bool
 	// APIKeys are those of which a client has to give one; without any, everybody is served.
 	APIKeys []string
+	// Answers are rules that choose answers, as vllm-vcr serve --answers has them in JSON:
+	// {"rules": [{"match": {"last_user": "weather"}, "answer": {"text": "Rain."}}]}. [Server.SetAnswers] replaces them.
+	Answers string
 	// Player says what is answered and when. Start sets Handshake and Requests, and without Source and Trace the
 	// answers; the context length and the number of LoRA adapters have the defaults of vllm-vcr serve.
 	Player player.Options
 	// Offline fetches no frontend.
 	Offline bool
+
+	chosen *answers.Store
 }
 
 // Server is a running server. It ends with the test.
@@ -74,6 +81,7 @@ type Server struct {
 	err      error
 	log      *buffer
 	requests player.RequestLog
+	answers  *answers.Store
 }
 
 // Request is a request as the engine got it, and what has become of it.
@@ -105,6 +113,7 @@ func Start(t testing.TB, opt Options) *Server {
 		listener.Close()
 		t.Fatalf("servetest: %v", err)
 	}
+	s.answers = opt.chosen
 	s.URL = "http://" + listener.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	s.stop = stop
@@ -128,7 +137,7 @@ func Start(t testing.TB, opt Options) *Server {
 }
 
 // config is that of the server. It leaves the faults of the engine to the player.
-func (opt Options) config(model serve.Model, output io.Writer) (cfg serve.Config, err error) {
+func (opt *Options) config(model serve.Model, output io.Writer) (cfg serve.Config, err error) {
 	log := slog.New(slog.NewTextHandler(output, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	cfg = serve.Config{
 		Model: model, Names: opt.Names, Args: opt.FrontendArgs, Env: opt.FrontendEnv, Output: output, Log: log,
@@ -151,6 +160,19 @@ func (opt Options) config(model serve.Model, output io.Writer) (cfg serve.Config
 	}
 	if cfg.Builtin.Tokenizer, err = opt.configurePlayer(model); err != nil {
 		return cfg, err
+	}
+	if p := &opt.Player; p.Source != nil {
+		opt.chosen, err = answers.New(answers.Options{
+			Tokenizer: cfg.Builtin.Tokenizer, Builtin: opt.Frontend == serve.Builtin,
+			ToolParser: builtin.FlagOf(opt.FrontendArgs, "--tool-call-parser"), ReasoningParser: builtin.FlagOf(opt.FrontendArgs, "--reasoning-parser"),
+		})
+		if err != nil {
+			return cfg, fmt.Errorf("FrontendArgs: %w", err)
+		}
+		cfg.HTTP.Wrap, p.Source = opt.chosen.Wrap, opt.chosen.Before(p.Source)
+	}
+	if err := setAnswers(opt.chosen, opt.Answers); opt.Answers != "" && err != nil {
+		return cfg, fmt.Errorf("Answers: %w", err)
 	}
 	cfg.Engines = func(_ context.Context, handshake string, _ int) (*serve.Engines, error) {
 		return opt.engines(handshake)
@@ -183,7 +205,7 @@ func (opt *Options) configurePlayer(model serve.Model) (*tokenizer.Tokenizer, er
 	if err != nil {
 		return nil, err
 	}
-	source := builtin.WithReasoning(text, tok, builtin.ReasoningParser(opt.FrontendArgs))
+	source := builtin.WithReasoning(text, tok, builtin.FlagOf(opt.FrontendArgs, "--reasoning-parser"))
 	made := &player.Structured{Source: source, Encoder: tok, Answered: player.ToolAnswered(tok.Decode), Seed: p.Seed, Log: p.Log}
 	if p.Trace == nil {
 		p.Source = made
@@ -224,6 +246,20 @@ func (s *Server) Wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// SetAnswers replaces the rules that choose answers, see [Options].Answers.
+func (s *Server) SetAnswers(rules string) error { return setAnswers(s.answers, rules) }
+
+func setAnswers(store *answers.Store, rules string) error {
+	if store == nil {
+		return errors.New("a replay of Player.Trace answers by itself")
+	}
+	parsed, err := answers.Parse([]byte(rules))
+	if err != nil {
+		return err
+	}
+	return store.Set(parsed)
 }
 
 // Requests returns the requests that the engine has got so far, by their arrival.

@@ -185,6 +185,28 @@ func testKilledPlayer(t *testing.T, frontend string) {
 	require.ErrorIs(t, server.Wait(t.Context()), player.ErrKilled)
 }
 
+// A test chooses answers at the start and later.
+func TestAnswers(t *testing.T) {
+	server := servetest.Start(t, servetest.Options{
+		Frontend: "builtin", Answers: `{"rules": [{"match": {"last_user": "weather"}, "answer": {"text": "Rain."}}]}`,
+	})
+	ask := func() string {
+		_, got, text := post(t, server.URL+"/v1/chat/completions", map[string]any{"model": server.Model, "messages": []map[string]any{{"role": "user", "content": "Which weather?"}}})
+		if len(got.Choices) != 1 {
+			t.Fatal(text)
+		}
+		return got.Choices[0].Message.Content
+	}
+	first := ask()
+	require.NoError(t, server.SetAnswers(`{"rules": [{"answer": {"text": "Sun."}}]}`))
+	if second := ask(); first != "Rain." || second != "Sun." {
+		t.Errorf("got %q and %q", first, second)
+	}
+	if err := server.SetAnswers(`{"rules": [{"answer": {"reasoning": "why"}}]}`); err == nil || !strings.Contains(err.Error(), "reasoning-parser") {
+		t.Errorf("reasoning without a parser: %v", err)
+	}
+}
+
 // What reached the engine is listed with its prompt, its parameters and its end, whether it was answered, taken back by a client
 // that leaves, or refused.
 func TestRequests(t *testing.T) {

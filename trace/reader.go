@@ -143,6 +143,25 @@ func (r *Reader) Name() string { return r.lines.name }
 // Meta returns the meta line's content, empty if the trace has none.
 func (r *Reader) Meta() Meta { return r.meta }
 
+// Position returns how many bytes of its file, as stored, a Reader of [Open] has read, and how many the file has; 0 and 0 of
+// another Reader. It may be called while others use the Reader.
+func (r *Reader) Position() (read, size int64) {
+	file, opened := r.file.(*os.File)
+	if !opened {
+		return 0, 0
+	}
+	return FilePosition(file)
+}
+
+// FilePosition returns how many bytes of a file have been read, and how many it has; 0 where that is unknown.
+func FilePosition(file *os.File) (read, size int64) {
+	read, _ = file.Seek(0, io.SeekCurrent)
+	if info, err := file.Stat(); err == nil {
+		size = info.Size()
+	}
+	return read, size
+}
+
 // HasMeta reports whether the trace has a meta line.
 func (r *Reader) HasMeta() bool { return r.hasMeta }
 

@@ -227,8 +227,8 @@ func printWorkflowCommand(env *environment, name, file, line, message string) {
 		c.Properties = githubactions.CommandProperties{"title": "vllm-vcr"}
 		c.Message = safetext.Line(message)
 	}
-	if file != "" {
-		c.Properties["file"], c.Properties["line"] = file, line
+	if file = cmp.Or(file, workflowFile(env)); file != "" && c.Properties != nil {
+		c.Properties["file"], c.Properties["line"] = file, cmp.Or(line, "1")
 	}
 	fmt.Fprintln(env.stdout, c.String())
 }

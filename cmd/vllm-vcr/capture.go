@@ -190,7 +190,7 @@ func newCaptureListCommand(env *environment) *cobra.Command {
 	}
 	opts.addFlags(cmd.Flags())
 	cmd.Flags().StringVar(&path, "manifest", "", manifestUsage)
-	oneOf(cmd.Flags(), &format, "format", formText, "output format: text or json", formText, formJSON)
+	formatFlag(cmd.Flags(), &format, formText, "output format: text or json", formText, formJSON)
 	return cmd
 }
 

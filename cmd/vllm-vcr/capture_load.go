@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/recorder"
@@ -159,7 +160,7 @@ func playLoad(ctx context.Context, env *environment, opts loadOptions) error {
 		err = cmp.Or(err, fmt.Errorf("write report: %w", failed))
 	}
 	if opts.report != "" {
-		if failed := writeFile(opts.report, func(w io.Writer) error { return report.JSON(w) }); failed != nil {
+		if failed := atomicfile.WriteFunc(opts.report, 0o644, func(w io.Writer) error { return report.JSON(w) }); failed != nil {
 			err = cmp.Or(err, fmt.Errorf("write report: %w", failed))
 		}
 	}

@@ -72,7 +72,7 @@ func newCaptureRenderCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.clusterQueue, "cluster-queue", "", "`FILE` of the ClusterQueue; each Job must fit into its quota (default the one of "+vcr.DeployPath+"/ in the binary)")
 	flags.StringVar(&opts.runID, "run-id", "preview", "`ID` of the run, which is part of the names of its Jobs")
 	flags.StringVar(&opts.namespace, "namespace", deploy.DefaultNamespace, "`NAMESPACE` of the objects")
-	oneOf(flags, (*string)(&opts.format), "format", chart.YAML, "output format: yaml or json", chart.Formats()...)
+	formatFlag(flags, (*string)(&opts.format), chart.YAML, "output format: yaml or json", chart.Formats()...)
 	flags.BoolVar(&opts.setup, "setup", false, "print the objects that the cluster needs before the first capture")
 	grouped(flags, "Output")
 	opts.jobs.addFlags(flags)

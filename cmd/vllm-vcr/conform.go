@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -236,6 +235,12 @@ func judgeCases(
 	if opts.plan.list || opts.plan.printPlan != "" {
 		return printPlanned(ctx, env, opts, &runner, cases)
 	}
+	if opts.subject.engineCommand != "" && len(opts.matches) == 0 && slices.Equal(sel.Matches, []player.Match{player.MatchIndex}) &&
+		(len(sel.Assertions) == 0 || slices.Contains(sel.Assertions, conformance.Fidelity)) {
+		env.printErr("note: fidelity with prompts instead of ids is not checked: --engine-command has no {match}")
+	}
+	// What the goldens cover is not what another suite has exercised.
+	runner.NoCoverage = !opts.coverage && sel.Suite != conformance.SuiteReplay
 	defer opts.report.openDir()()
 	result, whole, err := runCases(ctx, env, opts, &runner, cases)
 	if err != nil {
@@ -315,19 +320,6 @@ func (opts *conformOptions) repeat() []string {
 	return slices.Concat(flags, repeated(opts.given, storeFlags...), repeated(opts.given, "frames", "suite", "engine-command", "engine-handshake", "frontend-command",
 		"frontend-url", "frontend-handshake", "consumer-command", "engine-grace", "logprobs-mode", "engine-env", "frontend-env", "consumer-env",
 		"router-command", "router-url", "router-config", "router-header", "router-backends", "router-engines", "router-env"))
-}
-
-// writeFile creates a file and reports a failed write or close.
-func writeFile(path string, write func(io.Writer) error) error {
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	if err := write(file); err != nil {
-		file.Close()
-		return err
-	}
-	return file.Close()
 }
 
 func caseNames(cases []conformance.Case) []string {

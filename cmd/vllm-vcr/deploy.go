@@ -67,7 +67,7 @@ func newDeployRenderCommand(env *environment) *cobra.Command {
 	exclusive(flags, "trace", "golden")
 	grouped(flags, "Objects")
 	flags.StringVarP(&opts.folder, "output", "o", "", "write a file for each object, and a kustomization.yaml, to this `FOLDER`, which is replaced as a whole (default print to stdout)")
-	oneOf(flags, (*string)(&opts.format), "format", chart.YAML, "format on stdout: yaml or json", chart.Formats()...)
+	formatFlag(flags, (*string)(&opts.format), chart.YAML, "format on stdout: yaml or json", chart.Formats()...)
 	exclusive(flags, "output", "format")
 	grouped(flags, "Output")
 	return cmd

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,7 +77,7 @@ func TestGoldensPage(t *testing.T) {
 	writable(t, dir)
 	buckets(t, server.Dir, dir)
 
-	env := []string{"VLLM_VCR_CACHE=" + t.TempDir()}
+	env := []string{"VLLM_VCR_CACHE_DIR=" + t.TempDir()}
 	for name, value := range server.Env() {
 		env = append(env, name+"="+value)
 	}
@@ -161,6 +162,21 @@ func buckets(t *testing.T, server, checkout string) {
 		}
 		if err != nil {
 			t.Fatal(fmt.Errorf("%s/%s: %w", g.Line, g.ID, err))
+		}
+	}
+}
+
+// TestTopics: help prints every page of the documentation as it is.
+func TestTopics(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	require.NoError(t, err)
+	for _, page := range pages {
+		want, err := os.ReadFile(page)
+		require.NoError(t, err)
+		var stdout strings.Builder
+		env := newEnvironment(&stdout, io.Discard, func(string) (string, bool) { return "", false })
+		if code := env.main(t.Context(), []string{"help", filepath.Base(page)}); code != 0 || stdout.String() != string(want) {
+			t.Errorf("help %s: exit code %d, %d bytes, the page has %d", filepath.Base(page), code, stdout.Len(), len(want))
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ func driftCache(named string) (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find the cache directory: %w: give one with --cache", err)
+		return "", fmt.Errorf("find the cache directory: %w: give one with --cache-dir", err)
 	}
 	return filepath.Join(dir, "vllm-vcr"), nil
 }
@@ -74,7 +75,7 @@ func newDriftDiffCommand(env *environment) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	oneOf(flags, &opts.format, "format", formText, "output format: text, json, markdown (at most 60 kB) or sarif", formText, formJSON, formMarkdown, "sarif")
+	formatFlag(flags, &opts.format, formText, "output format: text, json, markdown (at most 60 kB) or sarif", formText, formJSON, formMarkdown, "sarif")
 	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
 	oneOf(flags, &opts.failOn, "fail-on", failBreaking, "changes that give exit code 1: breaking, any or never", failBreaking, failAny, failNever)
 	flags.BoolVar(&opts.strict, "strict", false, "also take as breaking what fails a decoder that checks the length of arrays, as those with tuples of serde do")
@@ -103,7 +104,7 @@ func runDriftDiff(ctx context.Context, env *environment, opts diffOptions, from,
 		case formMarkdown:
 			return wirediff.Markdown(w, d, wirediff.MarkdownLimit)
 		case "sarif":
-			return wirediff.SARIF(w, d, buildVersion())
+			return wirediff.SARIF(w, d, cmp.Or(workflowFile(env), "compat.toml"), buildVersion())
 		}
 		return wirediff.Text(w, d)
 	})
@@ -154,7 +155,7 @@ func newDriftExtractCommand(env *environment) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
-	oneOf(flags, &opts.format, "format", formJSON, "output format: json (a profile that other commands read) or text", formJSON, formText)
+	formatFlag(flags, &opts.format, formJSON, "output format: json (a profile that other commands read) or text", formJSON, formText)
 	flags.StringVar(&opts.index, "index", "", indexUsage)
 	flags.StringVar(&opts.version, "vllm-version", "", "vLLM `VERSION` of the sources in DIR, if they do not contain it")
 	flags.BoolVar(&opts.partial, "partial", false, "print an incomplete profile too; the exit code is still 3")
@@ -206,7 +207,7 @@ func newDriftHistoryCommand(env *environment) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&opts.index, "index", "", indexUsage)
-	oneOf(flags, &opts.format, "format", "html", "output format: html, json or markdown", "html", formJSON, formMarkdown)
+	formatFlag(flags, &opts.format, "html", "output format: html, json or markdown", "html", formJSON, formMarkdown)
 	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
 	return cmd
 }

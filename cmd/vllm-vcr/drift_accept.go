@@ -45,7 +45,7 @@ func newDriftAcceptCommand(env *environment) *cobra.Command {
 	above0(flags, "jobs")
 	flags.BoolVar(&opts.check, "check", false, "compare with the existing tables, and write nothing")
 	opts.engine.addFlags(flags)
-	flags.StringVar(&opts.cache, "cache", "", "`FOLDER` for the model of the frontends (default vllm-vcr in the user's cache directory)")
+	flags.StringVar(&opts.cache, "cache-dir", "", "`FOLDER` for the model of the frontends (default vllm-vcr in the user's cache directory)")
 	grouped(flags, "Measurement")
 	opts.in.addFlags(flags)
 	return cmd

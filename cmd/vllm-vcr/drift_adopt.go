@@ -74,7 +74,7 @@ func newDriftAdoptCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.work, "work", workPath, workUsage)
 	flags.StringVar(&opts.upload, "upload", "", uploadUsage)
 	grouped(flags, "Capture")
-	oneOf(flags, &opts.format, "format", formText, "format of the report: text, json or markdown", formText, formJSON, formMarkdown)
+	formatFlag(flags, &opts.format, formText, "format of the report: text, json or markdown", formText, formJSON, formMarkdown)
 	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
 	addOutputFlag(flags, &opts.outputs)
 	grouped(flags, "Report")

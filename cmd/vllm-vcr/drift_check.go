@@ -65,7 +65,7 @@ func newDriftCheckCommand(env *environment) *cobra.Command {
 	grouped(flags, "Report")
 	opts.in.addFlags(flags)
 	opts.store.addFlags(flags)
-	mustLookup(flags, "cache").Usage = "`FOLDER` for downloaded goldens, and for frontends in its subfolder frontends (default vllm-vcr in the user's cache directory)"
+	mustLookup(flags, "cache-dir").Usage = "`FOLDER` for downloaded goldens, and for frontends in its subfolder frontends (default vllm-vcr in the user's cache directory)"
 	common(flags, "pre", "nightly", "index", "frontend", "layers", "engine", "model", "report-dir", "report-json")
 	return cmd
 }
@@ -218,7 +218,7 @@ func (opts *driftOptions) print(env *environment, r *drift.Report) error {
 	}
 	switch {
 	case opts.report.opened != nil:
-		failed = append(failed, r.WriteDir(opts.report.opened, buildVersion()))
+		failed = append(failed, r.WriteDir(opts.report.opened, cmp.Or(opts.report.annotateFile, workflowFile(env), "compat.toml"), buildVersion()))
 	case r.Runs == nil: // else it is reported with them
 		failed = append(failed, opts.report.failed)
 	}

@@ -92,7 +92,7 @@ func frontendScript(t *testing.T) []byte {
 // driftOf runs drift check in a folder without a checkout, and returns what it printed and its exit code.
 func driftOf(t *testing.T, cache string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "vllm-vcr", append([]string{"drift", "check", "--cache", cache}, args...)...)
+	cmd := exec.CommandContext(t.Context(), "vllm-vcr", append([]string{"drift", "check", "--cache-dir", cache}, args...)...)
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(),
 		"VLLM_API_KEY=of-somebody-else", // which would have the frontend refuse every request

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sethvargo/go-githubactions"
@@ -46,13 +47,14 @@ type environment struct {
 	profilesNamed  bool   // by --profiles
 	code           string // the first code that was printed to stderr, if possible of an error; empty if none was
 	codeOfError    bool
-	running        context.Context        // of the command
-	begun          bool                   // the command line could be read
-	diagnostics    *[]tomlfile.Diagnostic // that were printed
+	doing          *atomic.Pointer[func() string] // what the command does, for [environment.awaitRun]
+	running        context.Context                // of the command
+	begun          bool                           // the command line could be read
+	diagnostics    *[]tomlfile.Diagnostic         // that were printed
 }
 
 func newEnvironment(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *environment {
-	return &environment{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv, now: time.Now, grace: playGrace, chdir: os.Chdir, ticks: realTicks, running: context.Background(), diagnostics: new([]tomlfile.Diagnostic)}
+	return &environment{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv, now: time.Now, grace: playGrace, chdir: os.Chdir, ticks: realTicks, running: context.Background(), doing: new(atomic.Pointer[func() string]), diagnostics: new([]tomlfile.Diagnostic)}
 }
 
 // above is the environment of a command whose terminal has a last line that is redrawn: it writes to stderr above that line.

@@ -65,6 +65,28 @@ func oneOf[T ~string](flags *pflag.FlagSet, to *string, name string, fallback T,
 	choices(flags, name, words...)
 }
 
+// formatFlag adds --format, one of whose words is json, and --json, which is short for that.
+func formatFlag[T ~string](flags *pflag.FlagSet, to *string, fallback T, usage string, words ...T) {
+	oneOf(flags, to, "format", fallback, usage, words...)
+	flags.VarPF(jsonFormat{to}, "json", "", "the same as --format json").NoOptDefVal = "true"
+}
+
+// jsonFormat is the flag --json of a command that has --format.
+type jsonFormat struct{ format *string }
+
+func (j jsonFormat) String() string {
+	return strconv.FormatBool(j.format != nil && *j.format == formJSON)
+}
+func (j jsonFormat) Type() string { return "bool" }
+
+func (j jsonFormat) Set(text string) error {
+	wanted, err := strconv.ParseBool(text)
+	if wanted {
+		*j.format = formJSON
+	}
+	return err
+}
+
 // choices restricts the values of a flag, or the elements of one that is a list, and has shells complete them.
 func choices[T ~string](flags *pflag.FlagSet, name string, words ...T) {
 	annotate(mustLookup(flags, name), noteChoices, texts(words)...)

@@ -206,6 +206,7 @@ func orDash(n int64) string {
 type exportOptions struct {
 	fetch         fetchOptions
 	out, modelOut string
+	kvEvents      string
 }
 
 func newGoldenExportCommand(env *environment) *cobra.Command {
@@ -219,15 +220,23 @@ func newGoldenExportCommand(env *environment) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVarP(&opts.out, "output", "o", "", "trace `FILE` to write the golden to")
 	flags.StringVar(&opts.modelOut, "model-out", "", "`FOLDER` to write the model to")
+	flags.StringVar(&opts.kvEvents, "kv-events", "", "`FOLDER` to write messages of KV events to, a folder for each line: NAME.msgpack, and NAME.json with what it means")
+	exclusive(flags, "output", "kv-events")
 	grouped(flags, "Output")
 	opts.fetch.addFlags(flags)
-	common(flags, "output", "model-out")
+	common(flags, "output", "model-out", "kv-events")
 	return cmd
 }
 
 func runGoldenExport(ctx context.Context, env *environment, opts exportOptions) error {
-	if opts.out == "" && opts.modelOut == "" {
-		return errors.New("neither --output nor --model-out is given")
+	if opts.out == "" && opts.modelOut == "" && opts.kvEvents == "" {
+		return errors.New("neither --output nor --model-out nor --kv-events is given")
+	}
+	if opts.kvEvents != "" {
+		if err := exportKVEvents(ctx, env, &opts); err != nil || opts.modelOut == "" {
+			return err
+		}
+		opts.fetch.sel = conformance.Selection{}
 	}
 	if opts.out == "" && len(opts.fetch.sel.Lines)+len(opts.fetch.sel.Goldens) > 0 {
 		return errors.New("--output is not given: want a file to write the golden to")

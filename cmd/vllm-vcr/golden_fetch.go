@@ -42,7 +42,7 @@ func (opts *fetchOptions) addFlags(flags *pflag.FlagSet) {
 	grouped(flags, "Selection")
 	opts.in.addFlags(flags)
 	opts.store.addFlags(flags)
-	common(flags, "line", "golden", "manifest", "goldens", "bucket", "bundle", "cache", "offline")
+	common(flags, "line", "golden", "manifest", "goldens", "bucket", "bundle", "cache-dir", "offline")
 }
 
 func newGoldenPullCommand(env *environment) *cobra.Command {

@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/inspect"
 	"github.com/vllm-vcr/conformance/trace"
@@ -20,10 +23,13 @@ const inspectGCPercent = 20
 type calibrateOptions struct {
 	opt      inspect.Options
 	fits     []string
+	results  resultsOptions
 	predicts []string
 	plots    string
 	samples  string
 	whatIf   []string
+	targets  string
+	format   string
 	asJSON   bool
 	wire     wireOptions
 
@@ -44,15 +50,19 @@ func newInspectCalibrateCommand(env *environment) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&opts.fits, "latency-trace", nil, "trace `FILE` to learn step times from; required; may be repeated")
-	flags.StringArrayVar(&opts.predicts, "predict", nil, "trace `FILE` to predict; required; may be repeated, and all are judged together")
+	flags.StringArrayVar(&opts.fits, "latency-trace", nil, "trace `FILE` to learn step times from; may be repeated")
+	opts.results.add(flags)
+	flags.IntVar(&opts.opt.Holdout, "holdout", 0, "do not learn from the last `N` requests of each --latency-results by arrival, but predict and judge them (default 0)")
+	flags.StringArrayVar(&opts.predicts, "predict", nil, "trace, or results of requests, to predict: a `FILE`; may be repeated, and all are judged together")
 	flags.Uint64Var(&opts.opt.Seed, "seed", 1, "seed for the random times of the model")
 	flags.IntVar(&opts.opt.Runs, "runs", inspect.DefaultRuns, "number of times that the requests are answered, with other random times each; the prediction is all of them together")
 	addPlotsFlag(flags, &opts.plots)
 	flags.StringVar(&opts.samples, "dump-samples", "", "`FILE` to write all recorded and predicted times to, as JSON (default none)")
 	flags.StringArrayVar(&opts.whatIf, "what-if", nil, "also predict with another engine or load: a list of `KEY=VALUE` separated by commas; keys are max_num_seqs, max_num_batched_tokens, block_size, "+
-		"num_gpu_blocks_override, enable_prefix_caching, and rate (2: requests come twice as fast); may be repeated, and changes no verdict")
-	flags.BoolVar(&opts.asJSON, "json", false, "print the report as JSON")
+		"num_gpu_blocks_override, enable_prefix_caching, rate (2: requests come twice as fast), replicas, and router (least-loaded, round-robin, random or prefix-aware); may be repeated, and changes no verdict")
+	flags.StringVar(&opts.targets, "target", "", "find how many replicas meet these `LIMITS`, such as ttft.p99=2s,tpot.mean=50ms, for the predicted load and for each --what-if (default none)")
+	oneOf(flags, &opts.format, "format", formText, "output format: text, json or markdown", formText, formJSON, formMarkdown)
+	addJSONFlag(flags, &opts.asJSON)
 	opts.wire.add(flags)
 	grouped(flags, "Prediction")
 	flags.Float64Var(&opts.opt.Band, "band", inspect.DefaultBand, "lower bound of the slow band, as a multiple of the median inter-token latency of all recorded requests")
@@ -66,8 +76,8 @@ func newInspectCalibrateCommand(env *environment) *cobra.Command {
 	flags.BoolVar(&opts.caching, "enable-prefix-caching", false, "turn on prefix caching (default that in engine_config of the trace, else on)")
 	flags.BoolVar(&opts.noCaching, "no-enable-prefix-caching", false, "turn off prefix caching")
 	exclusive(flags, "enable-prefix-caching", "no-enable-prefix-caching")
-	required(flags, "latency-trace", "predict")
-	least0(flags, "max-num-seqs", "max-num-batched-tokens", "block-size", "num-gpu-blocks-override")
+	exclusive(flags, "latency-trace", "latency-results")
+	least0(flags, "holdout", "max-num-seqs", "max-num-batched-tokens", "block-size", "num-gpu-blocks-override")
 	grouped(flags, "Engine of --predict")
 	return cmd
 }
@@ -87,16 +97,19 @@ func runInspectCalibrate(ctx context.Context, env *environment, opts calibrateOp
 	if err != nil {
 		return err
 	}
-	if opts.asJSON {
+	switch {
+	case opts.asJSON || opts.format == formJSON:
 		err = result.JSON(env.stdout)
-	} else {
-		err = cmp.Or(result.Text(env.stdout, safetext.Line), result.WhatIfText(env.stdout, safetext.Line))
+	case opts.format == formMarkdown:
+		err = result.Markdown(env.stdout)
+	default:
+		err = cmp.Or(result.Text(env.stdout, safetext.Line), result.WhatIfText(env.stdout))
 	}
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	if opts.samples != "" {
-		if err := writeFile(opts.samples, result.WriteSamples); err != nil {
+		if err := atomicfile.WriteFunc(opts.samples, 0o644, result.WriteSamples); err != nil {
 			return infra(fmt.Errorf("write samples: %w", err))
 		}
 	}
@@ -114,6 +127,12 @@ func (opts *calibrateOptions) read(env *environment) error {
 	if opts.caching || opts.noCaching {
 		opts.opt.Engine.Caching = &opts.caching
 	}
+	if opts.targets != "" {
+		var err error
+		if opts.opt.Targets, err = inspect.ParseTargets(opts.targets); err != nil {
+			return fmt.Errorf("--target: %w", err)
+		}
+	}
 	for _, text := range opts.whatIf {
 		what, err := inspect.ParseWhatIf(text)
 		if err != nil {
@@ -121,12 +140,16 @@ func (opts *calibrateOptions) read(env *environment) error {
 		}
 		opts.opt.WhatIf = append(opts.opt.WhatIf, what)
 	}
+	if err := opts.results.config(&opts.opt.Engine); err != nil {
+		return err
+	}
 	for _, recordings := range []struct {
 		paths []string
 		to    *[]*trace.Trace
-	}{{opts.fits, &opts.opt.Fit}, {opts.predicts, &opts.opt.Predict}} {
+		read  func(*environment, string) (*trace.Trace, error)
+	}{{opts.fits, &opts.opt.Fit, readTrace}, {opts.results.paths, &opts.opt.Results, opts.results.read}, {opts.predicts, &opts.opt.Predict, opts.results.read}} {
 		for _, path := range recordings.paths {
-			t, err := readAt(env, path, (*trace.Reader).ReadAll)
+			t, err := recordings.read(env, path)
 			if err != nil {
 				return err
 			}
@@ -134,4 +157,62 @@ func (opts *calibrateOptions) read(env *environment) error {
 		}
 	}
 	return nil
+}
+
+func readTrace(env *environment, path string) (*trace.Trace, error) {
+	return readAt(env, path, (*trace.Reader).ReadAll)
+}
+
+// resultsOptions are the flags of results of requests that are learned from.
+type resultsOptions struct {
+	paths   []string
+	columns string
+	engine  string
+}
+
+func (opts *resultsOptions) add(flags *pflag.FlagSet) {
+	flags.StringArrayVar(&opts.paths, "latency-results", nil, "results of requests to learn step times from: a `FILE` of vllm bench serve, guidellm, inference-perf, a trace, or a table in CSV or JSON lines; may be repeated")
+	flags.StringVar(&opts.columns, "columns", "", "columns of a table of requests: a `LIST` of VALUE=COLUMN, or VALUE=COLUMN:UNIT, with the values arrival, prompt, output, first, end, ttft, latency, queued, scheduled and engine, "+
+		"and the units s, ms, us and ns (default the names of vLLM's statistics and other usual names, in seconds)")
+	flags.StringVar(&opts.engine, "engine-args", "", "JSON `FILE` with arguments of the engine, such as max_num_seqs and num_gpu_blocks, at any depth; flags go before it (default none)")
+}
+
+// config adds what --engine-args has to what flags set.
+func (opts *resultsOptions) config(engine *inspect.Override) error {
+	if opts.engine == "" {
+		return nil
+	}
+	data, err := os.ReadFile(opts.engine)
+	if err != nil {
+		return fmt.Errorf("--engine-args: %w", err)
+	}
+	if err := engine.Read(data); err != nil {
+		return fmt.Errorf("--engine-args %s: %w", safetext.Line(opts.engine), err)
+	}
+	return nil
+}
+
+// read reads a file of any format as a trace.
+func (opts *resultsOptions) read(env *environment, path string) (*trace.Trace, error) {
+	var columns inspect.Columns
+	if opts.columns != "" {
+		var err error
+		if columns, err = inspect.ParseColumns(opts.columns); err != nil {
+			return nil, fmt.Errorf("--columns: %w", err)
+		}
+	}
+	from, err := inputAt(env, path)
+	if err != nil {
+		return nil, err
+	}
+	r, closeInput, err := openBytes(env, from)
+	if err != nil {
+		return nil, err
+	}
+	defer closeInput()
+	t, in, err := inspect.ReadInput(safetext.Line(from.name), r, columns)
+	if err == nil {
+		printWarnings(env, in.Skipped())
+	}
+	return t, err
 }

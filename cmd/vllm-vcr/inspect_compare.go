@@ -26,7 +26,6 @@ type inspectCompareOptions struct {
 	plots     string
 	baselines []string
 	together  bool
-	asJSON    bool
 }
 
 func newInspectCompareCommand(env *environment) *cobra.Command {
@@ -47,10 +46,9 @@ func newInspectCompareCommand(env *environment) *cobra.Command {
 	flags.BoolVar(&opts.opt.ByConcurrency, "by-concurrency", false, "also compare the medians for each number of requests in flight when a request came")
 	flags.Uint64Var(&opts.opt.Seed, "seed", 1, "seed of the random drawings: the same seed gives the same result")
 	grouped(flags, "Verdict")
-	oneOf(flags, &opts.format, "format", formText, "output format: text, json or markdown", formText, formJSON, formMarkdown)
+	formatFlag(flags, &opts.format, formText, "output format: text, json or markdown", formText, formJSON, formMarkdown)
 	flags.StringVar(&opts.html, "html", "", "also write the comparison with plots as an HTML page to this `FILE`")
 	addPlotsFlag(flags, &opts.plots)
-	addJSONFlag(flags, &opts.asJSON)
 	return cmd
 }
 
@@ -87,9 +85,6 @@ func runInspectCompare(env *environment, paths []string, opts inspectCompareOpti
 		return err
 	}
 	result.Schema = schemaOf("inspect-compare")
-	if opts.asJSON {
-		opts.format = formJSON
-	}
 	write := map[string]func(io.Writer) error{
 		formText: result.Text, formMarkdown: result.Markdown, formJSON: func(w io.Writer) error { return jsonout.Write(w, result) },
 	}
@@ -125,7 +120,7 @@ func writePlots(folder string, plots []inspect.Plot) error {
 	}
 	err := os.MkdirAll(folder, 0o755)
 	for _, plot := range plots {
-		err = errors.Join(err, writeFile(filepath.Join(folder, plot.Name+".svg"), plot.Write))
+		err = errors.Join(err, atomicfile.WriteFunc(filepath.Join(folder, plot.Name+".svg"), 0o644, plot.Write))
 	}
 	if err != nil {
 		return infra(fmt.Errorf("write plots: %w", err))

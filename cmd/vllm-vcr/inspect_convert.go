@@ -28,6 +28,7 @@ type convertOptions struct {
 	gpu     string
 	start   string
 	limit   int
+	columns string
 }
 
 // What inspect convert writes.
@@ -52,9 +53,10 @@ func newInspectConvertCommand(env *environment) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&opts.out, "output", "o", "", "`FILE` to write; compressed if the name ends in .gz; required")
-	oneOf(flags, (*string)(&opts.from), "from", fromAuto, "`FORMAT` of INPUT: auto (by its first bytes), trace, vllm-bench, guidellm, inference-perf, mooncake, burstgpt or azure",
+	oneOf(flags, (*string)(&opts.from), "from", fromAuto, "`FORMAT` of INPUT: auto (by its first bytes), trace, vllm-bench, guidellm, inference-perf, requests (a table in CSV or JSON lines), mooncake, burstgpt or azure",
 		append([]inspect.Format{fromAuto}, inspect.Formats()...)...)
 	oneOf(flags, &opts.to, "to", toTrace, "`FORMAT` to write: trace, load-plan or otlp", toTrace, toPlan, toOTLP)
+	flags.StringVar(&opts.columns, "columns", "", "columns of requests, as a `LIST` of VALUE=COLUMN: see inspect calibrate (default usual names)")
 	flags.IntVar(&opts.limit, "requests", 0, "convert only so many requests, the first ones of INPUT (default all)")
 	flags.StringVar(&opts.model, "model", "", "`NAME` of the model to write into the trace (default that of INPUT)")
 	flags.StringVar(&opts.gpu, "gpu", "", "`NAME` of the GPU type to write into the trace (default that of INPUT)")
@@ -75,16 +77,22 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 			return fmt.Errorf("--start %q: want a time such as 2026-01-31T12:00:00Z", opts.start)
 		}
 	}
+	var columns inspect.Columns
+	if opts.columns != "" {
+		if columns, err = inspect.ParseColumns(opts.columns); err != nil {
+			return fmt.Errorf("--columns: %w", err)
+		}
+	}
 	from, err := inputAt(env, opts.in)
 	if err != nil {
 		return err
 	}
-	r, closeInput, err := openBytes(from)
+	r, closeInput, err := openBytes(env, from)
 	if err != nil {
 		return err
 	}
 	defer closeInput()
-	in, err := inspect.OpenInput(safetext.Line(opts.in), r, inspect.Format(strings.TrimPrefix(string(opts.from), string(fromAuto))))
+	in, err := inspect.OpenInput(safetext.Line(opts.in), r, inspect.Format(strings.TrimPrefix(string(opts.from), string(fromAuto))), columns)
 	if err != nil {
 		return err
 	}
@@ -145,7 +153,7 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 }
 
 // openBytes opens an input, and unpacks it if it is gzipped.
-func openBytes(in input) (r io.Reader, closeInput func(), err error) {
+func openBytes(env *environment, in input) (r io.Reader, closeInput func(), err error) {
 	r, closeInput = bytes.NewReader(in.data), func() {}
 	if in.file {
 		file, err := os.Open(in.name)
@@ -153,6 +161,7 @@ func openBytes(in input) (r io.Reader, closeInput func(), err error) {
 			return nil, nil, err
 		}
 		r, closeInput = file, func() { file.Close() }
+		env.reads(in.name, func() (read, size int64) { return trace.FilePosition(file) })
 	}
 	packed := bufio.NewReader(r)
 	if head, _ := packed.Peek(2); !isGzipped(head) {

@@ -14,7 +14,6 @@ import (
 type summaryOptions struct {
 	format string
 	steps  []string
-	asJSON bool
 }
 
 func newInspectSummaryCommand(env *environment) *cobra.Command {
@@ -28,16 +27,12 @@ func newInspectSummaryCommand(env *environment) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	oneOf(flags, &opts.format, "format", formText, "output format: text, json, markdown or csv", formText, formJSON, formMarkdown, formCSV)
+	formatFlag(flags, &opts.format, formText, "output format: text, json, markdown or csv", formText, formJSON, formMarkdown, formCSV)
 	flags.StringArrayVar(&opts.steps, "step-stats", nil, "`FILE` that record --step-stats-out wrote with the trace; may be repeated, once for each trace in the same order")
-	flags.BoolVar(&opts.asJSON, "json", false, "the same as --format json")
 	return cmd
 }
 
 func runInspectSummary(env *environment, paths []string, opts summaryOptions) error {
-	if opts.asJSON {
-		opts.format = formJSON
-	}
 	if n := len(opts.steps); n > 0 && n != len(paths) {
 		return fmt.Errorf("--step-stats is given %d times for %s: want it once for each trace, in the same order", n, safetext.Count(len(paths), "trace"))
 	}
@@ -55,7 +50,7 @@ func runInspectSummary(env *environment, paths []string, opts summaryOptions) er
 		}
 		all = append(all, summary)
 	}
-	write := map[string]func(io.Writer) error{formText: all.Text, formJSON: all.JSON, formMarkdown: all.Markdown, formCSV: all.CSV}
+	write := map[string]func(io.Writer) error{formText: all.Text, formJSON: func(w io.Writer) error { return all.JSON(w, schemaOf("inspect-summary")) }, formMarkdown: all.Markdown, formCSV: all.CSV}
 	if err := write[opts.format](env.stdout); err != nil {
 		return infra(fmt.Errorf("write summary: %w", err))
 	}

@@ -68,7 +68,7 @@ func (opts *wireOptions) open(ctx context.Context, env *environment, to *inspect
 		closeAll()
 		return nil, infra(err)
 	}
-	to.Server = func(w *inspect.Workload, e inspect.Engine, fit *latency.Fit) ([]trace.Record, error) {
+	to.Server = func(w *inspect.Workload, e inspect.Engine, fit latency.Learned) ([]trace.Record, error) {
 		fmt.Fprintf(env.stderr, "vllm-vcr: sending %d requests of %s to vllm-rs\n", w.Len(), w.Name)
 		records, err := answerOverWire(ctx, env, wireServer{found.Program, folder, line}, w, w.WithBlocks(e), fit)
 		if err != nil {
@@ -83,7 +83,7 @@ func (opts *wireOptions) open(ctx context.Context, env *environment, to *inspect
 type wireServer struct{ program, model, line string }
 
 // answerOverWire starts frontend and player, sends the workload, and returns what the client saw.
-func answerOverWire(ctx context.Context, env *environment, with wireServer, w *inspect.Workload, e inspect.Engine, fit *latency.Fit) ([]trace.Record, error) {
+func answerOverWire(ctx context.Context, env *environment, with wireServer, w *inspect.Workload, e inspect.Engine, fit latency.Learned) ([]trace.Record, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	server, err := vllmrs.Start(ctx, vllmrs.Options{Binary: with.program, ModelDir: with.model, ServedName: wireModel, Log: env.log})

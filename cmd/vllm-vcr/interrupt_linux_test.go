@@ -1,13 +1,19 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestInterrupt: ^C during any kind of run ends it with a report of what ran and exit
@@ -51,7 +57,11 @@ func TestInterrupt(t *testing.T) {
 				t.Errorf("exit code %d, want 3:\n%s", code, s.stdout.text())
 			}
 			// E025: the signal came between two cases.
-			says(t, s.stdout.text(), `^  (R008 |H001 .*|T004 .*|E025 .*)(not run: )?(interrupt signal received|.*interrupt signal received)`, `^(FAIL|ERROR): `)
+			says(t, s.stdout.text(), `^(  |ERROR \d+ cases: )(R008 |H001 .*|E025 .*)(not run: )?(interrupt signal received|.*interrupt signal received)`, `^(FAIL|ERROR): `)
+			// What did not run is one line for each message, and the first line of the report.
+			if n := strings.Count(s.stdout.text(), "R008 not run"); n > 2 {
+				t.Errorf("%d lines about cases that did not run:\n%s", n, s.stdout.text())
+			}
 			says(t, s.stderr.text(), `^vllm-vcr: error: interrupted: the report covers what ran until then\n\z`)
 		})
 	}
@@ -120,5 +130,38 @@ func TestKeepAlive(t *testing.T) {
 				t.Errorf("stderr %q: nothing was interrupted", s.stderr.text())
 			}
 		})
+	}
+}
+
+// TestInterruptInspect: a command that reads or computes prints how far it is, ends at once, and leaves nothing of what it wrote.
+func TestInterruptInspect(t *testing.T) {
+	path, dir := filepath.Join(t.TempDir(), "trace.jsonl"), t.TempDir()
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	pipe, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer pipe.Close()
+	ticks := make(chan time.Time)
+	var stderr spy
+	env := newEnvironment(io.Discard, &stderr, func(string) (string, bool) { return "", false })
+	env.ticks = func(time.Duration) (<-chan time.Time, func()) { return ticks, func() {} }
+	ctx, interrupt := context.WithCancel(t.Context())
+	code := make(chan int)
+	go func() {
+		code <- env.main(ctx, []string{"inspect", "convert", path, "--to", "otlp", "-o", filepath.Join(dir, "out.json")})
+	}()
+	// More than a pipe holds: most of it has been converted then.
+	record := `{"prompt_tokens":4,"output_tokens":1,"ttft_ms":1.0,"itl_ms":[],"arrival_ms":1.0}` + "\n"
+	_, err = pipe.WriteString(strings.Repeat(record, 3000))
+	require.NoError(t, err)
+	ticks <- time.Time{}
+	interrupt()
+	if got := <-code; got != conformance.ExitInfra {
+		t.Errorf("exit code %d", got)
+	}
+	says(t, stderr.text(), `\Avllm-vcr: reading .*/trace\.jsonl\nvllm-vcr: error: interrupted\n\z`)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	if len(left) > 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }

@@ -85,7 +85,8 @@ func newRootCommand(env *environment, args ...string) *cobra.Command {
 			newDriftCheckCommand, newDriftExtractCommand, newDriftDiffCommand, newDriftAdoptCommand, newDriftAcceptCommand, newDriftHistoryCommand,
 			newDriftReleasesCommand, newDriftIssuesCommand),
 		"inspect": groupOf("inspect", "Show what is in a trace, and predict times from traces",
-			newInspectCalibrateCommand, newInspectCompareCommand, newInspectConvertCommand, newInspectDemoCommand, newInspectSummaryCommand, newInspectTimelineCommand),
+			interruptible(newInspectCalibrateCommand), interruptible(newInspectCompareCommand), interruptible(newInspectConvertCommand),
+			newInspectDemoCommand, interruptible(newInspectSummaryCommand), interruptible(newInspectTimelineCommand)),
 		"action": newActionCommand, "version": newVersionCommand,
 		"cli-reference": newReferenceCommand,
 	}

@@ -116,6 +116,9 @@ func (opts *playOptions) prepareShared(ctx context.Context, env *environment, fl
 	if opts.source.plans != nil {
 		opt.Source = opts.source.plans.Before(opt.Source)
 	}
+	if opts.source.chosen != nil {
+		opt.Source = opts.source.chosen.Before(opt.Source)
+	}
 	if opt.Limits.MaxModelLen == 0 && (opt.Trace == nil || opt.Trace.Meta.ReadyResponseHex == nil) {
 		opt.Limits.MaxModelLen = opts.engine.modelLen
 	}

@@ -25,9 +25,9 @@ type pairOfTexts struct {
 	Completion string `json:"completion"`
 }
 
-// answers are texts that a tokenizer or a template could spoil: white space at their ends, letters of several tokens,
+// spelling are texts that a tokenizer or a template could spoil: white space at their ends, letters of several tokens,
 // what looks like special tokens, and long ones.
-var answers = []pairOfTexts{
+var spelling = []pairOfTexts{
 	{"Say hello", "Hello, wörld! 😀"},
 	{"Count\nto three", "1\n2\n3\n"},
 	{"  with space  ", "\n\n  indented\n\tand tabbed  "},
@@ -132,7 +132,7 @@ func writeAnswers(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "answers.jsonl")
 	var b strings.Builder
-	for _, a := range answers {
+	for _, a := range spelling {
 		line, err := json.Marshal(a)
 		require.NoError(t, err)
 		b.Write(append(line, '\n'))
@@ -148,7 +148,7 @@ func TestPlayDataset(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			server, player := answeringServer(t, version, "--dataset", writeAnswers(t), "--strict")
 			var asking sync.WaitGroup
-			for _, a := range answers {
+			for _, a := range spelling {
 				for _, stream := range []bool{false, true} {
 					for path, body := range map[string]map[string]any{
 						"/v1/completions": {"prompt": a.Prompt}, "/v1/chat/completions": user(a.Prompt),

@@ -19,6 +19,8 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/engine/latency"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/inspect"
+	"github.com/vllm-vcr/conformance/internal/serve/answers"
 	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 	"github.com/vllm-vcr/conformance/player"
 	"github.com/vllm-vcr/conformance/trace"
@@ -26,24 +28,27 @@ import (
 
 // sourceOptions are the flags of the player's answers.
 type sourceOptions struct {
-	mode      string
-	recording string
-	steps     string // a trace whose tokens do not count
-	match     player.Match
-	dataset   string
-	tokenizer string
-	minDepth  int
-	once      bool
-	strict    bool
-	vocab     uint32
-	seed      uint64
-	reasoning string // parser of reasoning: then sentences follow some reasoning
+	mode       string
+	recording  string
+	steps      string // a trace whose tokens do not count
+	match      player.Match
+	dataset    string
+	tokenizer  string
+	minDepth   int
+	once       bool
+	strict     bool
+	vocab      uint32
+	seed       uint64
+	toolParser string // of the frontend; "" is hermes
+	reasoning  string // parser of reasoning: then sentences follow some reasoning
 	// configHash is what all recordings must have been made with; empty is any.
 	configHash string
 	// sha256 is that of the bytes of recording; empty is any.
 	sha256 string
 	// plans are answers that the builtin frontend chooses; nil for none.
 	plans *builtin.Plans
+	// chosen are answers that rules choose; nil for none.
+	chosen *answers.Store
 	// loaded is the tokenizer, once it is read.
 	loaded *tokenizer.Tokenizer
 }
@@ -352,9 +357,11 @@ func (opts *sourceOptions) fromDataset(ctx context.Context, env *environment, op
 		return nil, err
 	}
 	if set.Skipped > 0 {
-		env.log.Warn("rows without a prompt or a completion are left out", "dataset", opts.dataset, "rows", set.Skipped)
+		env.log.Warn("rows without a prompt or a completion are left out", "dataset", opts.dataset, "rows", set.Skipped, "first", set.FirstSkipped)
 	}
-	source, err := set.Source(dataset.Options{Strict: opts.strict, Fallback: fallback, MinDepth: opts.minDepth})
+	source, err := set.Source(dataset.Options{Strict: opts.strict, Fallback: fallback, MinDepth: opts.minDepth, Calls: func(calls []byte) (string, error) {
+		return answers.WriteCalls(opts.toolParser, calls)
+	}})
 	if err != nil {
 		return nil, err
 	}
@@ -366,6 +373,7 @@ func (opts *sourceOptions) fromDataset(ctx context.Context, env *environment, op
 type timingOptions struct {
 	pace   player.Pace
 	traces []string
+	result resultsOptions
 	knobs  latency.Knobs
 	scale  float64
 	auto   player.Pace   // that paceAuto is without a model
@@ -377,8 +385,12 @@ const paceAuto player.Pace = "auto"
 func (opts *timingOptions) add(flags *pflag.FlagSet) {
 	k := &opts.knobs
 	oneOf(flags, (*string)(&opts.pace), "pace", paceAuto, "when outputs are sent: instant, recorded (after the same time as in --trace), modelled "+
-		"(by --latency-trace or the durations below), or auto (modelled if one of these is given, else recorded with --replay-steps and instant without)", paceAuto, player.PaceInstant, player.PaceRecorded, player.PaceModelled)
+		"(by --latency-trace, --latency-results or the durations below), or auto (modelled if one of these is given, else recorded with --replay-steps and instant without)", paceAuto, player.PaceInstant, player.PaceRecorded, player.PaceModelled)
 	flags.StringArrayVar(&opts.traces, "latency-trace", nil, "learn step times from this trace `FILE`; set --max-num-batched-tokens as in its engine; may be repeated")
+	opts.result.add(flags)
+	exclusive(flags, "latency-trace", "latency-results")
+	needs(flags, "columns", "latency-results")
+	needs(flags, "engine-args", "latency-results")
 	durations := []struct {
 		value *time.Duration
 		name  string
@@ -414,28 +426,32 @@ func (opts *timingOptions) model(env *environment, opt *player.Options, configHa
 		return nil, fmt.Errorf("--%w", err)
 	}
 	pace := opts.pace
-	modelled := len(opts.traces) > 0 || opts.knobs != latency.Knobs{LoadFactor: opts.knobs.LoadFactor}
+	learned := len(opts.traces)+len(opts.result.paths) > 0
+	modelled := learned || opts.knobs != latency.Knobs{LoadFactor: opts.knobs.LoadFactor}
 	switch {
 	case pace == paceAuto && modelled:
 		pace = player.PaceModelled
 	case pace == paceAuto:
 		pace = opts.auto
 	case pace == player.PaceModelled && !modelled:
-		return nil, errors.New("--pace modelled needs a model: give --latency-trace, or durations such as --time-to-first-token 150ms")
+		return nil, errors.New("--pace modelled needs a model: give --latency-trace, --latency-results, or durations such as --time-to-first-token 150ms")
 	case pace != player.PaceModelled && modelled:
 		return nil, fmt.Errorf("--pace %s: --latency-trace, and durations such as --time-to-first-token, need --pace modelled", pace)
 	case pace == player.PaceRecorded && opt.Trace == nil:
 		return nil, errors.New("--pace recorded needs --trace or --replay-steps")
 	}
-	if opts.now != nil && len(opts.traces) == 0 {
+	if opts.now != nil && !learned {
 		pace = player.PaceAlone
 	}
 	opt.Timing.Pace = pace
-	if opts.now != nil && len(opts.traces) == 0 {
+	if opts.now != nil && !learned {
 		return func() (latency.Model, error) { return opts.now, nil }, nil
 	}
 	if pace != player.PaceModelled {
 		return func() (latency.Model, error) { return nil, nil }, nil
+	}
+	if len(opts.result.paths) > 0 {
+		return opts.fromResults(env, opt)
 	}
 	if len(opts.traces) == 0 {
 		return func() (latency.Model, error) { knobs := opts.knobs; return &knobs, nil }, nil
@@ -459,4 +475,35 @@ func (opts *timingOptions) model(env *environment, opt *player.Options, configHa
 		return nil, err
 	}
 	return func() (latency.Model, error) { return fit.Again(), nil }, nil
+}
+
+// fromResults learns from results of requests. What --engine-args does not say of the engine that they are of is as in the player.
+func (opts *timingOptions) fromResults(env *environment, opt *player.Options) (func() (latency.Model, error), error) {
+	transfer := opts.knobs
+	if err := latency.TransferOnly(&transfer); err != nil {
+		return nil, err
+	}
+	var engine inspect.Override
+	if err := opts.result.config(&engine); err != nil {
+		return nil, err
+	}
+	engine.MaxNumSeqs = cmp.Or(engine.MaxNumSeqs, opt.Limits.MaxNumSeqs)
+	engine.MaxNumBatchedTokens = cmp.Or(engine.MaxNumBatchedTokens, opt.Limits.MaxNumBatchedTokens)
+	engine.BlockSize = cmp.Or(engine.BlockSize, opt.KVCache.BlockSize)
+	var results []*trace.Trace
+	for _, path := range opts.result.paths {
+		t, err := opts.result.read(env, path)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, t)
+	}
+	learned, err := inspect.LearnResults(results, 0, engine, 1)
+	if err != nil {
+		return nil, err
+	}
+	for _, note := range learned.Notes {
+		opt.Log.Warn(note)
+	}
+	return func() (latency.Model, error) { return learned.Model(&transfer), nil }, nil
 }

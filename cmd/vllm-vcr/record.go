@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
@@ -345,7 +346,7 @@ func finishRecord(env *environment, opts recordOptions, r monitor.Report) error 
 		errs = append(errs, monitor.Text(env.stdout, r))
 	}
 	if opts.summaryJSON != "" {
-		errs = append(errs, writeFile(opts.summaryJSON, func(w io.Writer) error { return monitor.JSON(w, r) }))
+		errs = append(errs, atomicfile.WriteFunc(opts.summaryJSON, 0o644, func(w io.Writer) error { return monitor.JSON(w, r) }))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return exitError{cmp.Or(r.ExitCode, conformance.ExitInfra), errors.Join(r.Err, fmt.Errorf("write summary: %w", err))}

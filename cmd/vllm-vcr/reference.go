@@ -12,6 +12,7 @@ import (
 
 //go:generate go run . reference cli --output ../../docs/cli.md
 //go:generate go run . reference findings --output ../../docs/findings.md
+//go:generate go run . golden export --kv-events ../../vectors/kvevents
 
 // newReferenceCommand writes the pages of the documentation that are made of the program: the commands and flags, and the codes
 // of failures. It is hidden: only go generate has a use for it.

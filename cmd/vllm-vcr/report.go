@@ -15,6 +15,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -34,6 +35,7 @@ type reportOptions struct {
 	json          string
 	deterministic bool
 	annotations   string
+	annotateFile  string
 	limit         int
 	githubOutput  bool
 
@@ -64,6 +66,7 @@ func (opts *reportOptions) addOutputFlags(flags *pflag.FlagSet) {
 	oneOf(flags, &opts.annotations, "annotations", "auto", "write GitHub annotations for failures to stderr: auto (in GitHub Actions), on or off", "auto", "on", "off")
 	flags.IntVar(&opts.limit, "annotation-limit", report.AnnotationLimit, "maximum number of annotations of each level (error, warning)")
 	least0(flags, "annotation-limit")
+	flags.StringVar(&opts.annotateFile, "annotate-file", "", "`FILE` of the repository at which annotations and SARIF show failures that have no place in it (default the workflow in GitHub Actions, else compat.toml)")
 	addOutputFlag(flags, &opts.githubOutput)
 	grouped(flags, "Report")
 }
@@ -170,7 +173,7 @@ func newReportMeta(env *environment, opts reportOptions, in *inputs, started tim
 		Tool: report.Tool{Name: "vllm-vcr", Version: buildVersion(), Commit: buildCommit()}, Started: started,
 		OS: runtime.GOOS, Arch: runtime.GOARCH, Arguments: opts.command("vllm-vcr", "conform"),
 		Root: repositoryRoot(env, dir), Dir: dir, Matrix: matrix, Deterministic: opts.deterministic, TempDir: os.TempDir(), Host: host,
-		Title: titleOf,
+		Title: titleOf, AnnotateFile: cmp.Or(filepath.ToSlash(opts.annotateFile), workflowFile(env)),
 	}
 	if repository := env.getenv("GITHUB_REPOSITORY"); repository != "" && !opts.deterministic {
 		m.Origin = &report.Origin{Repository: repository, Commit: env.getenv("GITHUB_SHA")}
@@ -184,6 +187,17 @@ func newReportMeta(env *environment, opts reportOptions, in *inputs, started tim
 		}
 	}
 	return m
+}
+
+// workflowFile is the file of the workflow that runs this, below the root of its repository; "" outside GitHub Actions.
+// GITHUB_WORKFLOW_REF is "owner/name/.github/workflows/ci.yml@refs/heads/main".
+func workflowFile(env *environment) string {
+	file, _, _ := strings.Cut(env.getenv("GITHUB_WORKFLOW_REF"), "@")
+	file, ours := strings.CutPrefix(file, env.getenv("GITHUB_REPOSITORY")+"/")
+	if !ours || !filepath.IsLocal(file) {
+		return ""
+	}
+	return file
 }
 
 // digest is the sha256 of a file. What cannot be read any more has none.

@@ -185,6 +185,7 @@ func runServe(ctx context.Context, env *environment, flags *pflag.FlagSet, opts 
 			each = append(each, s.UnmatchedFaults)
 		}
 		unmatched, requests := unmatchedByAll(each)
+		opts.edge.reportAnswers(env)
 		reportUnmatched(env, unmatched, requests, "HTTP request", "~path=, ~model=, ~key= and ~header.NAME=; --log-requests lists the requests")
 	}
 	var ended *serve.EndedError
@@ -216,7 +217,8 @@ func (opts *serveOptions) config(ctx context.Context, env *environment, flags *p
 	if err != nil && opts.cfg.Frontend.Wanted == serve.Builtin {
 		return cfg, closeAll, exitError{conformance.ExitUsage, err}
 	}
-	opts.play.source.reasoning = builtin.ReasoningParser(args)
+	opts.play.source.toolParser = builtin.FlagOf(args, "--tool-call-parser")
+	opts.play.source.reasoning = builtin.FlagOf(args, "--reasoning-parser")
 	opts.lineOfFrontend(ctx)
 	if err := opts.edge.splitFaults(&opts.play.peers); err != nil {
 		return cfg, closeAll, err
@@ -266,6 +268,7 @@ func (opts *serveOptions) config(ctx context.Context, env *environment, flags *p
 		opts.play.engine.opt.Requests = log
 		cfg.HTTP.Admin = map[string]http.Handler{serve.RequestsPath: serve.ServeRequests(log)}
 	}
+	err = cmp.Or(err, opts.chooseAnswers(&cfg))
 	return cfg, closeAll, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -13,7 +14,10 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/serve"
+	"github.com/vllm-vcr/conformance/internal/serve/answers"
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
 	"github.com/vllm-vcr/conformance/internal/serve/simulator"
 	"github.com/vllm-vcr/conformance/player"
@@ -29,6 +33,8 @@ type edgeOptions struct {
 	portPerRank bool
 	fakeMetrics string
 	requestLog  string
+	answers     string
+	chosen      *answers.Store
 
 	fake  simulator.Fake
 	shown *simulator.FakeMetrics // by --fake-metrics
@@ -46,11 +52,13 @@ func (opts *edgeOptions) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&opts.portPerRank, "port-per-rank", false, "give each of the --data-parallel-size engines a frontend and a port of its own: --port, and the ports behind it")
 	flags.StringVar(&opts.config, "config", "", "YAML `FILE` whose keys are the names of flags, or model; flags and variables have precedence (default none)")
 	flags.StringVar(&opts.requestLog, "log-requests", "", "write a line of JSON for each request to this `FILE`, - for standard error (default none)")
+	flags.StringVar(&opts.answers, "answers", "", "answer as the rules in this `FILE` say, JSON or TOML: by the last message of the user, model, header and number of a request; docs/serving.md has its form (default none)")
 	flags.StringVar(&opts.fakeMetrics, "fake-metrics", "", "show these metrics in the place of the real ones: a `FILE` or JSON with the fake-metrics of llm-d-inference-sim (default the real ones)")
 	flags.StringVar(&opts.AdminToken, "admin-token", "", "switch on /admin/config, which changes faults and fake metrics at run time, and /admin/requests, which lists the requests of the engine, for clients with this bearer `TOKEN`; prefer its variable, which no list of processes shows (default off)")
 	flags.Float64Var(&opts.FailureRate, "failure-injection-rate", 0, "percentage of requests that fail with one of --failure-types (default 0)")
 	flags.StringSliceVar(&opts.FailureTypes, "failure-types", nil, "`FAILURES` of --failure-injection-rate: "+strings.Join(edge.Failures, ", ")+" (default all)")
 	least0(flags, "startup-duration")
+	exclusive(flags, "answers", "engine-handshake")
 	grouped(flags, "HTTP")
 }
 
@@ -110,6 +118,48 @@ func (opts *edgeOptions) options(env *environment, flags *pflag.FlagSet, play *p
 		o.RequestLog, closeFiles = file, func() { file.Close() }
 	}
 	return o, closeFiles, nil
+}
+
+// chooseAnswers lets rules choose answers: those of --answers, and any that come later to /admin/answers.
+func (opts *serveOptions) chooseAnswers(cfg *serve.Config) (err error) {
+	source := &opts.play.source
+	if source.loaded == nil && source.tokenizer != "" {
+		if source.loaded, err = tokenizer.Load(source.tokenizer); err != nil {
+			return err
+		}
+	}
+	store, err := answers.New(answers.Options{
+		Tokenizer: source.loaded, ToolParser: source.toolParser, ReasoningParser: source.reasoning,
+		Builtin: cfg.Frontend.Wanted == serve.Builtin,
+	})
+	if err != nil || opts.engineAddress != "" {
+		return err
+	}
+	if opts.edge.answers != "" {
+		rules, err := answers.ReadFile(opts.edge.answers)
+		if err == nil {
+			err = store.Set(rules)
+		}
+		if err != nil {
+			return fmt.Errorf("--answers: %w", err)
+		}
+	}
+	opts.edge.chosen, source.chosen = store, store
+	if cfg.HTTP.Wrap = store.Wrap; cfg.HTTP.Admin == nil {
+		cfg.HTTP.Admin = map[string]http.Handler{}
+	}
+	cfg.HTTP.Admin["/admin/answers"] = store
+	return nil
+}
+
+// reportAnswers prints which rules have answered nothing.
+func (opts *edgeOptions) reportAnswers(env *environment) {
+	if opts.chosen == nil {
+		return
+	}
+	if unused, requests := opts.chosen.Unused(); len(unused) > 0 {
+		fmt.Fprintf(env.stderr, "vllm-vcr: --answers: of %s, none matched rule %s\n", safetext.Count(requests, "request"), strings.Trim(fmt.Sprint(unused), "[]"))
+	}
 }
 
 // listen opens the ports, one for each of so many frontends.

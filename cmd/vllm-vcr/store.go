@@ -49,7 +49,7 @@ func (opts *storeOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.Dir, "goldens", "", "`FOLDER` of the goldens, in which bucket_path of the manifest is a path (default ./"+vcr.GoldensPath+", else the goldens in the binary)")
 	flags.StringVar(&opts.Bucket, "bucket", "", "bucket of the goldens, in which bucket_path of the manifest is a key: `s3://NAME/PREFIX` or https://HOST/PATH (default $CONFORMANCE_BUCKET)")
 	flags.StringVar(&opts.Bundle, "bundle", "", "`FILE` with goldens, compat.toml and manifest, written by golden bundle")
-	flags.StringVar(&opts.Cache, "cache", "", "`FOLDER` for downloaded goldens (default vllm-vcr/goldens in the user's cache directory)")
+	flags.StringVar(&opts.Cache, "cache-dir", "", "`FOLDER` for downloaded goldens (default vllm-vcr/goldens in the user's cache directory)")
 	flags.BoolVar(&opts.Offline, "offline", false, "do not use the network: a golden that is neither on this machine nor in the cache is an error")
 	flags.Int64Var(&opts.MaxSize, "max-golden-size", golden.DefaultMaxSize, "maximum size of a golden file in `BYTES`; a larger one is an error")
 	above0(flags, "max-golden-size")

@@ -3,6 +3,7 @@ package main
 import (
 	_ "embed"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 	"strings"
@@ -43,11 +44,15 @@ func newHelpCommand(env *environment, root *cobra.Command) *cobra.Command {
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			cmd, rest, err := root.Find(args)
-			if err == nil && len(rest) == 0 {
-				cmd.InitDefaultHelpFlag()
-				return cmd.Help()
+			if err != nil || len(rest) > 0 || cmd.Hidden {
+				return runHelp(env, strings.Join(args, " "))
 			}
-			return runHelp(env, strings.Join(args, " "))
+			cmd.InitDefaultHelpFlag()
+			err = cmd.Help()
+			if name := strings.Join(args, " "); slices.ContainsFunc(topics(), func(t topic) bool { return t.name == name }) {
+				fmt.Fprintf(env.stdout, "\nGuide: vllm-vcr help %s.md\n", name)
+			}
+			return err
 		},
 	}
 	// The pages are read when somebody wants to see their list, not at each start.
@@ -63,21 +68,25 @@ func newHelpCommand(env *environment, root *cobra.Command) *cobra.Command {
 	return help
 }
 
-// topic is a page in the binary.
+// topic is a page of the documentation.
 type topic struct{ name, title, text string }
 
-// topics are the pages in the binary, by their names.
+// topics are the pages, by their names.
 func topics() []topic {
 	paths, err := fs.Glob(vcr.Files, vcr.DocsPath+"/*.md")
 	if err != nil {
 		panic(err)
 	}
-	var all []topic
+	all := []topic{
+		{"cli", "All commands and flags", reference(newRootCommand(newEnvironment(io.Discard, io.Discard, func(string) (string, bool) { return "", false })))},
+		{"findings", "All codes of reports", findingsPage()},
+	}
 	for _, path := range paths {
 		text := string(embedded(path))
 		title, _, _ := strings.Cut(strings.TrimPrefix(text, "# "), "\n")
 		all = append(all, topic{strings.TrimSuffix(strings.TrimPrefix(path, vcr.DocsPath+"/"), ".md"), title, text})
 	}
+	slices.SortFunc(all, func(a, b topic) int { return strings.Compare(a.name, b.name) })
 	return all
 }
 

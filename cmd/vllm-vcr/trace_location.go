@@ -45,6 +45,7 @@ func readAt[T any](env *environment, name string, read func(*trace.Reader) (T, e
 		return got, err
 	}
 	defer r.Close()
+	defer env.reads(name, r.Position)()
 	if got, err = read(r); err == nil {
 		printWarnings(env, r.Warnings())
 	}

@@ -186,26 +186,38 @@ func (f *Fault) timeouts(try int) (limits conformance.Timeouts, last bool) {
 
 // judged plays a fault and judges what the runner made of it.
 func (cfg *Config) judged(ctx context.Context, t *task) conformance.Result {
-	if t.fault.router != nil {
+	if t.fault.router != nil && ctx.Err() == nil {
 		return cfg.judgedRouter(ctx, t)
 	}
-	if t.fault.suite != nil {
+	if t.fault.suite != nil && ctx.Err() == nil {
 		return cfg.judgedSuite(ctx, t)
 	}
 	start := time.Now()
 	result := conformance.Result{Case: t.fault.in(t.scene.cases[0].Line), Verdict: conformance.Skip, Note: t.lacks, Location: t.scene.stored.location}
+	if ctx.Err() != nil {
+		unplayed(ctx, &result, nil)
+		return result
+	}
 	for try, last := 0, t.lacks != ""; !last && result.Verdict != conformance.Pass; try++ {
 		var limits conformance.Timeouts
 		limits, last = t.fault.timeouts(try)
 		var err error
 		if result, err = cfg.try(ctx, t, limits, result); err != nil {
-			result.Verdict, result.Failures = conformance.Error, []conformance.Failure{check.Failed(CodeNotPlayed, "%v", err)}
-			result.Infra = ctx.Err() != nil
+			unplayed(ctx, &result, err)
 			break
 		}
 	}
 	result.Duration = time.Since(start)
 	return result
+}
+
+// unplayed is the result of a fault that could not be played, or was not played to its end, as the run was interrupted.
+func unplayed(ctx context.Context, result *conformance.Result, err error) {
+	failure := check.Failed(CodeNotPlayed, "%v", err)
+	if ctx.Err() != nil {
+		failure = check.Failed(check.CodeNotRun, "not run: %v", context.Cause(ctx))
+	}
+	result.Verdict, result.Failures, result.Infra = conformance.Error, []conformance.Failure{failure}, ctx.Err() != nil
 }
 
 // try plays a fault once, and once more with an engine that has a time of its own
@@ -300,7 +312,7 @@ func (cfg *Config) run(ctx context.Context, t *task, p play, limits conformance.
 	})
 	report := runner.Run(ctx, cases)
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("not played to its end: %w", context.Cause(ctx))
+		return nil, context.Cause(ctx)
 	}
 	return report, nil
 }

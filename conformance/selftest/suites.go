@@ -83,7 +83,7 @@ func (cfg *Config) judgedSuite(ctx context.Context, t *task) conformance.Result 
 	for _, idle := range idles {
 		report, err := cfg.runSuite(ctx, t.fault.suite, line, idle)
 		if err != nil {
-			result.Verdict, result.Failures, result.Infra = conformance.Error, []conformance.Failure{check.Failed(CodeNotPlayed, "%v", err)}, ctx.Err() != nil
+			unplayed(ctx, &result, err)
 			break
 		}
 		result.Asserted, result.Note = len(report.Results), seen(report.Results)
@@ -175,7 +175,7 @@ func (cfg *Config) runSuite(ctx context.Context, f *suiteFault, line compat.Line
 	}
 	report := cfg.runner(runner).Run(ctx, cases)
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("not played to its end: %w", context.Cause(ctx))
+		return nil, context.Cause(ctx)
 	}
 	return report, nil
 }

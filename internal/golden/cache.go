@@ -9,7 +9,7 @@ import (
 )
 
 // envCache names the directory of the cache.
-const envCache = "VLLM_VCR_CACHE"
+const envCache = "VLLM_VCR_CACHE_DIR"
 
 // tmpDir is the folder of the cache for what is being written.
 const tmpDir = "tmp"

@@ -38,7 +38,7 @@ type Store struct {
 	// Bundle is the path of a file that [WriteBundle] wrote. All goldens are taken out of it, by their
 	// digests, wherever their locations are.
 	Bundle string
-	// Cache is the directory of the cache; by default $VLLM_VCR_CACHE, else vllm-vcr/goldens in the
+	// Cache is the directory of the cache; by default $VLLM_VCR_CACHE_DIR, else vllm-vcr/goldens in the
 	// user's cache directory.
 	Cache string
 	// MaxSize is the number of bytes that a golden may have; by default DefaultMaxSize.

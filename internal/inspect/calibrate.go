@@ -21,6 +21,10 @@ type Options struct {
 	// an engine of its own, and all of them are judged together.
 	Fit     []*trace.Trace
 	Predict []*trace.Trace
+	// Results are results of requests to learn from, in place of Fit. See [LearnResults]. With Holdout, so many of their last requests are
+	// not learned from but predicted, in place of Predict.
+	Results []*trace.Trace
+	Holdout int
 	// Engine is what is set of the engines of Predict, in place of what their metas say.
 	Engine Override
 	// Seed decides what the model draws, and Runs how often the requests are answered, each time with other draws:
@@ -36,8 +40,12 @@ type Options struct {
 	MedianTolerance, BandTolerance float64
 	// WhatIf are changes whose effect is predicted too. They change no verdict.
 	WhatIf []WhatIf
+	// Targets are limits of times: for the load, and for each of WhatIf, the number of engines that meets all is looked for.
+	Targets []Target
 	// Server answers the requests in place of the simulation; nil is the simulation.
 	Server Server
+
+	learning *Learning // nil if not from results
 }
 
 // Defaults of [Options].
@@ -59,11 +67,20 @@ func (o Options) withDefaults() Options {
 }
 
 func (o *Options) check() error {
-	if len(o.Fit) == 0 {
-		return errors.New("no recording to learn from")
+	if len(o.Fit)+len(o.Results) == 0 {
+		return errors.New("no recording to learn from: give --latency-trace or --latency-results")
 	}
-	if len(o.Predict) == 0 {
-		return errors.New("no recording to predict")
+	if len(o.Fit) > 0 && len(o.Results) > 0 {
+		return errors.New("recordings with a time of each token and results of requests cannot be learned from together: leave out one of them")
+	}
+	if o.Holdout < 0 || o.Holdout > 0 && len(o.Results) == 0 {
+		return fmt.Errorf("holdout is %d: want a number of requests of results to learn from", o.Holdout)
+	}
+	if len(o.Predict) == 0 && o.Holdout == 0 {
+		return errors.New("no recording to predict: give --predict, or --holdout with --latency-results")
+	}
+	if o.Holdout > 0 && o.Server != nil {
+		return errors.New("--holdout is judged by the simulation: with --over-wire, give --predict")
 	}
 	if o.Runs < 1 || o.Runs > maxRuns {
 		return fmt.Errorf("runs is %d: want 1 to %d", o.Runs, maxRuns)
@@ -86,7 +103,7 @@ func (o *Options) check() error {
 		}
 		named[what.Name] = true
 	}
-	return unseen(o.Fit, o.Predict)
+	return unseen(append(o.Fit[:len(o.Fit):len(o.Fit)], o.Results...), o.Predict)
 }
 
 // Report is what [Calibrate] found. Times are in ms.
@@ -105,6 +122,9 @@ type Report struct {
 	Predicted Outcome     `json:"predicted"`
 	Knobs     Outcome     `json:"knobs"`
 	Criteria  []Criterion `json:"criteria"`
+	// Accuracy has the errors of the predicted requests, and Learning what was learned from results of requests, nil if from traces.
+	Accuracy *Accuracy `json:"accuracy"`
+	Learning *Learning `json:"learning,omitempty"`
 	// WhatIf is what is predicted for each of [Options].WhatIf.
 	WhatIf []Scenario `json:"what_if,omitempty"`
 	// Pass is whether all criteria are met.
@@ -150,6 +170,7 @@ type Prediction struct {
 	Criteria   []Criterion `json:"criteria"`
 
 	real, predicted samples
+	pairs           []pairOfTimes
 }
 
 // Source is a recording.
@@ -162,6 +183,8 @@ type Source struct {
 type Outcome struct {
 	TTFT Distribution `json:"ttft"`
 	ITL  Distribution `json:"itl"`
+	TPOT Distribution `json:"tpot"`
+	E2E  Distribution `json:"e2e"`
 	// BandMass is the part of the gaps that are in the slow band, 0 to 1, Tail the ratio
 	// of the 99.9th percentile of gaps to the median.
 	BandMass float64 `json:"band_mass"`
@@ -202,44 +225,74 @@ func Calibrate(o Options) (*Report, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	fit, err := learn(o.Fit, o.Engine)
+	r := &Report{Seed: o.Seed}
+	model, err := o.learn(r)
 	if err != nil {
 		return nil, err
 	}
-	r := &Report{Runs: o.Runs, Seed: o.Seed, Confidence: o.confidence(fit), Notes: fit.Notes()}
-	for _, t := range o.Fit {
-		r.Fit = append(r.Fit, Source{t.Name, len(t.Records)})
+	r.Runs = o.Runs
+	for _, t := range slices.Concat(o.Fit, o.Results) {
+		r.Fit = append(r.Fit, Source{t.Name, len(t.Records) - o.Holdout})
+	}
+	if o.Holdout > 0 {
+		o.Predict = append(o.Predict[:len(o.Predict):len(o.Predict)], o.Results...)
 	}
 	for _, t := range o.Predict {
-		p, err := o.predict(fit, t)
+		p, err := o.predict(model, t)
 		if err != nil {
 			return nil, err
 		}
 		r.Predict = append(r.Predict, *p)
 	}
 	r.compare(&o)
-	if r.WhatIf, err = o.scenarios(fit, r.BandFromMs); err != nil {
+	if r.WhatIf, err = o.scenarios(model, r); err != nil {
 		return nil, err
 	}
-	if !r.Pass {
+	if !r.Pass && r.Learning == nil {
 		r.Advice = o.advice(r)
 	}
 	return r, nil
 }
 
-// predict answers the requests of a recording, and compares with what was recorded.
-func (o *Options) predict(fit *latency.Fit, t *trace.Trace) (*Prediction, error) {
-	w, engine, err := o.subject(fit, t)
+// learn makes the model, and enters what it knows of itself.
+func (o *Options) learn(r *Report) (latency.Learned, error) {
+	if len(o.Results) > 0 {
+		learning, err := LearnResults(o.Results, o.Holdout, o.Engine, o.Seed)
+		if err != nil {
+			return nil, err
+		}
+		r.Learning, r.Notes, o.learning = learning, learning.Notes, learning
+		if o.Server == nil {
+			o.Runs = 1 // it draws nothing
+		}
+		return &learning.law, nil
+	}
+	fit, err := learn(o.Fit, o.Engine)
 	if err != nil {
 		return nil, err
 	}
-	records, err := o.answers(fit, w, engine)
+	r.Confidence, r.Notes = o.confidence(fit), fit.Notes()
+	return fit, nil
+}
+
+// predict answers the requests of a recording, and compares with what was recorded.
+func (o *Options) predict(model latency.Learned, t *trace.Trace) (*Prediction, error) {
+	w, engine, err := o.subject(model, t)
 	if err != nil {
 		return nil, err
+	}
+	records, err := o.answers(model, w, engine)
+	if err != nil {
+		return nil, err
+	}
+	from := 0
+	if slices.Contains(o.Results, t) {
+		from = w.Len() - o.Holdout
+		records = slices.DeleteFunc(records, func(r trace.Record) bool { return r.Line <= from })
 	}
 	p := &Prediction{
-		Source: Source{t.Name, len(t.Records)}, Requests: w.Len(), Turns: w.Turns(), Clients: w.clients,
-		real: samplesOf(w.recorded()), predicted: samplesOf(records),
+		Source: Source{t.Name, len(t.Records)}, Requests: w.Len() - from, Turns: w.Turns(), Clients: w.clients,
+		real: samplesOf(w.recorded()[from:]), predicted: samplesOf(records), pairs: pairsOf(w.recorded(), records, from),
 	}
 	p.BandFromMs = o.Band * p.real.itl.quantile(0.5)
 	real, predicted := outcomeOf(p.real, p.BandFromMs), outcomeOf(p.predicted, p.BandFromMs)
@@ -268,9 +321,12 @@ func learn(traces []*trace.Trace, otherwise Override) (*latency.Fit, error) {
 // compare judges all predictions together: each has as much weight as it has times.
 func (r *Report) compare(o *Options) {
 	var real, predicted samples
+	var pairs []pairOfTimes
 	for i := range r.Predict {
+		pairs = append(pairs, r.Predict[i].pairs...)
 		real, predicted = real.with(r.Predict[i].real), predicted.with(r.Predict[i].predicted)
 	}
+	r.Accuracy = newAccuracy(pairs, o.Seed)
 	r.BandFromMs = o.Band * real.itl.quantile(0.5)
 	r.Real, r.Predicted = outcomeOf(real, r.BandFromMs), outcomeOf(predicted, r.BandFromMs)
 	r.Knobs = outcomeOf(knobSamples(real, o.Seed), r.BandFromMs)
@@ -282,7 +338,7 @@ func (r *Report) compare(o *Options) {
 
 func outcomeOf(s samples, bandFrom float64) Outcome {
 	o := Outcome{
-		TTFT: s.ttft.distribution(), ITL: s.itl.distribution(), BandMass: s.itl.above(bandFrom), samples: s,
+		TTFT: s.ttft.distribution(), ITL: s.itl.distribution(), TPOT: s.tpot.distribution(), E2E: s.e2e.distribution(), BandMass: s.itl.above(bandFrom), samples: s,
 	}
 	if median := s.itl.quantile(0.5); median > 0 {
 		o.Tail = s.itl.quantile(0.999) / median
@@ -300,6 +356,12 @@ func outcomeOf(s samples, bandFrom float64) Outcome {
 
 // criteria are what a prediction has to meet.
 func (o *Options) criteria(real, predicted *Outcome) []Criterion {
+	if real.ITL.Count == 0 {
+		return []Criterion{
+			relative("median TTFT", real.TTFT.P50, predicted.TTFT.P50, o.MedianTolerance),
+			relative("median TPOT", real.TPOT.P50, predicted.TPOT.P50, o.MedianTolerance),
+		}
+	}
 	all := []Criterion{
 		relative("median TTFT", real.TTFT.P50, predicted.TTFT.P50, o.MedianTolerance),
 		relative("median ITL", real.ITL.P50, predicted.ITL.P50, o.MedianTolerance),
@@ -414,11 +476,15 @@ func sharedWith(t *trace.Trace, seen map[[sha256.Size]byte]origin) error {
 // timesPrint identifies a record by its recorded times, which never come twice. One of a single
 // gap or none cannot be distinguished from others.
 func timesPrint(r *trace.Record) (print [sha256.Size]byte, ok bool) {
-	if len(r.ITLMs) < 2 {
+	all := append([]float64{r.TTFTMs}, r.ITLMs...)
+	if s := r.ITLSummary; len(all) == 1 && s != nil && s.MeanMs > 0 {
+		all = append(all, s.MeanMs, float64(s.Count))
+	}
+	if len(all) < 3 {
 		return print, false
 	}
 	var b []byte
-	for _, ms := range append([]float64{r.TTFTMs}, r.ITLMs...) {
+	for _, ms := range all {
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(ms))
 	}
 	return sha256.Sum256(b), true
@@ -483,7 +549,7 @@ func (t times) distribution() Distribution {
 
 // samples are the times of records: to the first token, and between two outputs.
 type samples struct {
-	ttft, itl times
+	ttft, itl, tpot, e2e times
 	// atLeast[i] is how many outputs after the first of their request have more than i tokens.
 	atLeast []int
 }
@@ -494,12 +560,16 @@ func samplesOf(records []trace.Record) samples {
 		if r := &records[i]; r.OutputTokens > 0 {
 			s.ttft = append(s.ttft, r.TTFTMs)
 			s.itl = append(s.itl, r.ITLMs...)
+			s.e2e = append(s.e2e, r.EndMs(0))
+			if r.OutputTokens > 1 {
+				s.tpot = append(s.tpot, (r.EndMs(0)-r.TTFTMs)/float64(r.OutputTokens-1))
+			}
 			if sizes := r.Chunks(); len(sizes) > 1 {
 				s.count(sizes[1:])
 			}
 		}
 	}
-	return samples{sortedTimes(s.ttft), sortedTimes(s.itl), s.atLeast}
+	return samples{sortedTimes(s.ttft), sortedTimes(s.itl), sortedTimes(s.tpot), sortedTimes(s.e2e), s.atLeast}
 }
 
 // maxSize bounds the sizes of outputs that are counted one by one.
@@ -517,7 +587,8 @@ func (s *samples) count(sizes []int) {
 }
 
 func (s samples) with(other samples) samples {
-	both := samples{ttft: sortedTimes(slices.Concat(s.ttft, other.ttft)), itl: sortedTimes(slices.Concat(s.itl, other.itl))}
+	join := func(a, b times) times { return sortedTimes(slices.Concat(a, b)) }
+	both := samples{ttft: join(s.ttft, other.ttft), itl: join(s.itl, other.itl), tpot: join(s.tpot, other.tpot), e2e: join(s.e2e, other.e2e)}
 	for i := range max(len(s.atLeast), len(other.atLeast)) {
 		both.atLeast = append(both.atLeast, 0)
 		for _, of := range []samples{s, other} {
@@ -536,6 +607,9 @@ func (o *Override) apply(e *Engine) {
 	e.Blocks = cmp.Or(o.Blocks, e.Blocks)
 	if o.Caching != nil {
 		e.Caching = *o.Caching
+	}
+	if o.Async != nil {
+		e.Async = *o.Async
 	}
 }
 

@@ -35,7 +35,7 @@ const (
 
 // Formats are all formats.
 func Formats() []Format {
-	return []Format{FormatTrace, FormatVLLMBench, FormatGuideLLM, FormatInferencePerf, FormatMooncake, FormatBurstGPT, FormatAzure}
+	return []Format{FormatTrace, FormatVLLMBench, FormatGuideLLM, FormatInferencePerf, FormatRequests, FormatMooncake, FormatBurstGPT, FormatAzure}
 }
 
 // Input is a file of one of the formats that is read as a trace.
@@ -73,9 +73,12 @@ func (in *Input) skip(reason string) { in.left[reason]++ }
 const MaxBytes = 1 << 30
 
 // OpenInput begins to read an input; an empty format is that which its beginning shows. name is for messages. r has to be readable
-// until Each has returned.
-func OpenInput(name string, r io.Reader, format Format) (*Input, error) {
+// until Each has returned. Columns are those of a table of requests, nil for usual names.
+func OpenInput(name string, r io.Reader, format Format, columns Columns) (*Input, error) {
 	buffered := bufio.NewReaderSize(r, peeked)
+	if format == "" && columns != nil {
+		format = FormatRequests
+	}
 	if format == "" {
 		head, err := buffered.Peek(peeked)
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -96,6 +99,8 @@ func OpenInput(name string, r io.Reader, format Format) (*Input, error) {
 		err = in.document(name, buffered, in.guideLLM)
 	case FormatInferencePerf:
 		err = in.document(name, buffered, in.inferencePerf)
+	case FormatRequests:
+		err = in.document(name, buffered, in.requests(columns))
 	case FormatMooncake:
 		in.mooncake(name, buffered)
 	case FormatBurstGPT, FormatAzure:
@@ -108,6 +113,24 @@ func OpenInput(name string, r io.Reader, format Format) (*Input, error) {
 		err = fmt.Errorf("format %q: want one of %v", format, Formats())
 	}
 	return in, err
+}
+
+// ReadInput reads all of an input as a trace. A trace is read as it is, and a table of requests if there are columns.
+func ReadInput(name string, r io.Reader, columns Columns) (*trace.Trace, *Input, error) {
+	in, err := OpenInput(name, r, "", columns)
+	if err != nil {
+		return nil, nil, err
+	}
+	t := &trace.Trace{Name: name, Meta: in.Meta}
+	if in.t != nil {
+		t, err = in.t.ReadAll()
+		return t, in, err
+	}
+	err = in.Each(func(r *trace.Record) error {
+		t.Records = append(t.Records, *r)
+		return nil
+	})
+	return t, in, err
 }
 
 // records are those of a trace.
@@ -145,6 +168,10 @@ func formatOf(head []byte) Format {
 		return FormatBurstGPT
 	case strings.Contains(header, "ContextTokens"):
 		return FormatAzure
+	case Columns(nil).requests(func(name string) bool {
+		return slices.ContainsFunc(strings.Split(header, ","), func(text string) bool { return strings.TrimSpace(text) == name })
+	}):
+		return FormatRequests
 	}
 	return ""
 }
@@ -159,6 +186,8 @@ func formatOfKeys(has map[string]bool) Format {
 		return FormatGuideLLM
 	case has["endpoint_type"], has["backend"] && has["model_id"], has["request_throughput"]:
 		return FormatVLLMBench
+	case Columns(nil).requests(func(name string) bool { return has[name] }):
+		return FormatRequests
 	}
 	return ""
 }

@@ -69,7 +69,7 @@ func TestResults(t *testing.T) {
 // opened are the records of a file.
 func opened(t *testing.T, name string, text []byte, format Format) (*Input, []trace.Record) {
 	t.Helper()
-	in, err := OpenInput(name, bytes.NewReader(text), format)
+	in, err := OpenInput(name, bytes.NewReader(text), format, nil)
 	require.NoError(t, err)
 	var records []trace.Record
 	require.NoError(t, in.Each(func(r *trace.Record) error {
@@ -132,7 +132,7 @@ func FuzzOpen(f *testing.F) {
 	f.Add([]byte("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,1,1\n"))
 	f.Add([]byte(`{"timestamp":0,"input_length":-5,"output_length":3,"hash_ids":[1]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		in, err := OpenInput("f", bytes.NewReader(text), "")
+		in, err := OpenInput("f", bytes.NewReader(text), "", nil)
 		if err != nil {
 			return
 		}

@@ -53,6 +53,9 @@ func Demo(o DemoOptions) (*trace.Trace, error) {
 	}
 	times := demoTimes
 	records, err := Simulate(demoWorkload(o), demoEngine, &times, o.Seed)
+	for i := range records {
+		records[i].Extra = nil // what no recorder writes
+	}
 	if err != nil {
 		return nil, err
 	}

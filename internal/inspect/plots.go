@@ -36,7 +36,10 @@ func (r *Report) Plots() []Plot {
 		}
 		plots = slices.Concat(plots, survival, quantilePlot(kind.name+"-qq", kind.title, "real, ms", "predicted, ms", curves))
 	}
-	return plots
+	if r.Accuracy == nil {
+		return plots
+	}
+	return append(plots, r.Accuracy.plots()...)
 }
 
 // survivalOf is the part of the times above each of them.

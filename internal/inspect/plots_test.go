@@ -34,7 +34,7 @@ func TestPlots(t *testing.T) {
 		}
 	}
 	// Each curve has a path and one in the legend; the band has a mark.
-	want := map[string]int{"itl-survival": 7, "itl-qq": 6, "ttft-survival": 6, "ttft-qq": 6}
+	want := map[string]int{"e2e-survival": 4, "error-by-load": 6, "tpot-survival": 4, "itl-survival": 7, "itl-qq": 6, "ttft-survival": 6, "ttft-qq": 6}
 	require.NoDiff(t, cmp.Diff(want, lines), "paths (-want +got)")
 }
 

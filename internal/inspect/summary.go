@@ -395,13 +395,17 @@ func (x *Turns[T]) Add(r *trace.Record, end float64, of T) {
 type Summaries []*Summary
 
 // JSON writes the summary of one trace as an object, and those of several as an object with an array.
-func (all Summaries) JSON(w io.Writer) error {
+func (all Summaries) JSON(w io.Writer, schema string) error {
 	if len(all) == 1 {
-		return jsonout.Write(w, all[0])
+		return jsonout.Write(w, struct {
+			Schema string `json:"schema"`
+			*Summary
+		}{schema, all[0]})
 	}
 	return jsonout.Write(w, struct {
+		Schema string    `json:"schema"`
 		Traces Summaries `json:"traces"`
-	}{all})
+	}{schema, all})
 }
 
 // Text writes the summaries for people.

@@ -31,7 +31,11 @@ func (r *Report) Text(w io.Writer, clean func(string) string) error {
 		}
 		fmt.Fprintf(out, "\n")
 	}
-	fmt.Fprintf(out, "runs          %d\n", r.Runs)
+	if l := r.Learning; l == nil {
+		fmt.Fprintf(out, "runs          %d\n", r.Runs)
+	} else {
+		fmt.Fprintf(out, "engine        %s\n", &l.Engine)
+	}
 	if c := r.Confidence; c.Spread > 0 {
 		fmt.Fprintf(out, "confidence    recordings differ by %.1f %% in what the same step takes; learned to within %.1f %%; up to %.1f %% off is noise\n",
 			100*c.Spread, 100*c.Learned, 100*c.Expected)
@@ -44,7 +48,13 @@ func (r *Report) Text(w io.Writer, clean func(string) string) error {
 		fmt.Fprintf(out, "note          %s\n", clean(note))
 	}
 	fmt.Fprintf(out, "\n")
-	r.table(out)
+	if r.Learning != nil {
+		r.Learning.table().text(out)
+	} else {
+		r.table(out)
+	}
+	fmt.Fprintf(out, "\n")
+	r.Accuracy.table().text(out)
 	fmt.Fprintf(out, "\n")
 	for _, c := range r.Criteria {
 		fmt.Fprintf(out, "%s\n", c)
@@ -67,7 +77,9 @@ func (r *Report) Text(w io.Writer, clean func(string) string) error {
 			}
 		}
 		list("why it may be off, and what helps", r.Advice)
-		list("what the figures mean", meaning)
+		if r.Learning == nil {
+			list("what the figures mean", meaning)
+		}
 	}
 	return out.Flush()
 }

@@ -47,8 +47,8 @@ func TestWhatIf(t *testing.T) {
 		}
 	}
 	var text, dump bytes.Buffer
-	require.NoError(t, r.WhatIfText(&text, strings.ToUpper))
-	if lines := strings.Count(text.String(), "\n"); lines != len(tests)+4 || !strings.Contains(text.String(), "ENABLE_PREFIX_CACHING=FALSE") {
+	require.NoError(t, r.WhatIfText(&text))
+	if lines := strings.Count(text.String(), "\n"); lines != len(tests)+5 || !strings.Contains(text.String(), "enable_prefix_caching=false") {
 		t.Errorf("%d lines:\n%s", lines, &text)
 	}
 	require.NoError(t, r.WriteSamples(&dump))

@@ -11,7 +11,7 @@ import (
 )
 
 // A Server answers a workload as a real server does: over the network, in real time. The records are what its clients saw.
-type Server func(w *Workload, e Engine, fit *latency.Fit) ([]trace.Record, error)
+type Server func(w *Workload, e Engine, model latency.Learned) ([]trace.Record, error)
 
 // Asked is a request of a [Workload] as a client sends it.
 type Asked struct {

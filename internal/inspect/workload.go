@@ -22,7 +22,7 @@ func (w *Workload) Len() int { return len(w.asks) }
 
 // several reports whether any step had more than one token of a request, as with speculative decoding or a diffusion model.
 func (w *Workload) several() bool {
-	return slices.ContainsFunc(w.asks, func(a ask) bool { return len(a.record.ITLMs)+1 < a.record.OutputTokens })
+	return slices.ContainsFunc(w.asks, func(a ask) bool { return a.record.ITLMs != nil && len(a.record.ITLMs)+1 < a.record.OutputTokens })
 }
 
 // Turns is the number of requests that wait for the answer to an earlier one.
@@ -110,12 +110,9 @@ func predictable(name string, r *trace.Record) error {
 	if r.PromptTokens == 0 {
 		return fmt.Errorf("%s: prompt_tokens is 0: there is nothing to compute", place)
 	}
-	if r.ITLMs == nil && r.OutputTokens > 1 {
-		return fmt.Errorf("%s: itl_ms: missing: there is nothing to compare with", place)
-	}
 	if outputs := len(r.ITLMs) + 1; outputs > r.OutputTokens {
 		return fmt.Errorf("%s: %d tokens in %d outputs: want at least one token in each output", place, r.OutputTokens, outputs)
-	} else if r.OutputTokens/maxSize > outputs {
+	} else if r.ITLMs != nil && r.OutputTokens/maxSize > outputs {
 		return fmt.Errorf("%s: %d tokens in %d outputs: want at most %d tokens in each output", place, r.OutputTokens, outputs, maxSize)
 	}
 	if r.PromptTokens > maxPrompt {
@@ -176,8 +173,8 @@ func made(source uint64, n int) []uint32 {
 	return ids
 }
 
-// maxIdle is what part of their time clients may have been idle between two conversations, so that
-// they count as clients that ask one after the other.
+// maxIdle is how long clients may have been idle before a conversation, as a part of its time, so that they count as clients that ask one
+// after the other.
 const maxIdle = 0.05
 
 // A conversation is a request and the turns that go on from it.
@@ -230,7 +227,7 @@ func maxOpen(all []conversation) int {
 func (w *Workload) findClients() {
 	all := w.conversations()
 	clients := maxOpen(all)
-	if clients >= len(all) {
+	if 2*clients > len(all) { // too few have another before them
 		return
 	}
 	before := make([]int, len(all)) // what the same client had before
@@ -238,7 +235,6 @@ func (w *Workload) findClients() {
 	var free []int // conversations that ended, whose client has no other, the first to end first
 	open := []int{}
 	for i := range all {
-		busy += all[i].end - all[i].begin
 		open = slices.DeleteFunc(open, func(j int) bool {
 			ended := all[j].end <= all[i].begin
 			if ended {
@@ -257,6 +253,7 @@ func (w *Workload) findClients() {
 		}
 		before[i], free = free[0], free[1:]
 		idle += all[i].begin - all[before[i]].end
+		busy += all[i].end - all[i].begin
 	}
 	if idle > maxIdle*busy {
 		return

@@ -101,7 +101,6 @@ func TestWorkloadErrors(t *testing.T) {
 		{"a longer prompt than any", []trace.Record{endless}, "t.jsonl: prompt_tokens is 16777217: want at most 16777216"},
 		{"no arrivals", []trace.Record{late}, "t.jsonl: no record has arrival_ms"},
 		{"no answers", []trace.Record{silent}, "t.jsonl: no record has an answer"},
-		{"a mean only", []trace.Record{summary}, "t.jsonl:3: itl_ms: missing"},
 		{"no prompt", []trace.Record{record(0, 0, 1)}, "t.jsonl: prompt_tokens is 0"},
 		{"fewer tokens than outputs", []trace.Record{several}, "t.jsonl: 2 tokens in 3 outputs"},
 	}

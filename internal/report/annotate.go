@@ -21,7 +21,7 @@ type note struct {
 }
 
 // Annotate writes GitHub's workflow commands that mark what is wrong at the line
-// where the golden is registered, one for each cause: errors for what gates, warnings for the rest. Of each level there are limit at most, the
+// where the golden is registered, else at [Run.AnnotateFile], one for each cause: errors for what gates, warnings for the rest. Of each level there are limit at most, the
 // last of which counts those that are left out.
 func Annotate(w io.Writer, d *Document, limit int) (err error) {
 	// The library panics when it cannot write.
@@ -56,11 +56,7 @@ func (f *firstError) Write(p []byte) (int, error) {
 }
 
 func (n note) issue(action *githubactions.Action) {
-	fields := githubactions.CommandProperties{"title": safetext.Line(n.title)}
-	if n.file != "" {
-		fields["file"] = n.file
-		fields["line"] = strconv.Itoa(max(n.line, 1))
-	}
+	fields := githubactions.CommandProperties{"title": safetext.Line(n.title), "file": n.file, "line": strconv.Itoa(n.line)}
 	text := safetext.Line(n.text)
 	if n.cases > 1 {
 		text += fmt.Sprintf(" (and %s more)", safetext.Count(n.cases-1, "case"))
@@ -73,14 +69,16 @@ func notes(d *Document, level string) []note {
 	var all []note
 	if level == "error" {
 		for _, p := range d.Problems {
-			all = append(all, note{level: level, title: "conformance run", text: says(p), cases: 1})
+			file, line := d.problemPlace(p.Message)
+			all = append(all, note{level: level, title: "conformance run", text: says(p), file: file, line: line, cases: 1})
 		}
 	}
 	for i := range d.Causes {
 		c := &d.Causes[i]
 		if c.Gating == (level == "error") {
 			title := strings.Trim(c.first.Line+"/"+c.first.group()+"/"+string(c.first.Assertion)+": "+string(c.Consequence), ": ")
-			all = append(all, note{level: level, title: title, text: says(c.Failure), file: c.first.File, line: c.first.FileLine, cases: len(c.Cases)})
+			file, line := d.place(c.first)
+			all = append(all, note{level: level, title: title, text: says(c.Failure), file: file, line: line, cases: len(c.Cases)})
 		}
 	}
 	return all
@@ -92,6 +90,6 @@ func capped(all []note, limit int) []note {
 		return all[:min(len(all), max(limit, 0))]
 	}
 	rest := len(all) - limit + 1
-	last := note{level: all[0].level, title: "conformance", text: fmt.Sprintf("+%d more in the report", rest), cases: 1}
+	last := note{level: all[0].level, title: "conformance", file: all[0].file, line: all[0].line, text: fmt.Sprintf("+%d more in the report", rest), cases: 1}
 	return append(all[:limit-1:limit-1], last)
 }

@@ -67,6 +67,8 @@ var varying = lazyregexp.New(`\[[^\]]*\]|"[^"]*"|[-+]?\d+(\.\d+)?`)
 // and of what is about a golden its name.
 func placeOf(c *Case, f conformance.Failure) string {
 	switch {
+	case notRun(f):
+		return f.Message
 	case f.Consequence == "":
 		return c.Line + c.group() + f.Message
 	case f.Path != "":

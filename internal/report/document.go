@@ -58,6 +58,8 @@ type Run struct {
 	Subject    Subject   `json:"subject"`
 	// Origin is the repository and the CI run, where a run was made by one.
 	Origin *Origin `json:"origin,omitempty"`
+	// AnnotateFile is the file of the repository where what has no other place is shown.
+	AnnotateFile string `json:"annotate_file,omitempty"`
 	// Claims are the levels that gate; without any, all do.
 	Claims []check.Level `json:"claims,omitempty"`
 }

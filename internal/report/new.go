@@ -35,6 +35,7 @@ type Meta struct {
 	// tell from others.
 	Deterministic bool
 	Origin        *Origin
+	AnnotateFile  string // see [Run]
 	TempDir, Host string
 }
 
@@ -44,6 +45,7 @@ func New(r *conformance.Report, m Meta) *Document {
 		Tool: m.Tool, Started: m.Started.UTC().Truncate(time.Millisecond), DurationMs: milliseconds(r.Duration),
 		OS: m.OS, Arch: m.Arch, Arguments: slices.Clone(m.Arguments), Inputs: slices.Clone(m.Inputs),
 		Subject: Subject{r.Subject.Kind, r.Subject.Command, r.Subject.Versions}, Claims: slices.Clone(r.Claims), Origin: m.Origin,
+		AnnotateFile: m.AnnotateFile,
 	}
 	d := &Document{Schema: SchemaVersion, Runs: []Run{run}, Problems: slices.Clone(r.Problems), Coverage: r.Coverage}
 	for i := range r.Results {

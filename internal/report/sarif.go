@@ -28,18 +28,18 @@ type causeProperties struct {
 // written down. Its fingerprint is the name of that case, the code and the place, so that equal failures of two runs are known
 // as one.
 func SARIF(w io.Writer, d *Document) error {
-	run := SARIFRun{ID: "vllm-vcr/conform/", Below: true, Rules: d.rules()}
+	run := SARIFRun{ID: "vllm-vcr/conform/", Rules: d.rules()}
 	if len(d.Runs) > 0 {
 		run.Version = d.Runs[0].Tool.Version
 	}
 	for _, p := range d.Problems {
-		run.Results = append(run.Results, problemResult(p))
+		run.Results = append(run.Results, d.problemResult(p))
 	}
 	alike := map[string]int{}
 	for i := range d.Causes {
 		c := &d.Causes[i]
 		key := c.Cases[0] + " " + string(c.Code) + " " + c.Path
-		run.Results = append(run.Results, c.sarif(alike[key]))
+		run.Results = append(run.Results, c.sarif(d, alike[key]))
 		alike[key]++
 	}
 	return WriteSARIF(w, run)
@@ -72,7 +72,7 @@ func (d *Document) rules() []SARIFRule {
 		title := cmp.Or(d.Findings[code], family(code))
 		rules = append(rules, SARIFRule{
 			ID: string(code), Name: string(code), Short: SARIFText{Text: title}, HelpURI: HelpURL(code, d.Findings[code]),
-			Help: &SARIFText{Text: "vllm-vcr conform --explain " + string(code)}, Defaults: &SARIFDefaults{Level: "error"},
+			Help: SARIFText{Text: "vllm-vcr conform --explain " + string(code)}, Defaults: &SARIFDefaults{Level: "error"},
 		})
 	}
 	return rules
@@ -115,8 +115,8 @@ func family(code conformance.Code) string {
 // sarif is the result of a cause. What gates and reaches the answers of users is an error, what does not gate or only makes a
 // metric wrong a warning, and what has no effect a note.
 // number counts those before it of the same case, code and place.
-func (c *Cause) sarif(number int) SARIFResult {
-	r := SARIFResult{RuleID: string(c.rule()), Level: "error", Locations: []SARIFLocation{c.first.sarifPlace()}}
+func (c *Cause) sarif(d *Document, number int) SARIFResult {
+	r := SARIFResult{RuleID: string(c.rule()), Level: "error", Locations: []SARIFLocation{SARIFAt(d.place(c.first))}}
 	switch {
 	case c.Consequence == check.Differs:
 		r.Level = "note"
@@ -133,38 +133,37 @@ func (c *Cause) sarif(number int) SARIFResult {
 	return r
 }
 
-func problemResult(f conformance.Failure) SARIFResult {
+func (d *Document) problemResult(f conformance.Failure) SARIFResult {
 	return SARIFResult{
 		RuleID: string(ruleOf(f.Code)), Level: "error", Message: SARIFText{Text: safetext.Line(f.Message)},
-		Locations: []SARIFLocation{problemPlace(f.Message)}, Properties: causeProperties{Count: 1},
+		Locations: []SARIFLocation{SARIFAt(d.problemPlace(f.Message))}, Properties: causeProperties{Count: 1},
 		Fingerprints: SARIFFingerprint("vllmVcrCause/v1", f.Message, string(f.Code)),
 	}
 }
 
-// problemPlace is the place that a message begins with, as findings about files do.
-func problemPlace(message string) SARIFLocation {
+// problemPlace is the place that a message begins with, as failures in files do.
+func (d *Document) problemPlace(message string) (file string, line int) {
 	first, _, _ := strings.Cut(message, ": ")
-	if file, line := splitPlace(first); line > 0 && filepath.IsLocal(file) {
-		return SARIFAt(filepath.ToSlash(file), line)
+	if file, line = splitPlace(first); line > 0 && filepath.IsLocal(file) {
+		return filepath.ToSlash(file), line
 	}
-	return SARIFAt("conformance.toml", 1)
+	return d.annotateFile(), 1
 }
 
-// upstream is where the files of the binary can be read.
-const upstream = "https://github.com/vllm-vcr/conformance/blob/main/"
-
-// sarifPlace is where a case is written down. Readers of SARIF refuse a result
-// without a place. A file of the binary is none of the repository that is checked, so it is named where it is published.
-func (c *Case) sarifPlace() SARIFLocation {
+// place is where a case is written down in the repository. GitHub refuses a whole SARIF file if one result has no place in
+// the repository, so what has none is shown at another file of it.
+func (d *Document) place(c *Case) (file string, line int) {
 	if c.File != "" {
-		return SARIFAt(c.File, c.FileLine)
+		return c.File, max(c.FileLine, 1)
 	}
-	file, line := splitPlace(strings.TrimPrefix(c.Entry, Embedded))
-	if file == "" || strings.HasPrefix(file, "/") {
-		return SARIFAt("compat.toml", 1)
+	return d.annotateFile(), 1
+}
+
+func (d *Document) annotateFile() string {
+	for _, r := range d.Runs {
+		if r.AnnotateFile != "" {
+			return r.AnnotateFile
+		}
 	}
-	if strings.HasPrefix(c.Entry, Embedded) {
-		return SARIFLocation{Physical: &SARIFPhysical{Artifact: SARIFArtifact{URI: upstream + PathURI(file)}, Region: &SARIFRegion{StartLine: max(line, 1)}}}
-	}
-	return SARIFAt(file, line)
+	return "compat.toml"
 }

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -23,7 +24,6 @@ const root = "%SRCROOT%"
 type SARIFRun struct {
 	ID      string // of the kind of run: "vllm-vcr/conform/"
 	Version string // of the program, may be empty
-	Below   bool   // places are below the root of the repository, as those of [SARIFAt] are
 	Rules   []SARIFRule
 	Results []SARIFResult
 }
@@ -38,8 +38,9 @@ type SARIFRule struct {
 	ID       string         `json:"id"`
 	Name     string         `json:"name,omitempty"`
 	Short    SARIFText      `json:"shortDescription"`
+	Full     SARIFText      `json:"fullDescription"` // [WriteSARIF] sets it
 	HelpURI  string         `json:"helpUri"`
-	Help     *SARIFText     `json:"help,omitempty"`
+	Help     SARIFText      `json:"help"` // "": [WriteSARIF] names the HelpURI
 	Defaults *SARIFDefaults `json:"defaultConfiguration,omitempty"`
 }
 
@@ -68,13 +69,13 @@ type SARIFLocation struct {
 // SARIFPhysical is a place in a file.
 type SARIFPhysical struct {
 	Artifact SARIFArtifact `json:"artifactLocation"`
-	Region   *SARIFRegion  `json:"region,omitempty"`
+	Region   SARIFRegion   `json:"region"`
 }
 
-// SARIFArtifact is a file: a URI, relative to BaseID where that is given.
+// SARIFArtifact is a file: a URI, relative to BaseID.
 type SARIFArtifact struct {
 	URI    string `json:"uri"`
-	BaseID string `json:"uriBaseId,omitempty"`
+	BaseID string `json:"uriBaseId"`
 }
 
 // SARIFRegion is where in a file.
@@ -89,22 +90,27 @@ type SARIFLogical struct {
 
 // SARIFAt is a line of a file below the root of the repository.
 func SARIFAt(file string, line int) SARIFLocation {
-	return SARIFLocation{Physical: &SARIFPhysical{SARIFArtifact{PathURI(strings.ReplaceAll(file, `\`, "/")), root}, &SARIFRegion{max(line, 1)}}}
+	return SARIFLocation{Physical: &SARIFPhysical{SARIFArtifact{PathURI(strings.ReplaceAll(file, `\`, "/")), root}, SARIFRegion{max(line, 1)}}}
 }
 
 // PathURI is the path of a file as a URI.
 func PathURI(path string) string { return (&url.URL{Path: path}).EscapedPath() }
 
 // SARIFFingerprint makes a result known as the same in every run that has it: kind names the way in which it is computed, such
-// as "vllmVcrCase/v1", and the parts are what makes the result the one it is.
+// as "vllmVcrCase/v1", and the parts are what makes the result the one it is. GitHub looks at primaryLocationLineHash alone,
+// which it otherwise computes of the line that is shown, so that results at the same line would be one.
 func SARIFFingerprint(kind string, parts ...string) map[string]string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	return map[string]string{kind: hex.EncodeToString(sum[:16])}
+	text := hex.EncodeToString(sum[:16])
+	return map[string]string{kind: text, "primaryLocationLineHash": text}
 }
 
 // WriteSARIF writes a run. Nothing in it is a command for a terminal or a CI service.
 func WriteSARIF(w io.Writer, r SARIFRun) error {
-	results := append([]SARIFResult{}, r.Results...)
+	results, rules := append([]SARIFResult{}, r.Results...), append([]SARIFRule{}, r.Rules...)
+	for i := range rules {
+		rules[i].Full, rules[i].Help.Text = rules[i].Short, cmp.Or(rules[i].Help.Text, "See "+rules[i].HelpURI)
+	}
 	for i := range results {
 		results[i].RuleIndex = slices.IndexFunc(r.Rules, func(rule SARIFRule) bool { return rule.ID == results[i].RuleID })
 	}
@@ -123,7 +129,7 @@ func WriteSARIF(w io.Writer, r SARIFRun) error {
 			AutomationDetails struct {
 				ID string `json:"id"`
 			} `json:"automationDetails"`
-			BaseIDs    map[string]struct{} `json:"originalUriBaseIds,omitempty"`
+			BaseIDs    map[string]struct{} `json:"originalUriBaseIds"`
 			ColumnKind string              `json:"columnKind"`
 			Results    []SARIFResult       `json:"results"`
 		} `json:"runs"`
@@ -131,11 +137,9 @@ func WriteSARIF(w io.Writer, r SARIFRun) error {
 	log.Schema, log.Version = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json", "2.1.0"
 	written := &log.Runs[0]
 	driver := &written.Tool.Driver
-	driver.Name, driver.Version, driver.InformationURI, driver.Rules = "vllm-vcr", r.Version, Project, append([]SARIFRule{}, r.Rules...)
+	driver.Name, driver.Version, driver.InformationURI, driver.Rules = "vllm-vcr", r.Version, Project, rules
 	written.AutomationDetails.ID, written.ColumnKind, written.Results = r.ID, "utf16CodeUnits", results
-	if r.Below {
-		written.BaseIDs = map[string]struct{}{root: {}}
-	}
+	written.BaseIDs = map[string]struct{}{root: {}}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetIndent("", " ")

@@ -99,15 +99,29 @@ func sarifSchema(t *testing.T) *jsonschema.Schema {
 }
 
 func TestSARIFFollowsSchema(t *testing.T) {
-	schema := sarifSchema(t)
-	for name, d := range runs() {
-		if err := validate(t, schema, render(t, SARIF, d)); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+	rules, err := os.ReadFile("testdata/github-sarif.json")
+	require.NoError(t, err)
+	embedded := allSortsOfWrong()
+	for i := range embedded.Results {
+		embedded.Results[i].Case.Entry = Embedded + "conformance/manifest.toml:14"
 	}
-	bad := bytes.Replace(render(t, SARIF, runs()["wrong"]), []byte(`"startLine": 14`), []byte(`"startLine": 0`), 1)
-	if validate(t, schema, bad) == nil {
-		t.Error("the schema takes a line 0: it checks nothing")
+	all := runs()
+	all["embedded"] = New(embedded, Meta{AnnotateFile: ".github/workflows/ci.yml"})
+	for by, schema := range map[string]*jsonschema.Schema{"the format": sarifSchema(t), "GitHub": compile(t, rules)} {
+		for name, d := range all {
+			if err := validate(t, schema, render(t, SARIF, d)); err != nil {
+				t.Errorf("%s, %s: %v", by, name, err)
+			}
+		}
+		diff, err := os.ReadFile("../upstream/wirediff/testdata/fixture/diff.sarif.golden")
+		require.NoError(t, err)
+		if err := validate(t, schema, diff); err != nil {
+			t.Errorf("%s, drift diff: %v", by, err)
+		}
+		bad := bytes.Replace(render(t, SARIF, all["wrong"]), []byte(`"startLine": 14`), []byte(`"startLine": 0`), 1)
+		if validate(t, schema, bad) == nil {
+			t.Errorf("%s accepts a line 0: it checks nothing", by)
+		}
 	}
 }
 

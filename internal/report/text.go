@@ -12,6 +12,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // TextOptions shape the text.
@@ -28,7 +29,7 @@ func Text(w io.Writer, d *Document, opt TextOptions) error {
 	if line := Headline(d); line != "" {
 		fmt.Fprintf(&b, "%s\n\n", p.paint(d.Verdict, safetext.Line(line)))
 	}
-	for i, t := range tables(d, (*Case).group) {
+	for i, t := range tables(d.begun(), (*Case).group) {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
@@ -53,6 +54,34 @@ func Text(w io.Writer, d *Document, opt TextOptions) error {
 	fmt.Fprintf(&b, "\n%s\n", p.paint(d.Verdict, safetext.Line(Verdict(d))))
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// begun is the document for the tables of a run that was interrupted: without the goldens of which no case ran.
+func (d *Document) begun() *Document {
+	ran := map[string]bool{} // a case other than one that waits for one that did not run
+	key := func(c *Case) string { return c.Line + "/" + c.group() }
+	var interrupted bool
+	for i := range d.Cases {
+		c := &d.Cases[i]
+		if !c.notRun() && c.Verdict != conformance.Skip {
+			ran[key(c)] = true
+		}
+		interrupted = interrupted || c.notRun()
+	}
+	if !interrupted {
+		return d
+	}
+	cases := slices.DeleteFunc(slices.Clone(d.Cases), func(c Case) bool { return c.notRun() || !ran[key(&c)] })
+	return &Document{Cases: cases}
+}
+
+// notRun reports whether the end of the run came before the case.
+func (c *Case) notRun() bool {
+	return len(c.Failures) == 1 && notRun(c.Failures[0])
+}
+
+func notRun(f conformance.Failure) bool {
+	return f.Code == check.CodeNotRun && strings.HasPrefix(f.Message, "not run: ")
 }
 
 func textTable(b *bytes.Buffer, p painter, t *table) {
@@ -112,6 +141,10 @@ const maxAlike = 12
 func (p painter) cause(b *bytes.Buffer, alike []Cause) {
 	cause := &alike[0]
 	c := cause.first
+	if notRun(cause.Failure) && len(cause.Cases) > 1 {
+		fmt.Fprintf(b, "\n%s\n", p.paint(c.Verdict, fmt.Sprintf("ERROR %d cases%s: %s", len(cause.Cases), gate(cause.Gating), says(cause.Failure))))
+		return
+	}
 	fmt.Fprintf(b, "\n%s\n", p.paint(c.Verdict, strings.ToUpper(string(c.Verdict))+" "+cause.title()))
 	for i := range alike {
 		if i == maxAlike {

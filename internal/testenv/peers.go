@@ -61,6 +61,14 @@ func Python(t testing.TB) string {
 	return path
 }
 
+// Zizmor returns the path of the program that finds unsafe workflows.
+func Zizmor(t testing.TB) string {
+	t.Helper()
+	path, err := found(filepath.Join(PeersDir(t), "lint", "bin", "zizmor"), "zizmor", "lint")
+	settle(t, err)
+	return path
+}
+
 // NIXL returns the path of an interpreter that has nixl.
 func NIXL(t testing.TB) string {
 	t.Helper()

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -113,6 +114,8 @@ func place(path string, perm fs.FileMode, content func(io.Writer) error, rename 
 	if err != nil {
 		return named(path, err)
 	}
+	unfinished.Store(temp.Name(), nil)
+	defer unfinished.Delete(temp.Name())
 	defer os.Remove(temp.Name()) // after the rename there is nothing of that name
 	if err := fill(path, temp, content); err != nil {
 		return errors.Join(err, named(path, temp.Close()))
@@ -121,6 +124,17 @@ func place(path string, perm fs.FileMode, content func(io.Writer) error, rename 
 		return named(path, err)
 	}
 	return named(path, rename(temp.Name(), path))
+}
+
+// unfinished are the names of files that are being written.
+var unfinished sync.Map
+
+// Abandon removes what is being written, for a process that ends now without waiting for the writers: they get errors.
+func Abandon() {
+	unfinished.Range(func(name, _ any) bool {
+		_ = os.Remove(name.(string))
+		return true
+	})
 }
 
 // fill writes the content into the file. An error of the file counts more than what content makes of it.

@@ -133,7 +133,7 @@ func addresses(t target.Target, r Run) (target.Addresses, []Container, error) {
 func exporter(name, image string, args []string, at []VolumeMount) Container {
 	return Container{
 		Name: name, Image: image, ImagePullPolicy: pullIfNotPresent,
-		Command: []string{binary}, Args: args, Env: []EnvVar{{Name: "VLLM_VCR_CACHE", Value: "/tmp/cache"}},
+		Command: []string{binary}, Args: args, Env: []EnvVar{{Name: "VLLM_VCR_CACHE_DIR", Value: "/tmp/cache"}},
 		Resources: fixed("1", "1Gi"), SecurityContext: confined(true),
 		TerminationMessagePolicy: fallbackToLogs,
 		VolumeMounts:             at,

@@ -26,7 +26,7 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-var updatePairs = flag.Bool("update", false, "write internal/engine/nixl/pairs/pairs.toml")
+var updatePairs = flag.Bool("update", false, "write internal/engine/nixl/pairs/pairs.toml, and what the engines sent into internal/engine/nixl/testdata")
 
 const pairsFile = "../../engine/nixl/pairs/pairs.toml"
 
@@ -113,7 +113,7 @@ func startReal(t *testing.T, release, id, config string) *realSide {
 		Context: t.Context(), Log: slog.New(slog.DiscardHandler), Timeouts: check.EngineTimeouts(), Versions: map[string]string{}, NIXL: testenv.NIXL(t),
 		Engine: check.CommandEngine{Grace: time.Minute, Template: "env HF_HUB_OFFLINE=1 DO_NOT_TRACK=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=1 " +
 			"VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1 PYTHONPATH=" + strings.Join(packages, ":") +
-			fmt.Sprintf(" VLLM_NIXL_SIDE_CHANNEL_PORT=%d ", testenv.FreePort(t)) + home + "/bin/python -m vllm.entrypoints.cli.main serve " + testenv.ModelDir(t) +
+			fmt.Sprintf(" VLLM_NIXL_SIDE_CHANNEL_PORT=%d ", testenv.FreePort(t)) + home + "/bin/python -m vllm.entrypoints.cli.main serve ../../../testdata/model/tiny" + // the hash contains this text
 			" --served-model-name tiny --headless --data-parallel-size 1 --data-parallel-address {handshake_host} --data-parallel-rpc-port {handshake_port}" +
 			" --load-format dummy --dtype float32 --max-model-len 4096 --max-num-seqs 16 --block-size 128 --enforce-eager --kv-transfer-config '" + transfer + "'"}.Engine,
 	}
@@ -137,13 +137,16 @@ func (d *realSide) pullFrom(t *testing.T, prefill *realSide) (pairs.Outcome, str
 	prompt := prefill.prompt(prefill.promptFor(blocks))
 	k, err := prefill.keep(prompt)
 	require.NoError(t, err)
+	keep(t, "params", prefill, k.reply.params)
+	keep(t, "handshake", prefill, prefill.answer.Frame)
 	require.NoError(t, prefill.ours.Read(t.Context(), prefill.ours.peer, prefill.ours.descriptors(k.Blocks), ""))
 	want := make([]byte, blocks*prefill.ours.blockLen())
 	_, err = prefill.ours.ReadAt(want, 0)
 	require.NoError(t, err)
 	var asked atomic.Int32
-	relay, err := prefill.nixl.Serve("127.0.0.1:0", func(r nixl.Rank, _ []byte) []byte {
+	relay, err := prefill.nixl.Serve("127.0.0.1:0", func(r nixl.Rank, request []byte) []byte {
 		asked.Add(1)
+		keep(t, "request", d, request)
 		a, err := prefill.nixl.Handshake(t.Context(), prefill.address, r.PP, r.TP)
 		if err != nil {
 			return nil
@@ -187,6 +190,13 @@ func (d *realSide) pullFrom(t *testing.T, prefill *realSide) (pairs.Outcome, str
 		t.Errorf("%d tokens cached, %d of %d blocks differ from those of the prefill engine", own.cached, wrong, blocks-1)
 	}
 	return pairs.Works, fmt.Sprintf("%d tokens after %v, and %d of %d full blocks are those of the prefill engine", r.tokens, took, blocks-1-wrong, blocks-1)
+}
+
+// keep writes what a real engine sent to the other.
+func keep(t *testing.T, what string, by *realSide, sent []byte) {
+	if *updatePairs {
+		require.NoError(t, os.WriteFile(fmt.Sprintf("../../engine/nixl/testdata/%s-%s.msgpack", what, by.nixl.Name), sent, 0o644))
+	}
 }
 
 // portOf is the port of an address in MessagePack.

@@ -66,7 +66,7 @@ func BootWire(ctx context.Context, e *check.Env, g *check.Golden, c check.Case, 
 	var err error
 	run.Replaying, err = Boot(ctx, e, g.Codec, player.Options{
 		VLLMVersion: check.PlayedVersion(c.Line), Trace: g.Trace, Source: w, Timing: player.Timing{Pace: player.PaceRecorded}, Clock: run.clock,
-		Transfer: w.connector(g.Trace.Meta),
+		Transfer: w.connector(g.Trace.Meta), Pooling: w.pooling(),
 	})
 	if err != nil {
 		return nil, err
@@ -93,6 +93,27 @@ func (w *WireSession) connector(meta trace.Meta) *player.Transfer {
 		return t
 	}
 	return nil
+}
+
+// pooling is what the recorded engine reported of its tasks, and the size of its embeddings.
+func (w *WireSession) pooling() (p player.PoolingOptions) {
+	for _, s := range w.Sent {
+		if s.call.Method != "get_supported_tasks" || s.answered == nil {
+			continue
+		}
+		for task := range protocol.ViewOf(s.answered.Result).Parts() {
+			if name := task.Text(); name != "generate" && !slices.Contains(p.Tasks, name) {
+				p.Tasks = append(p.Tasks, name)
+			}
+		}
+	}
+	for _, m := range w.Said {
+		outputs := w.codec.Read(new(protocol.View), protocol.KindOutputs, m.Frames[0], m.Frames[1:]...).Field("outputs")
+		if shape := outputs.At(0).Field("pooling_output").At(1); p.Size == 0 && shape.Len() > 0 {
+			p.Size = int(shape.At(shape.Len() - 1).Count())
+		}
+	}
+	return p
 }
 
 // WireReplay is a session that is being replayed.

@@ -28,9 +28,9 @@ type Set struct {
 // Table is what a file of a dataset holds.
 type Table struct {
 	Rows []Row // a prompt with a completion each
-	// Skipped counts the rows of the file that have no prompt, or no completion.
-	Skipped int
-	Keys    []string // of the first row of the file
+	// Skipped counts the rows of the file that have no prompt, or no completion. FirstSkipped is the number of the first one.
+	Skipped, FirstSkipped int
+	Keys                  []string // of the first row of the file
 
 	taken int64 // by the rows, in bytes
 }
@@ -44,6 +44,7 @@ type Row struct {
 	Prompt     string   // the whole, or the last message of a chat
 	Before     []string // the messages before it
 	Completion string
+	Calls      json.RawMessage // of tools, which follow the completion: a list as in OpenAI's API
 	// Rows of tokens have these in place of texts: the SHA-256 of the prompt's ids, and the completion's ids.
 	Hash   [32]byte
 	Tokens []uint32
@@ -123,7 +124,9 @@ func (t *Table) Add(number int, fields map[string]any) {
 	}
 	pairs := pairsOf(fields)
 	if len(pairs) == 0 {
-		t.Skipped++
+		if t.Skipped++; t.FirstSkipped == 0 {
+			t.FirstSkipped = number
+		}
 	}
 	for _, p := range pairs {
 		p.Number = number
@@ -140,7 +143,7 @@ func (t *Table) Append(r Row) {
 // size is what a row takes of memory, in bytes.
 func (r *Row) size() int64 {
 	const header = 128
-	n := header + len(r.Prompt) + len(r.Completion) + 4*len(r.Tokens)
+	n := header + len(r.Prompt) + len(r.Completion) + len(r.Calls) + 4*len(r.Tokens)
 	for _, text := range r.Before {
 		n += 16 + len(text)
 	}
@@ -196,13 +199,16 @@ func turns(messages []any) (pairs []Row) {
 	for _, m := range messages {
 		fields, _ := m.(map[string]any)
 		role, text := firstText(fields, []string{"role", "from"}), firstText(fields, []string{"content", "value"})
-		if text == "" {
-			continue
+		var calls json.RawMessage
+		if all := list(fields["tool_calls"]); len(all) > 0 {
+			calls, _ = json.Marshal(all) // it was JSON
 		}
-		if n := len(before); n > 0 && (role == "assistant" || role == "gpt") {
-			pairs = append(pairs, Row{Prompt: before[n-1], Before: before[: n-1 : n-1], Completion: text})
+		if n := len(before); n > 0 && (text != "" || calls != nil) && (role == "assistant" || role == "gpt") {
+			pairs = append(pairs, Row{Prompt: before[n-1], Before: before[: n-1 : n-1], Completion: text, Calls: calls})
 		}
-		before = append(before, text)
+		if text != "" {
+			before = append(before, text)
+		}
 	}
 	return pairs
 }

@@ -40,7 +40,11 @@ type pair struct {
 
 func pairs(s *Set) (pairs []pair) {
 	for _, r := range s.Rows {
-		pairs = append(pairs, pair{r.Number, r.Prompt, r.Completion, r.Before})
+		completion := r.Completion
+		if r.Calls != nil {
+			completion += "+" + string(r.Calls)
+		}
+		pairs = append(pairs, pair{r.Number, r.Prompt, completion, r.Before})
 	}
 	return pairs
 }
@@ -72,6 +76,11 @@ func TestLoad(t *testing.T) {
 			text: `{"messages":[{"role":"system","content":"Be short"},{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello"},{"role":"user","content":"Bye"},{"role":"assistant","content":"Farewell"}]}` +
 				"\n" + `{"messages":[{"role":"user","content":"Hi"}]}`,
 			want: chat, skipped: 1,
+		},
+		{
+			name: "calls of tools, with a text or without", file: "a.jsonl",
+			text: `{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]},{"role":"tool","content":"7"},{"role":"assistant","content":"Seven"}]}`,
+			want: []pair{{1, "Hi", `+[{"function":{"arguments":"{}","name":"f"}}]`, []string{}}, {1, "7", "Seven", []string{"Hi"}}},
 		},
 		{name: "conversations", file: "a.jsonl", text: `{"conversations":[{"from":"human","value":"Hi"},{"from":"gpt","value":"Hello"}]}`, want: []pair{{1, "Hi", "Hello", []string{}}}},
 		{

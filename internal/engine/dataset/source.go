@@ -22,6 +22,8 @@ type Options struct {
 	// MinDepth lets a row whose prompt begins with at least so many tokens of the request's answer it, if no row has its
 	// prompt; they are compared in blocks of 16. 0 lets none. Every prompt is then encoded when the source is made.
 	MinDepth int
+	// Calls writes calls of tools as a model does; nil drops them.
+	Calls func(calls []byte) (string, error)
 }
 
 // Source answers with rows. Several players may share one.
@@ -217,12 +219,18 @@ func (s *Source) findMessage(prompt []uint32) []int {
 	}
 }
 
-// message finds the rows of a message, with or without a first line that names the role.
+// message finds the rows of a message, with or without a first line that names the role, and marks around the result of
+// a tool that are no tokens of their own.
 func (s *Source) message(text string) []int {
 	if candidates := s.byText[s.key(text)]; len(candidates) > 0 {
 		return candidates
 	}
 	if _, rest, ok := strings.Cut(text, "\n"); ok {
+		if candidates := s.byText[s.key(rest)]; len(candidates) > 0 {
+			return candidates
+		}
+		rest, _ = strings.CutPrefix(s.key(rest), "<tool_response>")
+		rest, _ = strings.CutSuffix(rest, "</tool_response>")
 		return s.byText[s.key(rest)]
 	}
 	return nil
@@ -286,7 +294,15 @@ func (s *Source) tokens(i int) ([]uint32, error) {
 	if ok {
 		return tokens, nil
 	}
-	if tokens, ok = s.set.tok.EncodeOutput(row.Completion); !ok {
+	text := row.Completion
+	if row.Calls != nil && s.opt.Calls != nil {
+		calls, err := s.opt.Calls(row.Calls)
+		if err != nil {
+			return nil, fmt.Errorf("%s: row %d: %w", s.set.Name, row.Number, err)
+		}
+		text += calls
+	}
+	if tokens, ok = s.set.tok.EncodeOutput(text); !ok {
 		return nil, fmt.Errorf("%s: row %d: the tokenizer cannot spell its completion", s.set.Name, row.Number)
 	}
 	s.mu.Lock()
@@ -295,28 +311,33 @@ func (s *Source) tokens(i int) ([]uint32, error) {
 	return tokens, nil
 }
 
-// script answers with a row: its completion, then the end of sequence that the request names. As of a model, stop ids end
-// it, and a request that wants more gets more.
+// script answers with a row.
 func (s *Source) script(i int, r *player.Request) (player.Script, error) {
 	tokens, err := s.tokens(i)
 	if err != nil {
 		return player.Script{}, err
 	}
+	return Answer(tokens, r), nil
+}
+
+// Answer answers with tokens, then the end of sequence that the request names. As of a model, stop ids end
+// it, and a request that wants more gets more.
+func Answer(tokens []uint32, r *player.Request) player.Script {
 	eos, least := r.Sampling.EOSTokenID, r.Sampling.MinTokens
 	script := player.Script{Finish: player.FinishStop, Stops: true, CachedTokens: player.LookUp}
 	if eos < 0 && !r.Sampling.IgnoreEOS { // only the end shows that it has ended
 		script.Tokens = padded(tokens, least)
-		return script, nil
+		return script
 	}
 	script.Finish = player.FinishLength
 	ignore := r.Sampling.IgnoreEOS // the request is valid during this call only
 	script.Fill = func(position int) uint32 {
-		if position < len(tokens) || position < least || ignore {
+		if position < len(tokens) || (position < least || ignore) && len(tokens) > 0 {
 			return tokens[position%len(tokens)]
 		}
 		return uint32(eos)
 	}
-	return script, nil
+	return script
 }
 
 // longest bounds what min_tokens makes of a completion.
@@ -325,7 +346,7 @@ const longest = 1 << 20
 // padded repeats tokens until there are at least so many.
 func padded(tokens []uint32, least int) []uint32 {
 	tokens = slices.Clip(tokens)
-	for n := len(tokens); len(tokens) < min(least, longest); {
+	for n := len(tokens); n > 0 && len(tokens) < min(least, longest); {
 		tokens = append(tokens, tokens[len(tokens)-n])
 	}
 	return tokens

@@ -15,6 +15,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // envEngines names the releases whose engines are installed, separated by spaces.
@@ -143,4 +144,22 @@ func (s *pythonSubscriber) ask(command string, n int) (lines []string) {
 		lines = append(lines, s.answers.Text())
 	}
 	return lines
+}
+
+// TestVectorsInPython: the files of the module vectors mean in Python what they say, and to releases that are installed, too.
+func TestVectorsInPython(t *testing.T) {
+	read := func(python, line string) {
+		t.Helper()
+		out, err := exec.Command(python, "testdata/vectors.py", filepath.Join("../../../vectors/kvevents", line)).Output()
+		files, _ := filepath.Glob(filepath.Join("../../../vectors/kvevents", line, "*.msgpack"))
+		if err != nil || len(files) < 20 || strings.TrimSpace(string(out)) != fmt.Sprint(len(files)) {
+			t.Errorf("%s: of %d messages: %v: %s", line, len(files), err, out)
+		}
+	}
+	for _, line := range protocol.Lines() {
+		read(testenv.Python(t), line)
+	}
+	for _, version := range strings.Fields(os.Getenv(envEngines)) {
+		read(filepath.Join(testenv.PeersDir(t), "engines", version, "bin", "python"), protocol.LineOf(version))
+	}
 }

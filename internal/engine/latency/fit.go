@@ -57,17 +57,8 @@ const churnWindow = 1000
 
 // NewFit learns from the recordings. Errors name the file, or the knob.
 func NewFit(opt FitOptions, traces ...*trace.Trace) (*Fit, error) {
-	if err := opt.Knobs.Validate(); err != nil {
+	if err := TransferOnly(&opt.Knobs); err != nil {
 		return nil, err
-	}
-	for _, k := range opt.Knobs.compute() {
-		if k.value != 0 {
-			return nil, fmt.Errorf("%s and recordings to learn times from cannot be given together: leave out one of them", k.name)
-		}
-	}
-	if opt.Knobs.LoadFactor > 1 {
-		return nil, errors.New("time-factor-under-load and recordings to learn times from cannot be given together: " +
-			"leave out one of them")
 	}
 	if opt.Budget < 0 {
 		return nil, fmt.Errorf("max-num-batched-tokens is %d: want at least 1", opt.Budget)
@@ -80,8 +71,25 @@ func NewFit(opt FitOptions, traces ...*trace.Trace) (*Fit, error) {
 	return newFit(budget, opt.Knobs, g), nil
 }
 
+// TransferOnly refuses knobs that set what is learned: all but the transfer of KV blocks.
+func TransferOnly(knobs *Knobs) error {
+	if err := knobs.Validate(); err != nil {
+		return err
+	}
+	for _, k := range knobs.compute() {
+		if k.value != 0 {
+			return fmt.Errorf("%s and recordings to learn times from cannot be given together: leave out one of them", k.name)
+		}
+	}
+	if knobs.LoadFactor > 1 {
+		return errors.New("time-factor-under-load and recordings to learn times from cannot be given together: " +
+			"leave out one of them")
+	}
+	return nil
+}
+
 // Again is the model of another engine, which shares what was learned.
-func (f *Fit) Again() *Fit {
+func (f *Fit) Again() Learned {
 	again := *f
 	again.now, again.lastLarge = 0, math.Inf(-1)
 	return &again

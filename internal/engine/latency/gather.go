@@ -24,7 +24,7 @@ type gathered struct {
 
 // gather takes the recordings apart. Errors name the file and the line.
 func gather(traces []*trace.Trace, budget int) (*gathered, error) {
-	records, gaps := 0, false
+	records, gaps, means := 0, false, false
 	for _, t := range traces {
 		for i := range t.Records {
 			r := &t.Records[i]
@@ -32,15 +32,18 @@ func gather(traces []*trace.Trace, budget int) (*gathered, error) {
 				return nil, fmt.Errorf("%s: %w", place(t, r), err)
 			}
 			records++
-			gaps = gaps || len(r.ITLMs) > 0 || r.ITLSummary != nil && r.ITLSummary.Count > 0
+			gaps = gaps || len(r.ITLMs) > 0
+			means = means || r.ITLSummary != nil
 		}
 	}
 	switch {
 	case records == 0:
 		return nil, fmt.Errorf("%s: no records: nothing to learn times from", names(traces))
-	case !gaps:
-		return nil, fmt.Errorf("%s: no inter-token times: no record has an itl_ms or itl_summary with any",
+	case !gaps && means:
+		return nil, fmt.Errorf("%s: only the mean of the gaps of each request (itl_summary), which is not the time of a step: learn from them with --latency-results",
 			names(traces))
+	case !gaps:
+		return nil, fmt.Errorf("%s: no inter-token times: no record has an itl_ms with any", names(traces))
 	}
 	g := &gathered{sizes: sizesOf(traces)}
 	for i, t := range traces {
@@ -110,7 +113,7 @@ func (g *gathered) trace(t *trace.Trace) {
 		g.note("%s: %d requests at the start are left out of the times to the first token: the engine was warming up",
 			t.Name, len(warm))
 	}
-	alone, backward := aloneOf(t.Records), 0
+	alone, backward, means := aloneOf(t.Records), 0, 0
 	for i := range t.Records {
 		r := &t.Records[i]
 		if r.OutputTokens == 0 { // no first token: its time says nothing
@@ -121,9 +124,15 @@ func (g *gathered) trace(t *trace.Trace) {
 		} else if !warm[i] {
 			g.points = append(g.points, point{r.PromptTokens, uncachedOf(r), r.TTFTMs, concurrencyOf(r), alone[i]})
 		}
+		if r.ITLMs == nil && r.ITLSummary != nil {
+			means++
+		}
 		gaps, dropped := gapsOf(r)
 		backward += dropped
 		g.gaps(r, gaps)
+	}
+	if means > 0 {
+		g.note("%s: %d requests have only the mean of their gaps, which is not the time of a step: they are left out of the times of steps", t.Name, means)
 	}
 	if backward > 0 {
 		g.note("%s: %d negative times are left out: the clock of the recording went back", t.Name, backward)
@@ -139,11 +148,7 @@ func (g *gathered) gaps(r *trace.Record, gaps []gap) {
 	concurrency := concurrencyOf(r)
 	column := concurrencyBucket(concurrency)
 	if r.ITLMs == nil {
-		if s := r.ITLSummary; s != nil && s.Count > 0 && s.MeanMs >= 0 {
-			g.marginal[column] = append(g.marginal[column], s.MeanMs)
-			g.donors.add(donor{steps: []sample{{s.MeanMs, 1}}, weight: float64(s.Count)}, r.PromptTokens, concurrency, false)
-		}
-		return
+		return // the mean of the gaps is not the time of a step
 	}
 	for _, gap := range gaps {
 		g.marginal[column] = append(g.marginal[column], gap.ms)

@@ -242,7 +242,6 @@ func TestOddRecords(t *testing.T) {
 		"huge": {
 			PromptTokens: maxTokens, OutputTokens: maxTokens, TTFTMs: 1e15, ITLMs: []float64{1e15}, ArrivalMs: at,
 		},
-		"a mean only":    {PromptTokens: 9, OutputTokens: 5, ITLSummary: &trace.ITLSummary{MeanMs: 3, Count: 1 << 48}},
 		"negative times": {PromptTokens: 9, OutputTokens: 3, TTFTMs: -5, ITLMs: []float64{-1, 4}, ArrivalMs: at},
 		"more gaps":      {PromptTokens: 9, OutputTokens: 1, TTFTMs: 5, ITLMs: []float64{1, 1, 1}, ArrivalMs: at},
 		"all at once":    {PromptTokens: 9, OutputTokens: 9, ITLMs: []float64{1e-9, 1e-9, 1e-9}, ArrivalMs: at},

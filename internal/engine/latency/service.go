@@ -151,17 +151,19 @@ func (s *service) set(a, b, c float64) { s.curve, s.a, s.b, s.c = true, a, b, c 
 // polynomial is the weighted least squares fit of so many coefficients in u/scale. A
 // coefficient that the rounding of numbers alone could make is 0.
 func polynomial(windows []window, scale float64, terms int) ([3]float64, bool) {
-	var m [3][4]float64
+	m := equations(terms)
 	for _, w := range windows {
 		powers := [3]float64{1, w.u / scale, w.u / scale * w.u / scale}
 		for i := range terms {
 			for j := range terms {
 				m[i][j] += w.weight * powers[i] * powers[j]
 			}
-			m[i][3] += w.weight * powers[i] * w.ttft
+			m[i][terms] += w.weight * powers[i] * w.ttft
 		}
 	}
-	p, ok := solve(m, terms)
+	var p [3]float64
+	solved, ok := Solve(m)
+	copy(p[:], solved)
 	for i := range p {
 		if math.Abs(p[i]) < 1e-12*math.Abs(windows[0].ttft) {
 			p[i] = 0
@@ -170,9 +172,20 @@ func polynomial(windows []window, scale float64, terms int) ([3]float64, bool) {
 	return p, ok
 }
 
-// solve is Gaussian elimination with partial pivoting; column 3 is the right side. It
-// reports whether there is one solution.
-func solve(m [3][4]float64, n int) (x [3]float64, ok bool) {
+// equations are n equations of 0 with n unknowns, for [Solve].
+func equations(n int) [][]float64 {
+	m := make([][]float64, n)
+	for i := range m {
+		m[i] = make([]float64, n+1)
+	}
+	return m
+}
+
+// Solve is Gaussian elimination with partial pivoting of n equations with n unknowns, each with its right side as the last element. It
+// reports whether there is one solution. The equations are changed.
+func Solve(m [][]float64) (x []float64, ok bool) {
+	n := len(m)
+	x = make([]float64, n)
 	for col := range n {
 		pivot := col
 		for row := col + 1; row < n; row++ {
@@ -186,13 +199,13 @@ func solve(m [3][4]float64, n int) (x [3]float64, ok bool) {
 		m[col], m[pivot] = m[pivot], m[col]
 		for row := col + 1; row < n; row++ {
 			f := m[row][col] / m[col][col]
-			for k := col; k < 4; k++ {
+			for k := col; k <= n; k++ {
 				m[row][k] -= f * m[col][k]
 			}
 		}
 	}
 	for row := n - 1; row >= 0; row-- {
-		x[row] = m[row][3]
+		x[row] = m[row][n]
 		for k := row + 1; k < n; k++ {
 			x[row] -= m[row][k] * x[k]
 		}

@@ -265,7 +265,7 @@ func (l *stepLaw) normal(steps []step, use [3]bool) (x [3]float64, ok bool) {
 		}
 	}
 	usual := steps[len(steps)/2].ms // brings the weights to about 1
-	var m [3][4]float64
+	m := equations(len(index))
 	for i := range steps {
 		s := &steps[i]
 		y := s.ms
@@ -277,10 +277,10 @@ func (l *stepLaw) normal(steps []step, use [3]bool) (x [3]float64, ok bool) {
 			for b, q := range index {
 				m[a][b] += weight * columns[p] / scale[p] * columns[q] / scale[q]
 			}
-			m[a][3] += weight * columns[p] / scale[p] * y
+			m[a][len(index)] += weight * columns[p] / scale[p] * y
 		}
 	}
-	solved, ok := solve(m, len(index))
+	solved, ok := Solve(m)
 	for a, p := range index {
 		x[p] = solved[a] / scale[p]
 	}

@@ -198,6 +198,7 @@ var everyInput = []input{
 	{name: "artifact-name", kind: own},
 	{name: "annotations", kind: own},
 	{name: "annotation-limit", kind: text, modes: []string{Conform, Canary}},
+	{name: "annotate-file", kind: text, modes: []string{Conform, Canary}},
 	{name: "matrix-kind", kind: text, flag: "kind", modes: []string{Matrix}},
 	{name: "watch", kind: own, modes: []string{Watch}},
 	{name: "tags-file", kind: text, modes: []string{Watch}},

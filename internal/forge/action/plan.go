@@ -67,7 +67,7 @@ func (in Inputs) complete(p *Plan, defaults Defaults, annotations string) (err e
 	case Conform:
 		p.ReportDir = cmp.Or(in["report-dir"], defaults.ReportDir)
 		p.Args = append([]string{"conform"}, p.Args...)
-		p.Args = append(p.Args, "--cache="+in.CacheDir(defaults))
+		p.Args = append(p.Args, "--cache-dir="+in.CacheDir(defaults))
 		p.Args = append(p.Args, "--report-dir="+p.ReportDir, "--annotations="+annotations, "--github-output")
 	case Canary:
 		p.ReportDir = cmp.Or(in["report-dir"], defaults.ReportDir)

@@ -22,21 +22,21 @@ func TestPlan(t *testing.T) {
 	}{
 		{
 			name: "nothing given", inputs: Inputs{},
-			want: "conform --cache=/tools/goldens --report-dir=/temp/report --annotations=auto --github-output",
+			want: "conform --cache-dir=/tools/goldens --report-dir=/temp/report --annotations=auto --github-output",
 		},
 		{
 			name: "lists", inputs: Inputs{"line": "0.33,0.32", "run": "a/**\n  b/*\r\n\n", "concurrency": "1, 16"},
 			want: "conform --line=0.33 --line=0.32 --concurrency=1 --concurrency=16 --run=a/** --run=b/*" +
-				" --cache=/tools/goldens --report-dir=/temp/report --annotations=auto --github-output",
+				" --cache-dir=/tools/goldens --report-dir=/temp/report --annotations=auto --github-output",
 		},
 		{
 			name: "a value that looks like a flag", inputs: Inputs{"engine-command": "--update-expectations {handshake}"},
 			want: "conform --engine-command=--update-expectations {handshake}" +
-				" --cache=/tools/goldens --report-dir=/temp/report --annotations=auto --github-output",
+				" --cache-dir=/tools/goldens --report-dir=/temp/report --annotations=auto --github-output",
 		},
 		{
 			name: "own folders", inputs: Inputs{"cache-dir": "c", "report-dir": "r", "annotations": "off", "working-directory": "ci//x/"},
-			want: "conform --cache=c --report-dir=r --annotations=off --github-output", dir: "ci/x",
+			want: "conform --cache-dir=c --report-dir=r --annotations=off --github-output", dir: "ci/x",
 		},
 		{
 			name: "the store", inputs: Inputs{
@@ -45,11 +45,11 @@ func TestPlan(t *testing.T) {
 			},
 			want: "conform --bucket=s3://b/p --offline=true --anonymous=false --region=eu-west-1 --endpoint-url=http://127.0.0.1:9000" +
 				" --path-style=true --role-to-assume=arn:aws:iam::123456789012:role/r --role-session-name=s" +
-				" --cache=/tools/goldens --report-dir=/temp/report --annotations=auto --github-output",
+				" --cache-dir=/tools/goldens --report-dir=/temp/report --annotations=auto --github-output",
 		},
 		{
 			name: "more arguments", inputs: Inputs{"mode": "conform", "args": `--engine-grace 5s --skip '$x' -v`},
-			want: "conform --cache=/tools/goldens --report-dir=/temp/report --annotations=auto --github-output --engine-grace 5s --skip $x -v",
+			want: "conform --cache-dir=/tools/goldens --report-dir=/temp/report --annotations=auto --github-output --engine-grace 5s --skip $x -v",
 		},
 		{name: "matrix", inputs: Inputs{"mode": "matrix", "matrix-kind": "docker", "line": "0.33"}, want: "compat matrix --line=0.33 --kind=docker --github-output"},
 		{name: "validate", inputs: Inputs{"mode": "validate", "compat": "c.toml", "manifest": "m.toml"}, want: "compat check --compat=c.toml --manifest=m.toml"},

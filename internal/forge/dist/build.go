@@ -38,7 +38,7 @@ var allTargets = []target{
 	{"windows", "arm64"},
 }
 
-// build writes the archives and SBOMs of the targets and their checksums.txt into the folder out. What an earlier build
+// build writes the archives, wheels and SBOMs of the targets and their checksums.txt into the folder out. What an earlier build
 // left there is replaced when all have been built, and not before.
 func (p *product) build(ctx context.Context, version string, targets []target, out string, env []string) error {
 	env, err := p.environment(ctx, env)
@@ -90,7 +90,7 @@ func (p *product) build(ctx context.Context, version string, targets []target, o
 	return replaceFiles(out, fresh, p.name)
 }
 
-// buildTarget writes the archive and the SBOM of one target into dir.
+// buildTarget writes the archive, the wheel and the SBOM of one target into dir.
 func (p *product) buildTarget(ctx context.Context, version string, t target, dir, sbomTool string, env []string) error {
 	work, err := os.MkdirTemp(dir, ".work-")
 	if err != nil {
@@ -126,7 +126,10 @@ func (p *product) buildTarget(ctx context.Context, version string, t target, dir
 	if err := p.writeSBOM(ctx, version, binaries, base+sbomSuffix, sbomTool, env); err != nil {
 		return err
 	}
-	return pack(base+archiveSuffix, entries)
+	if err := pack(base+archiveSuffix, entries); err != nil {
+		return err
+	}
+	return p.writeWheel(version, t, dir, binaries[0])
 }
 
 // kept are the settings of the go command that say where things are, and change no byte of what it builds.
@@ -196,12 +199,12 @@ func output(ctx context.Context, dir string, env []string, program string, args 
 
 // replaceFiles moves the files of fresh into out, and removes what an earlier build of the product left there.
 func replaceFiles(out, fresh, name string) error {
-	old, err := filepath.Glob(filepath.Join(out, name+"_*"))
+	old, err := filepath.Glob(filepath.Join(out, strings.ReplaceAll(name, "-", "?")+"?*"))
 	if err != nil {
 		return err
 	}
 	for _, path := range old {
-		if strings.HasSuffix(path, archiveSuffix) || strings.HasSuffix(path, sbomSuffix) {
+		if strings.HasSuffix(path, archiveSuffix) || strings.HasSuffix(path, sbomSuffix) || strings.HasSuffix(path, wheelSuffix) {
 			if err := os.Remove(path); err != nil {
 				return err
 			}

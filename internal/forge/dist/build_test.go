@@ -25,6 +25,7 @@ func TestBuild(t *testing.T) {
 	want := []string{
 		"checksums.txt", "vllm-vcr_1.2.3_linux_amd64.cdx.json", "vllm-vcr_1.2.3_linux_amd64.tar.gz",
 		"vllm-vcr_1.2.3_windows_arm64.cdx.json", "vllm-vcr_1.2.3_windows_arm64.tar.gz",
+		"vllm_vcr-1.2.3-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.musllinux_1_1_x86_64.whl", "vllm_vcr-1.2.3-py3-none-win_arm64.whl",
 	}
 	require.NoDiff(t, cmp.Diff(want, names(built)), "dist (-want +got)")
 	list, contents := members(t, filepath.Join(dir, "dist", "vllm-vcr_1.2.3_linux_amd64.tar.gz"))
@@ -39,9 +40,10 @@ func TestBuild(t *testing.T) {
 	}
 	listed, err := readChecksums(filepath.Join(dir, "dist", checksumsName))
 	require.NoError(t, err)
-	if len(listed) != 2 || listed[want[2]] != built[want[2]] || listed[want[4]] != built[want[4]] {
-		t.Errorf("checksums.txt lists %v, want the two archives of %v", listed, built)
-	}
+	maps.DeleteFunc(built, func(name, _ string) bool {
+		return !strings.HasSuffix(name, archiveSuffix) && !strings.HasSuffix(name, wheelSuffix)
+	})
+	require.NoDiff(t, cmp.Diff(built, listed), "checksums.txt (-archives and wheels +listed)")
 	checkSBOM(t, filepath.Join(dir, "dist", want[1]))
 }
 
@@ -156,7 +158,10 @@ func TestBuildReplacesAllOrNothing(t *testing.T) {
 	require.NoDiff(t, cmp.Diff(before, files(t, out)), "a build that failed (-before +after)")
 	write(t, dir, map[string]string{"cmd/vllm-vcr/broken.go": "package main\n", "dist/mine.txt": "mine\n"})
 	mustDist(t, dir, "build", "-version", "1.2.4", "-targets", "linux/amd64")
-	want := []string{"checksums.txt", "mine.txt", "vllm-vcr_1.2.4_linux_amd64.cdx.json", "vllm-vcr_1.2.4_linux_amd64.tar.gz"}
+	want := []string{
+		"checksums.txt", "mine.txt", "vllm-vcr_1.2.4_linux_amd64.cdx.json", "vllm-vcr_1.2.4_linux_amd64.tar.gz",
+		"vllm_vcr-1.2.4-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.musllinux_1_1_x86_64.whl",
+	}
 	require.NoDiff(t, cmp.Diff(want, names(files(t, out))), "the next build (-want +got)")
 }
 

@@ -69,9 +69,11 @@ func readChecksums(path string) (checksums, error) {
 	return sums, nil
 }
 
-// sumArchives digests the archives in a folder. None at all is an error.
+// sumArchives digests the archives and wheels in a folder. None at all is an error.
 func sumArchives(dir string) (checksums, error) {
-	return sumFiles(dir, func(name string) bool { return strings.HasSuffix(name, archiveSuffix) })
+	return sumFiles(dir, func(name string) bool {
+		return strings.HasSuffix(name, archiveSuffix) || strings.HasSuffix(name, wheelSuffix)
+	})
 }
 
 func sumFiles(dir string, wanted func(name string) bool) (checksums, error) {
@@ -122,9 +124,11 @@ func requireSame(want, got checksums, wantName, gotName string) error {
 	return nil
 }
 
-// ofTargets reports whether an archive is of one of the targets, or of none that there is.
+// ofTargets reports whether an archive or a wheel is of one of the targets, or of none that there is.
 func ofTargets(name string, targets []target) bool {
-	of := func(t target) bool { return strings.HasSuffix(name, "_"+t.os+"_"+t.arch+archiveSuffix) }
+	of := func(t target) bool {
+		return strings.HasSuffix(name, "_"+t.os+"_"+t.arch+archiveSuffix) || strings.HasSuffix(name, "-"+platforms[t]+wheelSuffix)
+	}
 	return slices.ContainsFunc(targets, of) || !slices.ContainsFunc(allTargets, of)
 }
 

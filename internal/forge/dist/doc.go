@@ -13,7 +13,8 @@
 // build writes into dist/, for each system and architecture, vllm-vcr_<version>_<os>_<arch>.tar.gz and beside it an SBOM
 // (CycloneDX JSON, .cdx.json), and checksums.txt over the archives in the format of sha256sum. An archive holds the
 // binary, its helpers vllm-vcr-cluster and vllm-vcr-dataset, LICENSE and README.md, without a folder, and a manual page for each command
-// in man/man1, which is made of docs/cli.md.
+// in man/man1, which is made of docs/cli.md. For each it also writes a wheel, vllm_vcr-<version>-py3-none-<platform>.whl, with the binary
+// and the package of Python in python/; checksums.txt has it too.
 //
 // The same source gives the same bytes wherever it lies and on every machine: one exact compiler, the toolchain line
 // of go.mod; no path, time, user or build id in the binary or the archive; and nothing of the environment that changes

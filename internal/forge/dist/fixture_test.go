@@ -55,8 +55,13 @@ func fixture(t *testing.T) string {
 		"docs/cli.md":                  "# vllm-vcr\n\nsmall\n\n## vllm-vcr say\n\nSay it.\n",
 		"CHANGELOG.md":                 "# Changelog\n\n## Unreleased\n\n## 1.2.3 - 2026-11-21\n\n- it is small\n\n## 1.2.2\n\n- it was large\n",
 		".gitignore":                   "/dist/\n",
-		"tools/go.mod":                 read(t, filepath.Join("..", "..", "..", "tools", "go.mod")),
-		"tools/go.sum":                 read(t, filepath.Join("..", "..", "..", "tools", "go.sum")),
+		"python/pyproject.toml": "[project]\nname = \"vllm-vcr\"\nreadme = \"../README.md\"\nlicense = \"free\"\n\n[project.scripts]\n" +
+			"vllm-vcr = \"vllm_vcr:main\"\n\n[project.entry-points.pytest11]\nvllm_vcr = \"vllm_vcr.plugin\"\n",
+		"python/vllm_vcr/__init__.py":     "main = None\n",
+		"python/vllm_vcr/py.typed":        "",
+		"python/vllm_vcr/left/behind.pyc": "",
+		"tools/go.mod":                    read(t, filepath.Join("..", "..", "..", "tools", "go.mod")),
+		"tools/go.sum":                    read(t, filepath.Join("..", "..", "..", "tools", "go.sum")),
 	})
 	git(t, dir, "init", "--quiet", "--initial-branch", "main")
 	commit(t, dir)

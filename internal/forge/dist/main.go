@@ -155,6 +155,8 @@ type product struct {
 	helpers []string
 	// manual is the page of commands that the manual pages are made of, a path in the repository; empty for none.
 	manual string
+	// python is the folder of the package of Python, of which wheels are made; empty for none.
+	python string
 	log    io.Writer
 }
 
@@ -169,7 +171,7 @@ func findProduct(ctx context.Context, log io.Writer) (*product, error) {
 		return nil, errors.New("no go.mod here or above: run this in the repository")
 	}
 	root := filepath.Dir(file)
-	return &product{root: root, tools: filepath.Join(root, "tools"), name: "vllm-vcr", helpers: []string{"vllm-vcr-cluster", "vllm-vcr-dataset"}, manual: "docs/cli.md", log: log}, nil
+	return &product{root: root, tools: filepath.Join(root, "tools"), name: "vllm-vcr", helpers: []string{"vllm-vcr-cluster", "vllm-vcr-dataset"}, manual: "docs/cli.md", python: "python", log: log}, nil
 }
 
 func (p *product) buildCommand(ctx context.Context, o options) error {

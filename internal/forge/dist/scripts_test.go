@@ -80,7 +80,7 @@ func withGH(t *testing.T, env ...string) (environment []string, calls func() []s
 
 func TestPublishRelease(t *testing.T) {
 	create := func(flags string) string {
-		return "release create v" + flags + " DIST/vllm-vcr_1.tar.gz DIST/vllm-vcr_1.cdx.json DIST/checksums.txt"
+		return "release create v" + flags + " DIST/vllm-vcr_1.tar.gz DIST/vllm_vcr-1.whl DIST/vllm-vcr_1.cdx.json DIST/checksums.txt"
 	}
 	tests := []struct {
 		name, version, release string
@@ -103,14 +103,16 @@ func TestPublishRelease(t *testing.T) {
 				"vllm-vcr_1.tar.gz": "b", "checksums.txt": "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d  vllm-vcr_1.tar.gz\n",
 			},
 		},
+		{name: "one more wheel than was committed", version: "1.2.3", code: 1, want: "has other archives or wheels", files: map[string]string{"vllm_vcr-2.whl": "b"}},
 		{name: "one more than was committed", version: "1.2.3", code: 1, want: "has other archives", files: map[string]string{"vllm-vcr_2.tar.gz": "b"}},
 		{name: "no notes", version: "1.2.3", files: map[string]string{"notes.md": ""}, code: 1, want: "notes.md: want what dist notes prints"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			const sums = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb  vllm-vcr_1.tar.gz\n"
+			const sums = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb  vllm-vcr_1.tar.gz\n" +
+				"ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb  vllm_vcr-1.whl\n"
 			dir, checkout := t.TempDir(), t.TempDir()
-			write(t, dir, map[string]string{"vllm-vcr_1.tar.gz": "a", "vllm-vcr_1.cdx.json": "{}", "notes.md": "new\n", "checksums.txt": sums})
+			write(t, dir, map[string]string{"vllm-vcr_1.tar.gz": "a", "vllm_vcr-1.whl": "a", "vllm-vcr_1.cdx.json": "{}", "notes.md": "new\n", "checksums.txt": sums})
 			write(t, dir, test.files)
 			program := filepath.Join(checkout, "scripts", "publish-release")
 			write(t, checkout, map[string]string{

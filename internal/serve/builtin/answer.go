@@ -102,6 +102,28 @@ func (a *answer) flush() error {
 	return a.flusher.Flush()
 }
 
+// Chosen is what a rule of a test has chosen of an answer that no engine of vLLM makes. The other parts come from the
+// engine.
+type Chosen struct {
+	Refusal   bool // the text is one
+	Embedding []float32
+
+	is bool
+}
+
+type chosenKey struct{}
+
+// Choose returns the context of a request whose answer is chosen.
+func Choose(ctx context.Context, c Chosen) context.Context {
+	c.is = true
+	return context.WithValue(ctx, chosenKey{}, c)
+}
+
+func chosenOf(ctx context.Context) Chosen {
+	c, _ := ctx.Value(chosenKey{}).(Chosen)
+	return c
+}
+
 // usage counts tokens.
 type usage struct {
 	Prompt     int               `json:"prompt_tokens"`

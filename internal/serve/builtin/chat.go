@@ -32,6 +32,7 @@ type chatRequest struct {
 	oneCall bool  // the simulator answers with one call until a tool has answered, as it does to /v1/responses
 	echo    string
 	image   bool // one follows the answer
+	chosen  Chosen
 }
 
 func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) *apiError {
@@ -40,7 +41,7 @@ func (s *Server) serveChat(w http.ResponseWriter, r *http.Request) *apiError {
 		return err
 	}
 	s.readHeaders(r, &q.params)
-	q.image = s.sim.wantsImage(r)
+	q.image, q.chosen = s.sim.wantsImage(r), chosenOf(r.Context())
 	id := "chatcmpl-" + requestID(r, q.RequestID)
 	g, err := s.converse(r.Context(), &q, id)
 	if err != nil {
@@ -212,7 +213,7 @@ type chatChoice struct {
 type chatMessage struct {
 	Role        string         `json:"role"`
 	Content     any            `json:"content"`
-	Refusal     none           `json:"refusal"`
+	Refusal     *string        `json:"refusal"`
 	Annotations none           `json:"annotations"`
 	Audio       none           `json:"audio"`
 	Call        none           `json:"function_call"`
@@ -250,6 +251,8 @@ func (s *Server) writeChat(w http.ResponseWriter, g *generation, q *chatRequest,
 		}
 		switch m := &choice.Message; {
 		case text == "":
+		case q.chosen.Refusal:
+			m.Refusal = &text
 		case q.image:
 			m.Content = []any{textPart(text), onePixel}
 		default:
@@ -292,6 +295,7 @@ type chatDelta struct {
 type messageDelta struct {
 	Role      string         `json:"role,omitempty"`
 	Content   any            `json:"content,omitempty"`
+	Refusal   any            `json:"refusal,omitempty"`
 	Reasoning string         `json:"reasoning,omitempty"`
 	Calls     []chatToolCall `json:"tool_calls,omitempty"`
 }
@@ -326,6 +330,9 @@ func (c *chatStream) content(text string) any {
 
 // delta sends a part of an answer, with what else the piece has, unless it was sent before.
 func (c *chatStream) delta(one *sequence, p *piece, m messageDelta) {
+	if c.q.chosen.Refusal {
+		m.Refusal, m.Content = m.Content, nil
+	}
 	d := chatDelta{Index: one.index, Delta: m}
 	if c.q.Logprobs && p.logprobs != nil {
 		d.Logprobs, p.logprobs = c.s.chatLogprobs(c.q, p.logprobs), nil

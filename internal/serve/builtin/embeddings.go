@@ -38,7 +38,7 @@ func (s *Server) serveEmbeddings(w http.ResponseWriter, r *http.Request) *apiErr
 	if err := g.whole(r.Context()); err != nil {
 		return err
 	}
-	return s.writeEmbeddings(w, g, id, &q)
+	return s.writeEmbeddings(w, r, g, id, &q)
 }
 
 // embeddings is the answer.
@@ -48,9 +48,12 @@ type embeddings struct {
 	Usage object   `json:"usage"`
 }
 
-func (s *Server) writeEmbeddings(w http.ResponseWriter, g *generation, id string, q *embeddingRequest) *apiError {
+func (s *Server) writeEmbeddings(w http.ResponseWriter, r *http.Request, g *generation, id string, q *embeddingRequest) *apiError {
 	answer, tokens := embeddings{envelope: s.newEnvelope(id, "list", q.Model), Data: []object{}}, 0
 	for i, one := range g.all {
+		if chosen := chosenOf(r.Context()); chosen.Embedding != nil {
+			one.pooled = chosen.Embedding
+		}
 		var value any = one.pooled
 		if q.Format == "base64" {
 			raw := make([]byte, 0, 4*len(one.pooled))

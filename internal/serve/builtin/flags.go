@@ -34,16 +34,16 @@ type Flags struct {
 	limits    map[string]int // of the items in a prompt, by their kind
 }
 
-// ReasoningParser is the value of --reasoning-parser among the flags of a frontend, "" if it is not there.
-func ReasoningParser(args []string) (name string) {
+// FlagOf is the value of a flag, such as --reasoning-parser, among the flags of a frontend, "" if it is not there.
+func FlagOf(args []string, flag string) (value string) {
 	for i, arg := range args {
-		if value, ok := strings.CutPrefix(arg, "--reasoning-parser="); ok {
-			name = value
-		} else if arg == "--reasoning-parser" && i+1 < len(args) {
-			name = args[i+1]
+		if v, ok := strings.CutPrefix(arg, flag+"="); ok {
+			value = v
+		} else if arg == flag && i+1 < len(args) {
+			value = args[i+1]
 		}
 	}
-	return name
+	return value
 }
 
 // ParseFlags reads flags. It refuses those that would have no effect.

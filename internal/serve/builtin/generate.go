@@ -272,7 +272,9 @@ func (s *Server) generate(ctx context.Context, p *params, id string, prompts [][
 				r.Sampling.Seed += int64(n)
 			}
 			q.record = requestRecord{arrival: arrival, maxTokens: r.Sampling.MaxTokens, n: p.answers, prompt: len(prompt), pools: p.pooling != nil}
-			s.choose(q, r, number, n)
+			if !chosenOf(ctx).is {
+				s.choose(q, r, number, n)
+			}
 			requests = append(requests, r)
 		}
 	}

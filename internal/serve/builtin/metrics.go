@@ -539,7 +539,10 @@ func (m *metrics) measure(o operation) (over func()) {
 func (s *Server) serveMetrics(w http.ResponseWriter, _ *http.Request) *apiError {
 	body := s.metrics.render()
 	if s.sim != nil {
-		body = s.metrics.appendAdapters(simulatorMetrics(body), s.opt.Group.Engines()[0].MaxLoRAs)
+		body = simulatorMetrics(body)
+	}
+	if engines := s.opt.Group.Engines(); len(engines) > 0 {
+		body = s.metrics.appendAdapters(body, engines[0].MaxLoRAs)
 	}
 	h := w.Header()
 	h["Content-Type"] = []string{"text/plain; version=0.0.4; charset=utf-8"}

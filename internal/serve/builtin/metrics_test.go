@@ -2,6 +2,8 @@ package builtin
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,7 +20,7 @@ import (
 var notHere = map[string]string{
 	"vllm:cache_config_info":        "the server in front adds it (internal/serve/edge): it knows the options of the engine",
 	"vllm:engine_sleep_state":       "the server in front adds it",
-	"vllm:lora_requests_info":       "the server in front adds it; with --simulator this frontend does",
+	"vllm:lora_requests_info":       "once an adapter was used; before that, the server in front adds it",
 	"vllm:corrupted_requests_total": "vLLM has it with VLLM_COMPUTE_NANS_IN_LOGITS=1 only; a player has no logits",
 	"vllm:watermark_requests_total": "vLLM has it with a watermark_config only, which a player does not take",
 
@@ -124,4 +126,25 @@ func numbers(bounds []float64) string {
 		texts[i] = strconv.FormatFloat(bound, 'f', -1, 64)
 	}
 	return strings.Join(texts, ", ")
+}
+
+// TestMetricsOfAdapters: pickers read which adapters run.
+func TestMetricsOfAdapters(t *testing.T) {
+	url, _, _ := serving(t, func(o *player.Options) { o.LoRA.MaxLoRAs = 1 })
+	for _, request := range [][2]string{{"/v1/load_lora_adapter", `{"lora_name": "a", "lora_path": "/tmp"}`}, {"/v1/completions", `{"model": "a", "prompt": "Hi"}`}} {
+		answer, err := post(t.Context(), url, request[0], request[1])
+		require.NoError(t, err)
+		answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			t.Fatalf("%s: status %d", request[0], answer.StatusCode)
+		}
+	}
+	answer, err := http.Get(url + "/metrics")
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	page, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	if want := `vllm:lora_requests_info{max_lora="1",running_lora_adapters="a",waiting_lora_adapters=""} `; !strings.Contains(string(page), want) {
+		t.Errorf("the metrics lack %s", want)
+	}
 }

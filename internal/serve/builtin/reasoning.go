@@ -206,6 +206,26 @@ func (s *Server) reasoningTokens(q *chatRequest, all []*sequence) (n int) {
 	return n
 }
 
+// Reasons reports whether the format of the parser of this name is known.
+func Reasons(parser string) bool { f, err := findReasoning(parser); return f != nil && err == nil }
+
+// Reasoned is what an answer to a prompt begins with that has this reasoning. The end of the prompt counts: it may have
+// begun the reasoning, or ended it.
+func Reasoned(parser, prompt, reasoning string) string {
+	f, err := findReasoning(parser)
+	if f == nil || err != nil {
+		return ""
+	}
+	text := "\n" + reasoning + "\n" + f.end + "\n\n"
+	switch f.stage(prompt) {
+	case inReasoning:
+		return text
+	case afterReasoning:
+		return ""
+	}
+	return f.begin + text
+}
+
 // WithReasoning lets answers begin with a few sentences of reasoning, as those of a model whose answers the parser of
 // this name reads. Only drawn answers to free text have them: those that follow a grammar stay as they are. Without
 // such a parser nothing changes.

@@ -207,7 +207,7 @@ func (s *Server) serveStubEmbeddings(w http.ResponseWriter, r *http.Request) *ap
 		}
 		g.all = append(g.all, one)
 	}
-	return s.writeEmbeddings(w, g, "embd-"+requestID(r, q.RequestID), &q)
+	return s.writeEmbeddings(w, r, g, "embd-"+requestID(r, q.RequestID), &q)
 }
 
 // Bounds of an answer with embeddings.

@@ -69,6 +69,8 @@ type Options struct {
 	AdminToken string
 	// Admin are further endpoints for clients with that token, by their paths below /admin/.
 	Admin map[string]http.Handler
+	// Wrap makes the handler behind all faults around that of a frontend; nil leaves it as it is.
+	Wrap func(frontend http.Handler) http.Handler
 	// Settings are shown and changed by /admin/config, next to those of faults.
 	Settings []Settings
 	// Policy changes what the edge does by itself.
@@ -134,6 +136,9 @@ func (e *Edge) Handler(rank int) http.Handler {
 	h := e.opt.Frontends[rank]
 	if e.opt.FanOut {
 		h = e.fanOut(h)
+	}
+	if e.opt.Wrap != nil {
+		h = e.opt.Wrap(h)
 	}
 	if e.opt.Echo {
 		h = e.serveEcho(h)

@@ -324,10 +324,10 @@ func list(s *strings.Builder, what string, items []string) {
 	}
 }
 
-// WriteDir writes the check into a folder: as JSON, as Markdown, and as SARIF what the sources declare otherwise, at
-// its places upstream. The HTML report is that of the cases that ran, which gets a preface here; it is written only if
+// WriteDir writes the check into a folder: as JSON, as Markdown, and as SARIF what the sources declare otherwise, shown
+// at a file of the repository. The HTML report is that of the cases that ran, which gets a preface here; it is written only if
 // there are none. tool is the version of vllm-vcr.
-func (r *Report) WriteDir(dir *report.Dir, tool string) error {
+func (r *Report) WriteDir(dir *report.Dir, file, tool string) error {
 	var failed []error
 	if r.Runs == nil {
 		failed = append(failed, dir.WriteFile(report.FormatHTML.FileName(), r.html))
@@ -340,7 +340,7 @@ func (r *Report) WriteDir(dir *report.Dir, tool string) error {
 	)
 	if at := slices.IndexFunc(r.Result.Layers, func(l Layer) bool { return l.Diff != nil }); at >= 0 {
 		failed = append(failed, dir.WriteFile(SARIFFile, func(w io.Writer) error {
-			return wirediff.SARIF(w, r.Result.Layers[at].Diff, tool)
+			return wirediff.SARIF(w, r.Result.Layers[at].Diff, file, tool)
 		}))
 	}
 	return errors.Join(failed...)

@@ -26,7 +26,7 @@ var formats = map[string]func(io.Writer, *wirediff.Diff) error{
 	"txt":   wirediff.Text,
 	"json":  wirediff.JSON,
 	"md":    func(w io.Writer, d *wirediff.Diff) error { return wirediff.Markdown(w, d, wirediff.MarkdownLimit) },
-	"sarif": func(w io.Writer, d *wirediff.Diff) error { return wirediff.SARIF(w, d, "1.0.0") },
+	"sarif": func(w io.Writer, d *wirediff.Diff) error { return wirediff.SARIF(w, d, "compat.toml", "1.0.0") },
 }
 
 func render(t testing.TB, format string, d *wirediff.Diff) []byte {

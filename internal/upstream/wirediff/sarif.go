@@ -19,16 +19,16 @@ const notRead = "not-read"
 // sarifLevels: what breaks is an error, all else is a note.
 var sarifLevels = map[Level]string{Breaking: "error", Compatible: "note", Informational: "note"}
 
-// SARIF writes a result for each change, at its place upstream, and one for each
-// gap. tool is the version of this program. The fingerprint of a result is the
+// SARIF writes a result for each change, and one for each gap. All are shown at a file of the repository, the only places that
+// GitHub accepts; their text has the place upstream. tool is the version of this program. The fingerprint of a result is the
 // same in every comparison that finds the same change.
-func SARIF(w io.Writer, d *Diff, tool string) error {
+func SARIF(w io.Writer, d *Diff, file, tool string) error {
 	run := report.SARIFRun{ID: "vllm-vcr/drift/", Version: tool, Rules: sarifRules()}
 	for _, g := range d.Gaps {
-		run.Results = append(run.Results, gapResult(g))
+		run.Results = append(run.Results, gapResult(g, file))
 	}
 	for _, c := range d.Changes {
-		run.Results = append(run.Results, changeResult(c))
+		run.Results = append(run.Results, changeResult(c, file))
 	}
 	return report.WriteSARIF(w, run)
 }
@@ -44,40 +44,33 @@ func sarifRules() []report.SARIFRule {
 	return rules
 }
 
-func changeResult(c Change) report.SARIFResult {
+func changeResult(c Change, file string) report.SARIFResult {
 	message := c.Subject + " " + c.What() + ": " + c.Reason
 	if c.Caution != "" {
 		message += "; but " + c.Caution
 	}
+	if c.Where.URL != "" {
+		message += " (" + c.Where.URL + ")"
+	}
 	properties := map[string]any{"level": c.Level, "breaks": c.Breaks, "needs": c.Needs}
 	return report.SARIFResult{
 		RuleID: string(c.Kind), Level: sarifLevels[c.Level], Message: report.SARIFText{Text: safetext.Line(message)},
-		Locations: location(c.Where, c.Subject), Fingerprints: fingerprint(string(c.Kind), c.Subject, c.Before, c.After),
+		Locations: location(file, c.Subject), Fingerprints: fingerprint(string(c.Kind), c.Subject, c.Before, c.After),
 		Properties: properties,
 	}
 }
 
-func gapResult(g Gap) report.SARIFResult {
+func gapResult(g Gap, file string) report.SARIFResult {
 	return report.SARIFResult{
 		RuleID: notRead, Level: "warning", Message: report.SARIFText{Text: safetext.Line(g.String())},
-		Locations:    location(Where{Release: g.Release, Place: g.Place}, g.What),
+		Locations:    location(file, g.What),
 		Fingerprints: fingerprint(notRead, g.Module, g.What, g.Why), Properties: map[string]any{"release": g.Release},
 	}
 }
 
-func location(w Where, subject string) []report.SARIFLocation {
-	l := report.SARIFLocation{Logical: []report.SARIFLogical{{FullName: subject}}}
-	if w.Module == "" {
-		return []report.SARIFLocation{l}
-	}
-	uri, _, _ := strings.Cut(w.URL, "#")
-	if w.URL == "" {
-		uri = report.PathURI(strings.TrimLeft(w.Module, "/"))
-	}
-	l.Physical = &report.SARIFPhysical{Artifact: report.SARIFArtifact{URI: uri}}
-	if w.At > 0 {
-		l.Physical.Region = &report.SARIFRegion{StartLine: w.At}
-	}
+func location(file, subject string) []report.SARIFLocation {
+	l := report.SARIFAt(file, 1)
+	l.Logical = []report.SARIFLogical{{FullName: subject}}
 	return []report.SARIFLocation{l}
 }
 

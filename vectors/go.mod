@@ -1,0 +1,3 @@
+module github.com/vllm-vcr/conformance/vectors
+
+go 1.26.0

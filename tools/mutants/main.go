@@ -1,6 +1,6 @@
 // Command mutants switches off each rule of the checks in turn, and demands that a test or a fault of the self-test then fails.
 //
-//	cd tools && go run ./mutants [-list] [-run REGEXP] [-keep FOLDER] ..
+//	cd tools && go run ./mutants [-list] [-run REGEXP] [-with REGEXP] [-keep FOLDER] ..
 //
 // A rule is a statement that reports a failure, such as e.fail(…) or f.Fail(…), in internal/check or a package below it. Two
 // mutants are made of each: in one the statement is left out, in the other the condition around it is negated. All are compiled
@@ -34,9 +34,10 @@ import (
 func main() {
 	list := flag.Bool("list", false, "list the mutants")
 	only := flag.String("run", "", "try only mutants whose place and kind, such as \"internal/check/live/stop.go:40 removed\", match this regular expression")
+	with := flag.String("with", "", "use only cases of the self-test and tests whose names match this regular expression")
 	keep := flag.String("keep", "", "folder for the programs and for what each case comes to, which a later run uses again")
 	flag.Parse()
-	if err := run(cmp.Or(flag.Arg(0), "."), *list, *only, *keep); err != nil {
+	if err := run(cmp.Or(flag.Arg(0), "."), *list, *only, *with, *keep); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
@@ -92,12 +93,16 @@ func On(n int) bool {
 func Not(n int, holds bool) bool { return holds != On(n) }
 `
 
-func run(root string, list bool, only, keep string) error {
+func run(root string, list bool, only, with, keep string) error {
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return err
 	}
 	chosen, err := regexp.Compile(only)
+	if err != nil {
+		return err
+	}
+	trials, err := regexp.Compile(with)
 	if err != nil {
 		return err
 	}
@@ -117,7 +122,7 @@ func run(root string, list bool, only, keep string) error {
 		}
 		defer os.RemoveAll(keep)
 	}
-	l := &lab{root: root, dir: keep}
+	l := &lab{root: root, dir: keep, with: trials}
 	if err := l.build(sources); err != nil {
 		return err
 	}
@@ -175,15 +180,21 @@ func findMutants(root string) (mutants []mutant, sources []source, err error) {
 				return true
 			}
 			around = append(around, n)
-			statement, is := n.(*ast.ExprStmt)
-			if !is || !isReport(statement.X) {
+			statement, is := n.(ast.Stmt)
+			if !is || !reporting(statement) {
 				return true
 			}
-			if condition := conditionOf(around); condition != nil && !negated[condition] {
+			condition := conditionOf(around)
+			if condition != nil && !negated[condition] {
 				negated[condition] = true
 				add(condition, "negated", statement, "mutants.Not(%d, ", ")")
 			}
-			add(statement, "removed", statement, "if !mutants.On(%d) { ", " }")
+			switch _, returns := statement.(*ast.ReturnStmt); {
+			case !returns:
+				add(statement, "removed", statement, "if !mutants.On(%d) { ", " }")
+			case condition != nil: // a function may have no end without the statement
+				add(condition, "removed", statement, "!mutants.On(%d) && (", ")")
+			}
 			return true
 		})
 		if len(s.inserts) > 0 {
@@ -196,6 +207,17 @@ func findMutants(root string) (mutants []mutant, sources []source, err error) {
 	return mutants, sources, err
 }
 
+// reporting is whether a statement reports a failure, or returns it as an error.
+func reporting(s ast.Stmt) bool {
+	switch s := s.(type) {
+	case *ast.ExprStmt:
+		return isReport(s.X)
+	case *ast.ReturnStmt:
+		return len(s.Results) > 0 && isReport(s.Results[len(s.Results)-1])
+	}
+	return false
+}
+
 func isReport(x ast.Expr) bool {
 	call, is := x.(*ast.CallExpr)
 	if !is {
@@ -203,7 +225,7 @@ func isReport(x ast.Expr) bool {
 	}
 	switch f := call.Fun.(type) {
 	case *ast.Ident:
-		return f.Name == "fail"
+		return f.Name == "fail" || f.Name == "wrong"
 	case *ast.SelectorExpr:
 		return slices.Contains(reports, f.Sel.Name)
 	}
@@ -247,6 +269,7 @@ func (s source) changed() []byte {
 // lab has the programs, and the trials: cases of the self-test, and tests.
 type lab struct {
 	root, dir string
+	with      *regexp.Regexp // names of trials
 	trials    []trial
 }
 
@@ -342,6 +365,7 @@ func (l *lab) record() error {
 			l.trials = append(l.trials, trial{pkg + " " + name, filepath.Join(l.root, pkg), []string{l.testOf(pkg), "-test.failfast", "-test.run", "^" + name + "$"}, nil})
 		}
 	}
+	l.trials = slices.DeleteFunc(l.trials, func(t trial) bool { return !l.with.MatchString(t.Name) })
 	seen := filepath.Join(l.dir, "seen")
 	for i := range l.trials {
 		t := &l.trials[i]

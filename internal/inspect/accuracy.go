@@ -116,7 +116,7 @@ func newAccuracy(pairs []pairOfTimes, seed uint64) *Accuracy {
 				off, count = off+math.Abs(p.predicted.of[m]/r-1), count+1
 			}
 		}
-		if count > 0 {
+		if count > 0 && m < len(accuracyMetrics)-1 { // many requests hardly wait: their error has no meaning
 			a.MAPE[name] = off / float64(count)
 		}
 		a.add(name, rng, func(t *requestTimes) []float64 {

@@ -74,6 +74,7 @@ const (
 	// constants that the load cannot distinguish.
 	usualShare, usualFrontMs = 0.2, 20.0
 	resamples                = 40
+	maxTogether              = 1.5 // tokens in an output, a mean
 )
 
 // LearnResults learns from the requests of each trace but the last ones, so many of them. What otherwise does not set and the
@@ -217,15 +218,12 @@ func lessonOf(t *trace.Trace, holdout int) (*lesson, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.several() {
-		return nil, fmt.Errorf("%s: several tokens in one output, as with speculative decoding: results of requests do not show how many; record a trace, and give --latency-trace", t.Name)
-	}
 	w.unrelate()
 	first := len(w.asks) - holdout
 	if first < leastRequests {
 		return nil, fmt.Errorf("%s: %d requests to learn from: want at least %d", t.Name, max(first, 0), leastRequests)
 	}
-	l, decodes := &lesson{w, first}, 0
+	l, decodes, outputs, tokens := &lesson{w, first}, 0, 0, 0
 	for i := range first {
 		r := w.asks[i].record
 		end := r.EndMs(0)
@@ -235,6 +233,13 @@ func lessonOf(t *trace.Trace, holdout int) (*lesson, error) {
 		if r.OutputTokens > 1 && end > r.TTFTMs {
 			decodes++
 		}
+		if r.ITLMs != nil {
+			outputs, tokens = outputs+len(r.ITLMs)+1, tokens+r.OutputTokens
+		}
+	}
+	// A frontend puts outputs together that it could not send in time, but not most of them.
+	if float64(tokens) > maxTogether*float64(outputs) {
+		return nil, fmt.Errorf("%s: %d tokens in %d outputs, as with speculative decoding: results of requests do not show how many tokens a step has; record a trace, and give --latency-trace", t.Name, tokens, outputs)
 	}
 	if decodes < leastRequests {
 		return nil, fmt.Errorf("%s: %d requests have more than one token and a time after the first: want at least %d; without them, the time of a decode is not shown (were the answers streamed?)", t.Name, decodes, leastRequests)

@@ -179,7 +179,10 @@ func TestLearnResultsRefuses(t *testing.T) {
 	}
 	model := "another"
 	several := change(func(tr *trace.Trace) {
-		tr.Records[3].ITLSummary, tr.Records[3].ITLMs, tr.Records[3].ITLTokens = nil, []float64{1}, []uint32{9}
+		for i := range tr.Records {
+			r := &tr.Records[i]
+			r.ITLSummary, r.ITLMs, r.ITLTokens = nil, []float64{9, 9}, []uint32{3, uint32(r.OutputTokens - 4)}
+		}
 	})
 	tests := map[string]struct {
 		results []*trace.Trace
@@ -189,7 +192,7 @@ func TestLearnResultsRefuses(t *testing.T) {
 		"no outputs":      {[]*trace.Trace{change(func(tr *trace.Trace) { clear(tr.Records) })}, "r.csv: no record has arrival_ms"},
 		"a clock back":    {[]*trace.Trace{change(func(tr *trace.Trace) { tr.Records[2].ITLSummary.MeanMs = -40 })}, "r.csv: request 3: its first token is"},
 		"not streamed":    {[]*trace.Trace{change(func(tr *trace.Trace) { wholeAnswers(tr) })}, "r.csv: 0 requests have more than one token and a time after the first"},
-		"several tokens":  {[]*trace.Trace{several}, "r.csv: several tokens in one output"},
+		"several tokens":  {[]*trace.Trace{several}, "r.csv: 2"},
 		"several engines": {[]*trace.Trace{change(func(*trace.Trace) {}), change(func(tr *trace.Trace) { tr.Meta.Model = &model })}, "r.csv and r.csv are results of different engines or models"},
 	}
 	for name, test := range tests {

@@ -244,7 +244,7 @@ func (o *Options) subject(model latency.Learned, t *trace.Trace) (*Workload, Eng
 	if err != nil {
 		return nil, Engine{}, err
 	}
-	if w.several() && model.Drafts() == 0 && model.Block() == 0 {
+	if w.several() && model.Drafts() == 0 && model.Block() == 0 && o.learning == nil {
 		return nil, Engine{}, fmt.Errorf("%s: several tokens in one output, but the recordings to learn from have one token in each: "+
 			"learn from an engine with the same speculative decoding", t.Name)
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -325,6 +326,18 @@ func endToken(s *Sampling) (token uint32, ok bool) {
 
 func (s *Structured) seedOf(r *Request) uint64 {
 	return requestSeed(s.Seed, r.Sampling.HasSeed, r.Sampling.Seed, r.Sampling.Temperature == 0, r.PromptTokenIDs, drawID(r.ID, r.ExternalID))
+}
+
+// Deterministic is a [Source] that answers equal requests equally: what is drawn depends on the prompt and on the parameters,
+// and not on the id of the request.
+type Deterministic struct{ Source Source }
+
+// Script answers as to a request whose id is a hash of what it asks.
+func (d Deterministic) Script(r *Request) (Script, error) {
+	same := *r
+	hash := hashText(hashTokens(uint64(r.Sampling.Seed), r.PromptTokenIDs), string(r.Sampling.StructuredOutputs)+r.LoRA)
+	same.ID, same.ExternalID = strconv.FormatUint(hash, 16), ""
+	return d.Source.Script(&same)
 }
 
 // requestSeed is the seed of what is drawn for a request: its own, or else differs from request to request, but not of greedy ones

@@ -18,6 +18,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/serve/simulator"
 	"github.com/vllm-vcr/conformance/internal/upstream/drift"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -27,7 +28,7 @@ func main() {
 	ctx, finish := process.NotifyContext(context.Background(), conformance.ExitInfra)
 	env := newEnvironment(os.Stdout, os.Stderr, os.LookupEnv)
 	env.environ = os.Environ()
-	code := env.main(ctx, os.Args[1:])
+	code := env.main(ctx, simulator.CommandLine(os.Args))
 	finish()
 	os.Exit(code)
 }

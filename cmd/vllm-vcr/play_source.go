@@ -8,7 +8,10 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,19 +31,24 @@ import (
 
 // sourceOptions are the flags of the player's answers.
 type sourceOptions struct {
-	mode       string
-	recording  string
-	steps      string // a trace whose tokens do not count
-	match      player.Match
-	dataset    string
-	tokenizer  string
-	minDepth   int
-	once       bool
-	strict     bool
-	vocab      uint32
-	seed       uint64
-	toolParser string // of the frontend; "" is hermes
-	reasoning  string // parser of reasoning: then sentences follow some reasoning
+	mode      string
+	recording string
+	steps     string // a trace whose tokens do not count
+	match     player.Match
+	dataset   string
+	tokenizer string
+	minDepth  int
+	once      bool
+	strict    bool
+	vocab     uint32
+	seed      uint64
+	// deterministic leaves the ids of requests out of what is drawn.
+	deterministic bool
+	length        string // of answers that are made up
+	context       int    // context length of requests, if it is not that of the engine
+	randomRow     bool   // a row of the dataset answers where none has the prompt
+	toolParser    string // of the frontend; "" is hermes
+	reasoning     string // parser of reasoning: then sentences follow some reasoning
 	// configHash is what all recordings must have been made with; empty is any.
 	configHash string
 	// sha256 is that of the bytes of recording; empty is any.
@@ -75,7 +83,9 @@ func (opts *sourceOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.tokenizer, "tokenizer", "", "tokenizer.json of the model, or its folder: --dataset needs it, and valid structured output")
 	oneOf(flags, &opts.mode, "mode", modeRandom, "reply when no recording matches: random (random tokens), text (English sentences; needs --tokenizer) or echo (the prompt)",
 		modeRandom, modeText, modeEcho)
-	flags.Uint64Var(&opts.seed, "seed", 0, "seed for random tokens, times and faults (default 0)")
+	flags.Uint64Var(&opts.seed, "seed", 0, "seed for random tokens, times and faults; without --deterministic, answers at a temperature above 0 also depend on the id of the request (default 0)")
+	flags.BoolVar(&opts.deterministic, "deterministic", false, "give equal requests equal answers, whatever their ids are: what is drawn depends on --seed and the request alone; n answers are then equal, too")
+	flags.StringVar(&opts.length, "output-length", "", "tokens of answers that are made up: a number, LOW-HIGH, normal:MEAN:DEVIATION, simulator (as llm-d-inference-sim), or a `FILE` of numbers, or of a trace (default one to five sentences)")
 	flags.Uint32Var(&opts.vocab, "vocab-size", 0, "random token ids are below this number (default the size of the --tokenizer, else 32000)")
 	above0(flags, "vocab-size")
 	least0(flags, "replay-min-depth")
@@ -147,20 +157,74 @@ func (opts *sourceOptions) source(ctx context.Context, env *environment, opt *pl
 		if made, err = player.NewSentences(tok, opts.seed); err != nil {
 			return nil, fmt.Errorf("--mode text: %s: %w", opts.tokenizer, err)
 		}
+	}
+	if opts.length != "" {
+		draw, err := opts.readLength(env)
+		if err != nil {
+			return nil, err
+		}
+		made = player.Lengths{Source: made, Draw: draw, Seed: opts.seed, Context: cmp.Or(opts.context, opt.Limits.MaxModelLen, math.MaxInt32)}
+	}
+	if opts.mode == modeText {
 		made = builtin.WithReasoning(made, tok, opts.reasoning)
 	}
 	structured := &player.Structured{Source: made, Seed: opts.seed, Log: env.log}
 	if tok != nil {
 		structured.Encoder, structured.Answered = tok, player.ToolAnswered(tok.Decode)
 	}
+	fallback := player.Source(structured)
+	if opts.deterministic {
+		fallback = player.Deterministic{Source: structured}
+	}
 	switch {
 	case opts.recording != "" || opts.steps != "":
-		return opts.replay(env, opt, tok, structured)
+		return opts.replay(env, opt, tok, fallback)
 	case opts.dataset != "":
-		return opts.fromDataset(ctx, env, opt, tok, structured)
+		return opts.fromDataset(ctx, env, opt, tok, fallback)
 	}
-	opt.Source = structured
+	opt.Source = fallback
 	return nil, nil
+}
+
+// readLength reads --output-length: a distribution, or a file whose lengths are drawn.
+func (opts *sourceOptions) readLength(env *environment) (player.Length, error) {
+	if _, err := os.Stat(opts.length); err != nil {
+		length, err := player.ParseLength(opts.length)
+		if err != nil {
+			return nil, fmt.Errorf("--output-length %w; or a FILE, which does not exist", err)
+		}
+		return length, nil
+	}
+	var lengths []int
+	if strings.Contains(opts.length, ".jsonl") {
+		in, err := inputAt(env, opts.length)
+		if err != nil {
+			return nil, err
+		}
+		t, err := in.readTrace("", trace.Options{Without: []string{"block_hashes"}})
+		if err != nil {
+			return nil, err
+		}
+		for i := range t.Records {
+			lengths = append(lengths, max(t.Records[i].OutputTokens, 1))
+		}
+	} else {
+		text, err := os.ReadFile(opts.length)
+		if err != nil {
+			return nil, err
+		}
+		for i, word := range strings.Fields(string(text)) {
+			n, err := strconv.Atoi(word)
+			if err != nil || n < 1 {
+				return nil, fmt.Errorf("--output-length %s: number %d: %.50q is not a number of tokens, from 1", opts.length, i+1, word)
+			}
+			lengths = append(lengths, n)
+		}
+	}
+	if len(lengths) == 0 {
+		return nil, fmt.Errorf("--output-length %s: the file has no lengths", opts.length)
+	}
+	return player.AnyOf(lengths), nil
 }
 
 func (opts *sourceOptions) loadTokenizer(opt *player.Options) (*tokenizer.Tokenizer, error) {
@@ -359,13 +423,16 @@ func (opts *sourceOptions) fromDataset(ctx context.Context, env *environment, op
 	if set.Skipped > 0 {
 		env.log.Warn("rows without a prompt or a completion are left out", "dataset", opts.dataset, "rows", set.Skipped, "first", set.FirstSkipped)
 	}
-	source, err := set.Source(dataset.Options{Strict: opts.strict, Fallback: fallback, MinDepth: opts.minDepth, Calls: func(calls []byte) (string, error) {
+	source, err := set.Source(dataset.Options{Strict: opts.strict, Fallback: fallback, MinDepth: opts.minDepth, Random: opts.randomRow, Seed: opts.seed, Calls: func(calls []byte) (string, error) {
 		return answers.WriteCalls(opts.toolParser, calls)
 	}})
 	if err != nil {
 		return nil, err
 	}
 	opt.Source = source
+	if opts.deterministic {
+		opt.Source = player.Deterministic{Source: source}
+	}
 	return datasetAnswers{source}, nil
 }
 

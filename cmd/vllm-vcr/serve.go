@@ -61,7 +61,8 @@ func newServeCommand(env *environment) *cobra.Command {
 			return cobra.MaximumNArgs(1)(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			model, err := opts.edge.readConfig(cmd.Flags())
+			model, simulators, err := opts.edge.readConfig(cmd.Flags())
+			opts.sim.OwnConfig = simulators
 			if err = cmp.Or(err, checkFlags(cmd.Flags())); err != nil {
 				return err
 			}
@@ -294,6 +295,9 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 	}
 	if opts.cfg.Frontend.Wanted == serve.Builtin {
 		return nil
+	}
+	if tasks := engine.opt.Pooling.Tasks; len(tasks) > 0 && opts.cfg.Frontend.Wanted != serve.Python {
+		return fmt.Errorf("--pooling-tasks %s: vllm-rs has no endpoint for it: add --frontend builtin (embed), or python", strings.Join(tasks, ","))
 	}
 	if released && engine.opt.VLLMVersion == protocol.Nightly {
 		return errors.New("--vllm-version nightly: no released frontend is of that line: give --frontend with the path of its vllm-rs")

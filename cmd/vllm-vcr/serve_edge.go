@@ -62,10 +62,10 @@ func (opts *edgeOptions) add(flags *pflag.FlagSet) {
 	grouped(flags, "HTTP")
 }
 
-// readConfig sets flags from --config, and returns its model.
-func (opts *edgeOptions) readConfig(flags *pflag.FlagSet) (model string, err error) {
+// readConfig sets flags from --config, and returns its model, and whether it is one of llm-d-inference-sim.
+func (opts *edgeOptions) readConfig(flags *pflag.FlagSet) (model string, simulators bool, err error) {
 	if opts.config == "" {
-		return "", nil
+		return "", false, nil
 	}
 	return simulator.ReadConfig(opts.config, flags, func(f *pflag.Flag) bool { return hasVariable(f) || simulator.IsFlag(f) })
 }
@@ -235,6 +235,10 @@ func (opts *serveOptions) simulate(env *environment, cfg *serve.Config) (err err
 	}
 	cfg.Builtin.Simulator = o
 	settings := opts.sim.Settings(o)
+	source := &opts.play.source
+	if source.context, source.randomRow, o.Deterministic = o.MaxModelLen, true, source.deterministic; source.length == "" {
+		source.length = "simulator"
+	}
 	opts.sim.Apply(cfg, &opts.edge.fake, settings)
 	after := cfg.Ready
 	cfg.Ready = func(s serve.Started) {

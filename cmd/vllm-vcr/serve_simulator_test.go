@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -111,6 +112,34 @@ func TestSimulatorPage(t *testing.T) {
 	require.NoError(t, os.WriteFile(page, []byte(before+begin+b.String()+end+after), 0o644))
 }
 
+// TestSimulatorConfig: which files of --config alone mean the simulator, which has the builtin frontend. All are refused after
+// that, for their port.
+func TestSimulatorConfig(t *testing.T) {
+	for _, test := range []struct {
+		name, file, args string
+		simulator        bool
+	}{
+		{"keys that vLLM has too", "model: m\nmax-num-seqs: 5\nmax-loras: 2\n", "", true},
+		{"adapters in JSON", "model: m\nlora-modules: ['{\"name\": \"a\"}']\n", "", true},
+		{"no model", "max-num-seqs: 5\n", "", false},
+		{"a key of serve", "model: m\nfaults: [http-fail:1]\n", "", false},
+		{"a flag of serve", "model: m\nport: 1\n", "--restart", false},
+		{"the mode that is given", "model: m\n", "--simulator=false", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "config.yaml")
+			require.NoError(t, os.WriteFile(path, []byte(test.file), 0o600))
+			env := newEnvironment(io.Discard, io.Discard, func(string) (string, bool) { return "", false })
+			root := newRootCommand(env)
+			root.SetArgs(simulator.CommandLine(append([]string{"/bin/vllm-vcr", "serve", "--port", "70000", "--config", path}, strings.Fields(test.args)...)))
+			serve, err := root.ExecuteContextC(t.Context())
+			if on := serve.Flags().Lookup("frontend").Value.String() == "builtin"; on != test.simulator || err == nil {
+				t.Errorf("simulator: %v, want %v; %v", on, test.simulator, err)
+			}
+		})
+	}
+}
+
 func TestSimulatorArguments(t *testing.T) {
 	for _, test := range []struct{ name, args, want string }{
 		{"another command", "play --served-model-name a b", ""},
@@ -123,9 +152,14 @@ func TestSimulatorArguments(t *testing.T) {
 		{"verbosity of serve", "serve -v M", ""},
 		{"a list without values", "serve --model m --failure-types --port 1", "serve --model m --port 1"},
 		{"flags of the frontend", "serve --model m -- --served-model-name a b", ""},
+		{"the name of the simulator", "llm-d-inference-sim --port 1 --model m", "serve --simulator --port 1 --model m"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := strings.Join(simulator.Arguments(strings.Fields(test.args)), " ")
+			args := strings.Fields(test.args)
+			if args[0] == "llm-d-inference-sim" {
+				args = simulator.CommandLine(args)
+			}
+			got := strings.Join(simulator.Arguments(args), " ")
 			want := test.want
 			if want == "" {
 				want = test.args // nothing is changed

@@ -45,7 +45,8 @@ type Row struct {
 	Before     []string // the messages before it
 	Completion string
 	Calls      json.RawMessage // of tools, which follow the completion: a list as in OpenAI's API
-	// Rows of tokens have these in place of texts: the SHA-256 of the prompt's ids, and the completion's ids.
+	// Rows of tokens have these in place of texts: the SHA-256 of the prompt's ids, and the completion's ids. Completion may
+	// have their text.
 	Hash   [32]byte
 	Tokens []uint32
 }

@@ -22,9 +22,9 @@ const Program = "vllm-vcr-dataset"
 
 // message is a row of a table, or its end.
 type message struct {
-	Row     *Row
-	Skipped int
-	Keys    []string
+	Row                   *Row
+	Skipped, FirstSkipped int
+	Keys                  []string
 }
 
 // WriteTable writes a table as [ReadBy] reads it.
@@ -35,7 +35,7 @@ func WriteTable(w io.Writer, t Table) error {
 			return err
 		}
 	}
-	return out.Encode(message{Skipped: t.Skipped, Keys: t.Keys})
+	return out.Encode(message{Skipped: t.Skipped, FirstSkipped: t.FirstSkipped, Keys: t.Keys})
 }
 
 // Limit bounds what the rows of a compressed file of so many bytes may take, in bytes: 64 times its size, and 64 MiB of any.
@@ -95,7 +95,7 @@ func readTable(r io.Reader, t *Table, size int64) error {
 			return err
 		}
 		if m.Row == nil {
-			t.Skipped, t.Keys = m.Skipped, m.Keys
+			t.Skipped, t.FirstSkipped, t.Keys = m.Skipped, m.FirstSkipped, m.Keys
 			return nil
 		}
 		if t.Append(*m.Row); t.Taken() > Limit(size) {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,9 @@ type Options struct {
 	// MinDepth lets a row whose prompt begins with at least so many tokens of the request's answer it, if no row has its
 	// prompt; they are compared in blocks of 16. 0 lets none. Every prompt is then encoded when the source is made.
 	MinDepth int
+	// Random lets any row answer a request that no row answers; Seed and the request choose it.
+	Random bool
+	Seed   uint64
 	// Calls writes calls of tools as a model does; nil drops them.
 	Calls func(calls []byte) (string, error)
 }
@@ -98,6 +102,10 @@ func (s *Source) Script(r *player.Request) (player.Script, error) {
 	switch {
 	case ok:
 		return s.script(i, r)
+	case s.opt.Random && len(s.set.Rows) > 0:
+		h := fnv.New64a()
+		fmt.Fprintf(h, "%d %s %v", s.opt.Seed, r.ID, r.PromptTokenIDs)
+		return s.script(int(h.Sum64()%uint64(len(s.set.Rows))), r)
 	case s.opt.Strict:
 		return player.Script{}, fmt.Errorf("%s: request %s: no row has its prompt (%d tokens)", s.set.Name, r.ID, len(r.PromptTokenIDs))
 	}
@@ -285,7 +293,8 @@ func (s *Source) findPrefix(prompt []uint32) []int {
 // tokens are those of a row's completion.
 func (s *Source) tokens(i int) ([]uint32, error) {
 	row := &s.set.Rows[i]
-	if row.Tokens != nil {
+	// The numbers of a tokenizer that is not here mean nothing to one of words.
+	if row.Tokens != nil && (row.Completion == "" || s.set.tok == nil || !s.set.tok.IsWords()) {
 		return row.Tokens, nil
 	}
 	s.mu.Lock()

@@ -157,7 +157,7 @@ func compileToken(o *object) (*node, error) {
 	return literal(text), nil
 }
 
-// compileTags returns one tag or, where that is allowed, several.
+// compileTags returns one tag, also where several are allowed: a client gets one call of a tool, and not one to three at random.
 func compileTags(w *Work, o *object) (*node, error) {
 	all := choice()
 	for i, v := range items(o.values["tags"]) {
@@ -174,11 +174,7 @@ func compileTags(w *Work, o *object) (*node, error) {
 	if len(all.kids) == 0 {
 		return nil, errors.New("tags is empty")
 	}
-	if o.values["stop_after_first"] == true {
-		return all, nil
-	}
-	separator, _ := o.values["separator"].(string)
-	return sequence(all, repeat(sequence(literal(separator), all), 0, 2)), nil
+	return all, nil
 }
 
 func compileTagFormat(w *Work, o *object) (*node, error) {

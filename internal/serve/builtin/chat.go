@@ -258,10 +258,14 @@ func (s *Server) writeChat(w http.ResponseWriter, g *generation, q *chatRequest,
 		default:
 			m.Content = text
 		}
-		for _, call := range parser.tools.calls {
+		for at, call := range parser.tools.calls {
 			arguments := string(call.arguments)
+			var index *int
+			if s.sim != nil { // it has one also in an answer in one piece
+				index = &at
+			}
 			choice.Message.Calls = append(choice.Message.Calls, chatToolCall{
-				ID: s.sim.callID(chatCallPrefix, callID()), Type: "function", Function: chatFunction{call.name, &arguments},
+				Index: index, ID: s.sim.callID(chatCallPrefix, callID()), Type: "function", Function: chatFunction{call.name, &arguments},
 			})
 		}
 		if or(q.IncludeReasoning, true) {

@@ -53,6 +53,8 @@ type Simulator struct {
 	ImageTime, ImageTimeStdDev time.Duration
 	// Adapters are loaded at the start.
 	Adapters []Adapter
+	// Deterministic draws calls of tools from the request alone.
+	Deterministic bool
 }
 
 // simulator is the state of a [Simulator]. Its methods do nothing on a nil one: the server then does as vLLM.
@@ -131,7 +133,7 @@ type planner func(i, n int) *plan
 func (s *Server) simulate(o *Simulator) {
 	sim := &simulator{Simulator: *o, engineID: newUUID(), rng: rand.New(rand.NewPCG(o.Seed, 1)), blocks: map[uint64]bool{}}
 	sim.imageRate.Store(int64(o.ImageRate))
-	s.sim = sim
+	s.sim, s.opt.Flags.PromptDetails = sim, true
 	s.maxModelLen, s.metrics = o.MaxModelLen, newMetrics(s.opt.Names[0], len(s.balance.open), o.MaxModelLen)
 	if s.opt.Tokenizer.IsWords() {
 		s.model.eos = []uint32{tokenizer.WordsEnd}

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -38,19 +40,25 @@ func (s *Server) callTools(q *chatRequest) (planner, *apiError) {
 	if q.oneCall {
 		answered = slices.ContainsFunc(q.Messages, func(m message) bool { return m.Role == "tool" })
 	}
+	sim := s.sim
+	if sim.Deterministic {
+		h := fnv.New64a()
+		_, _ = h.Write(toJSON(q.Messages))
+		sim = &simulator{Simulator: sim.Simulator, rng: rand.New(rand.NewPCG(sim.Seed, h.Sum64()))}
+	}
 	texts := make([]string, q.answers)
 	for n := range texts {
 		calls := 0
 		if q.choice.required || q.oneCall && !answered {
 			calls = 1
 		}
-		for !q.oneCall && calls < len(tools) && !answered && (q.Parallel == nil || *q.Parallel || calls == 0) && s.sim.chance(s.sim.Tools.Extra) {
+		for !q.oneCall && calls < len(tools) && !answered && (q.Parallel == nil || *q.Parallel || calls == 0) && sim.chance(sim.Tools.Extra) {
 			calls++
 		}
 		var b strings.Builder
 		for range calls {
-			one := &tools[s.sim.between(0, len(tools)-1)].Function
-			value, err := s.sim.arguments(one.Parameters)
+			one := &tools[sim.between(0, len(tools)-1)].Function
+			value, err := sim.arguments(one.Parameters)
 			if err != nil {
 				return nil, badRequest("tools", "%v", err)
 			}

@@ -80,7 +80,11 @@ func (e *Edge) serveMetrics(w http.ResponseWriter, r *http.Request, rank int, fr
 			return
 		}
 	}
-	if !whole && e.opt.Engines != nil {
+	if whole && e.opt.Engines != nil {
+		out := bytes.NewBuffer(text)
+		writeCacheConfig(out, e.opt.Engines(rank)) // schedulers need it, and nothing fakes it
+		text = out.Bytes()
+	} else if e.opt.Engines != nil {
 		text = complete(text, e.opt.Engines(rank), e.opt.ModelName, time.Now())
 	}
 	w.Header().Set("Content-Type", MetricsType)
@@ -128,11 +132,8 @@ func complete(text []byte, engines []Engine, model string, now time.Time) []byte
 		WriteHead(&out, lora, "gauge", LoRAHelp)
 		WriteSample(&out, lora, float64(now.UnixMilli())/1000, Label{"max_lora", strconv.Itoa(maxLoRAs)}, Label{"running_lora_adapters", ""}, Label{"waiting_lora_adapters", ""})
 	}
-	if cache := "vllm:cache_config_info"; !has[cache] && engines[0].CacheConfig != nil {
-		WriteHead(&out, cache, "gauge", "Information of the LLMEngine CacheConfig")
-		for _, e := range engines {
-			WriteSample(&out, cache, 1, e.CacheConfig...)
-		}
+	if !has[cacheConfig] {
+		writeCacheConfig(&out, engines)
 	}
 	if state := "vllm:engine_sleep_state"; !has[state] {
 		WriteHead(&out, state, "gauge", "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; "+
@@ -148,6 +149,18 @@ func complete(text []byte, engines []Engine, model string, now time.Time) []byte
 		}
 	}
 	return out.Bytes()
+}
+
+const cacheConfig = "vllm:cache_config_info"
+
+func writeCacheConfig(out *bytes.Buffer, engines []Engine) {
+	if len(engines) == 0 || engines[0].CacheConfig == nil {
+		return
+	}
+	WriteHead(out, cacheConfig, "gauge", "Information of the LLMEngine CacheConfig")
+	for _, e := range engines {
+		WriteSample(out, cacheConfig, 1, e.CacheConfig...)
+	}
 }
 
 // LoRAHelp is the help text of vllm:lora_requests_info.

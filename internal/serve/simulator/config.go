@@ -13,22 +13,22 @@ import (
 )
 
 // ReadConfig sets the flags that are not set yet from a YAML file whose keys are the names of those that may be set, and
-// returns its model.
-func ReadConfig(path string, flags *pflag.FlagSet, maySet func(*pflag.Flag) bool) (model string, err error) {
+// returns its model. own reports whether all keys are of llm-d-inference-sim, and the model among them.
+func ReadConfig(path string, flags *pflag.FlagSet, maySet func(*pflag.Flag) bool) (model string, own bool, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("--config: %w", err)
+		return "", false, fmt.Errorf("--config: %w", err)
 	}
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
-		return "", fmt.Errorf("--config %s: %w", path, err)
+		return "", false, fmt.Errorf("--config %s: %w", path, err)
 	}
 	if len(document.Content) == 0 {
-		return "", nil
+		return "", false, nil
 	}
-	c := config{path, flags, maySet, ""}
+	c := config{path, flags, maySet, "", true}
 	err = c.set(document.Content[0], nil)
-	return c.model, err
+	return c.model, c.own && c.model != "", err
 }
 
 type config struct {
@@ -36,6 +36,7 @@ type config struct {
 	flags  *pflag.FlagSet
 	maySet func(*pflag.Flag) bool
 	model  string
+	own    bool // all keys are of the simulator
 }
 
 // set sets flags from a mapping. above are the keys of the mapping that it is in.
@@ -45,6 +46,7 @@ func (c *config) set(keys *yaml.Node, above []string) error {
 	}
 	for i := 0; i+1 < len(keys.Content); i += 2 {
 		name, value := keys.Content[i].Value, keys.Content[i+1]
+		c.own = c.own && (inTable(name) || slices.Contains(Sections, name))
 		at := fmt.Sprintf("--config %s:%d", c.path, keys.Content[i].Line)
 		f := c.flags.Lookup(name)
 		switch {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,9 @@ import (
 type Flags struct {
 	// On is --simulator, or what the others mean.
 	On bool
+	// OwnConfig is set if a file of --config has keys of the simulator only, and a model: without flags of serve, that means
+	// the simulator.
+	OwnConfig bool
 	// Times and Plans are what the engines take their times and their answers from. [Flags.Translate] sets them.
 	Times *Times
 	Plans *builtin.Plans
@@ -180,6 +184,14 @@ func (s *Flags) bool(name string) bool { return s.text(name) == "true" }
 func (s *Flags) time(name string) time.Duration {
 	d, _ := time.ParseDuration(s.text(name))
 	return d
+}
+
+// CommandLine are the arguments of a program. One with the name of llm-d-inference-sim does as that does.
+func CommandLine(args []string) []string {
+	if strings.TrimSuffix(filepath.Base(args[0]), ".exe") == "llm-d-inference-sim" {
+		return append([]string{"serve", "--simulator"}, args[1:]...)
+	}
+	return args[1:]
 }
 
 // Arguments writes a command line of the simulator as one that is parsed: several values after a flag become several

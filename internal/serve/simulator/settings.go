@@ -1,9 +1,12 @@
 package simulator
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,12 +106,39 @@ func (s *Settings) Shown() map[string]any {
 	for key, d := range durationsOf(&k) {
 		shown[key] = d.String()
 	}
-	for name, v := range s.s.values {
-		if _, has := shown[name]; !has && v.flag.Action == Own && v.flag.Kind != "list" {
-			shown[name] = s.s.text(name)
+	for i := range Table {
+		f := &Table[i]
+		own := s.s.flags.Lookup(f.Name)
+		if _, has := shown[f.Name]; has || own == nil || f.Action != Same && f.Action != Own || slices.Contains(secretFlags, f.Name) {
+			continue
 		}
+		text := own.Value.String()
+		if v := s.s.values[f.Name]; v != nil && f.Kind == "list" {
+			shown[f.Name] = append([]string{}, v.texts...)
+			continue
+		} else if v != nil {
+			text = s.s.text(f.Name)
+		}
+		shown[f.Name] = typed(f.Kind, text)
 	}
+	shown["max-model-len"] = s.s.modelLen
 	return shown
+}
+
+// secretFlags are not shown here: other settings show faults and metrics, and keys are files.
+var secretFlags = []string{"config", "seed", "fake-metrics", "failure-injection-rate", "failure-types", "ssl-certfile", "ssl-keyfile"}
+
+// typed is a value of a flag as JSON has it.
+func typed(kind, text string) any {
+	switch kind {
+	case "int", "number":
+		return json.Number(cmp.Or(text, "0"))
+	case "bool", "switch":
+		return text == "true"
+	case "list":
+		return strings.FieldsFunc(strings.Trim(text, "[]"), func(r rune) bool { return r == ',' })
+	}
+	return text
 }
 
 // Change implements [edge.Settings]. A time is a text such as "1s", or a number of nanoseconds, as in the simulator.

@@ -1,5 +1,7 @@
 package simulator
 
+import "slices"
+
 // An Action is what serve does with a flag of llm-d-inference-sim.
 type Action uint8
 
@@ -140,6 +142,11 @@ var Table = []Flag{
 var alsoVLLM = []string{
 	"lora-modules", "enable-sleep-mode", "enable-request-id-headers", "mm-encoder-only", "omni", "mm-processor-kwargs", "ec-transfer-config",
 	"enforce-eager", "enable-prefix-caching", "tensor-parallel-size",
+}
+
+// inTable reports whether a flag is one of llm-d-inference-sim.
+func inTable(name string) bool {
+	return slices.ContainsFunc(Table, func(f Flag) bool { return f.Name == name })
 }
 
 // Sections are the keys of YAML under which the simulator has some of its keys, by the same names.

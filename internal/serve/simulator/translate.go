@@ -41,14 +41,17 @@ func (s *Flags) set(name, value string) error {
 func (s *Flags) Translate(getenv func(string) string, now time.Time, knobs *latency.Knobs, model string) (string, error) {
 	flags := s.flags
 	var only []string // flags that serve does not have
+	ofFile := s.OwnConfig
 	flags.Visit(func(f *pflag.Flag) {
+		ofFile = ofFile && (IsFlag(f) || inTable(f.Name))
 		if IsFlag(f) {
 			only = append(only, f.Name)
 		}
 	})
 	if !flags.Changed("simulator") {
 		s.On = slices.ContainsFunc(only, func(name string) bool { return !slices.Contains(alsoVLLM, strings.TrimPrefix(name, "no-")) }) ||
-			model == "" && getenv("SIM_MODEL") != ""
+			slices.ContainsFunc(s.values["lora-modules"].texts, func(text string) bool { return strings.HasPrefix(text, "{") }) ||
+			ofFile || model == "" && getenv("SIM_MODEL") != ""
 	}
 	if !s.On {
 		if len(only) > 0 {

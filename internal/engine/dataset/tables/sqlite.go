@@ -108,12 +108,16 @@ func rowOf(query *sqlite3.Stmt) (dataset.Row, error) {
 		return r, fmt.Errorf("prompt_hash has %d bytes: want the %d of a SHA-256", len(hash), len(r.Hash))
 	}
 	copy(r.Hash[:], hash)
+	// The tool of llm-d-inference-sim writes Tokens and Strings, and its documentation has tokens as numbers.
 	var said struct {
-		Numbers []uint32 `json:"numbers"`
+		Tokens, Numbers []uint32
+		Strings         []string
 	}
 	if err := json.Unmarshal(query.ColumnRawBlob(2), &said); err != nil {
 		return r, fmt.Errorf("gen_tokens: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
+	said.Numbers = append(said.Numbers, said.Tokens...)
+	r.Completion = strings.Join(said.Strings, "")
 	if n := query.ColumnInt(3); n != len(said.Numbers) {
 		return r, fmt.Errorf("gen_tokens has %d numbers, but n_gen_tokens is %d", len(said.Numbers), n)
 	}

@@ -236,6 +236,27 @@ func claim(t *testing.T, data *bytes.Buffer, size int64) {
 	data.WriteString("PAR1")
 }
 
+// TestSQLiteSpellings reads tokens under the keys that the tool of llm-d-inference-sim writes, and those of its documentation.
+func TestSQLiteSpellings(t *testing.T) {
+	for _, tokens := range []string{`{"Tokens":[1,2],"Strings":["Hi"," you"]}`, `{"tokens":[1,2],"strings":["Hi"," you"]}`, `{"numbers":[1,2],"strings":["Hi"," you"]}`} {
+		path := filepath.Join(t.TempDir(), "a.sqlite3")
+		db, err := sqlite3.Open(path)
+		require.NoError(t, err)
+		require.NoError(t, db.Exec("CREATE TABLE llmd (id INTEGER PRIMARY KEY, prompt_hash BLOB, gen_tokens JSON, n_gen_tokens INTEGER); INSERT INTO llmd VALUES (7, zeroblob(32), '"+tokens+"', 2)"))
+		require.NoError(t, db.Close())
+		words := tokenizer.Words()
+		set, err := dataset.Load(path, words, Read)
+		require.NoError(t, err)
+		source, err := set.Source(dataset.Options{Random: true, Strict: true})
+		require.NoError(t, err)
+		script, err := source.Script(&player.Request{ID: "a", PromptTokenIDs: []uint32{1}, Sampling: player.Sampling{EOSTokenID: -1}})
+		require.NoError(t, err)
+		if got := words.Decode(script.Tokens); got != "Hi you" {
+			t.Errorf("%s: a request without a row gets %q, want a row, by its strings", tokens, got)
+		}
+	}
+}
+
 func TestSQLiteRefuses(t *testing.T) {
 	const table = "CREATE TABLE llmd (id INTEGER PRIMARY KEY, prompt_hash BLOB, gen_tokens JSON, n_gen_tokens INTEGER);"
 	row := func(hash, tokens, n string) string {

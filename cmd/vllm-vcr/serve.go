@@ -270,6 +270,7 @@ func (opts *serveOptions) config(ctx context.Context, env *environment, flags *p
 		cfg.HTTP.Admin = map[string]http.Handler{serve.RequestsPath: serve.ServeRequests(log)}
 	}
 	err = cmp.Or(err, opts.chooseAnswers(&cfg))
+	err = cmp.Or(err, opts.edge.recordAnswers(env, &cfg))
 	return cfg, closeAll, err
 }
 

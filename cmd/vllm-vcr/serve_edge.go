@@ -7,7 +7,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -34,6 +36,9 @@ type edgeOptions struct {
 	fakeMetrics string
 	requestLog  string
 	answers     string
+	record      answers.RecorderOptions
+	upstream    string
+	scrub       []string
 	chosen      *answers.Store
 
 	fake  simulator.Fake
@@ -53,6 +58,16 @@ func (opts *edgeOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.config, "config", "", "YAML `FILE` whose keys are the names of flags, or model; flags and variables have precedence (default none)")
 	flags.StringVar(&opts.requestLog, "log-requests", "", "write a line of JSON for each request to this `FILE`, - for standard error (default none)")
 	flags.StringVar(&opts.answers, "answers", "", "answer as the rules in this `FILE` say, JSON or TOML: by the last message of the user, model, header and number of a request; docs/serving.md has its form (default none)")
+	flags.StringVar(&opts.record.Path, "record-answers", "", "answer with what the real server at --upstream has answered to the same requests, kept in this `FILE`, see docs/agents.md (default none)")
+	flags.StringVar(&opts.upstream, "upstream", "", "base `URL` of the real server for --record-answers, without /v1; keys of clients are sent to it, and not kept (default none)")
+	oneOf(flags, &opts.record.Mode, "record-mode", "once", "what --record-answers records: once (everything, if there is no file yet), new (what is not in the file), all (everything anew) or none",
+		"once", "new", "all", "none")
+	flags.StringArrayVar(&opts.scrub, "scrub", nil, "regular `EXPRESSION` whose matches in requests --record-answers replaces by ***; may be repeated")
+	flags.BoolVar(&opts.record.Paced, "recorded-pace", false, "send the answers of --record-answers after the recorded times, and not at once")
+	needs(flags, "upstream", "record-answers")
+	needs(flags, "record-mode", "record-answers")
+	needs(flags, "scrub", "record-answers")
+	needs(flags, "recorded-pace", "record-answers")
 	flags.StringVar(&opts.fakeMetrics, "fake-metrics", "", "show these metrics in the place of the real ones: a `FILE` or JSON with the fake-metrics of llm-d-inference-sim (default the real ones)")
 	flags.StringVar(&opts.AdminToken, "admin-token", "", "switch on /admin/config, which changes faults and fake metrics at run time, and /admin/requests, which lists the requests of the engine, for clients with this bearer `TOKEN`; prefer its variable, which no list of processes shows (default off)")
 	flags.Float64Var(&opts.FailureRate, "failure-injection-rate", 0, "percentage of requests that fail with one of --failure-types (default 0)")
@@ -149,6 +164,43 @@ func (opts *serveOptions) chooseAnswers(cfg *serve.Config) (err error) {
 		cfg.HTTP.Admin = map[string]http.Handler{}
 	}
 	cfg.HTTP.Admin["/admin/answers"] = store
+	return nil
+}
+
+// recordAnswers answers with what a real server has answered before, if that is wanted.
+func (opts *edgeOptions) recordAnswers(env *environment, cfg *serve.Config) error {
+	o := &opts.record
+	if o.Path == "" {
+		return nil
+	}
+	if opts.upstream != "" {
+		u, err := url.Parse(opts.upstream)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return fmt.Errorf("--upstream %s: want http://HOST:PORT or https://HOST", opts.upstream)
+		}
+		o.Upstream = u
+	}
+	for _, text := range opts.scrub {
+		pattern, err := regexp.Compile(text)
+		if err != nil {
+			return fmt.Errorf("--scrub: %w", err)
+		}
+		o.Scrub = append(o.Scrub, pattern)
+	}
+	o.Differs = func(report string) {
+		fmt.Fprintf(env.stderr, "vllm-vcr: --record-answers: %s\n", safetext.Line(report))
+	}
+	recorder, err := answers.NewRecorder(*o)
+	if err != nil {
+		return fmt.Errorf("--record-answers: %w", err)
+	}
+	chosen := cfg.HTTP.Wrap
+	cfg.HTTP.Wrap = func(next http.Handler) http.Handler {
+		if chosen != nil {
+			next = chosen(next)
+		}
+		return recorder.Wrap(next)
+	}
 	return nil
 }
 

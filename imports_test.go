@@ -59,7 +59,7 @@ var importRules = map[string][]string{
 	"internal/engine/tokenizer":  {"golang.org/x/text"},
 	"internal/engine/dataset":    {"player", "trace", "internal/engine/tokenizer", "github.com/vmihailenco/msgpack/v5"},
 	"internal/engine/dataset/tables": {
-		"internal/engine/dataset", "github.com/parquet-go/parquet-go", "github.com/ncruces/go-sqlite3",
+		"internal/engine/dataset", "trace", "github.com/parquet-go/parquet-go", "github.com/ncruces/go-sqlite3",
 	},
 
 	"internal/frontends/coreclient": {"internal/wire"},

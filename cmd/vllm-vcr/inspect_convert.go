@@ -4,17 +4,22 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
+	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/inspect"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -29,6 +34,7 @@ type convertOptions struct {
 	start   string
 	limit   int
 	columns string
+	steps   string
 }
 
 // What inspect convert writes.
@@ -36,6 +42,7 @@ const (
 	toTrace = "trace"
 	toPlan  = "load-plan"
 	toOTLP  = "otlp"
+	toTable = "parquet"
 )
 
 const fromAuto inspect.Format = "auto"
@@ -46,16 +53,17 @@ func newInspectConvertCommand(env *environment) *cobra.Command {
 		Use:   "convert INPUT",
 		Short: "Convert results of load generators and public traces to traces, and traces to other forms",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.in = args[0]
-			return runInspectConvert(env, opts)
+			return runInspectConvert(cmd.Context(), env, opts)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&opts.out, "output", "o", "", "`FILE` to write; compressed if the name ends in .gz; required")
 	oneOf(flags, (*string)(&opts.from), "from", fromAuto, "`FORMAT` of INPUT: auto (by its first bytes), trace, vllm-bench, guidellm, inference-perf, requests (a table in CSV or JSON lines), mooncake, burstgpt or azure",
 		append([]inspect.Format{fromAuto}, inspect.Formats()...)...)
-	oneOf(flags, &opts.to, "to", toTrace, "`FORMAT` to write: trace, load-plan or otlp", toTrace, toPlan, toOTLP)
+	oneOf(flags, &opts.to, "to", toTrace, "`FORMAT` to write: trace, load-plan, otlp, or parquet (into the folder --output)", toTrace, toPlan, toOTLP, toTable)
+	flags.StringVar(&opts.steps, "step-stats", "", "`FILE` that record --step-stats-out wrote with the trace, to write as parquet too (default none)")
 	flags.StringVar(&opts.columns, "columns", "", "columns of requests, as a `LIST` of VALUE=COLUMN: see inspect calibrate (default usual names)")
 	flags.IntVar(&opts.limit, "requests", 0, "convert only so many requests, the first ones of INPUT (default all)")
 	flags.StringVar(&opts.model, "model", "", "`NAME` of the model to write into the trace (default that of INPUT)")
@@ -69,8 +77,11 @@ func newInspectConvertCommand(env *environment) *cobra.Command {
 // errEnough ends the reading after as many requests as were wanted.
 var errEnough = errors.New("enough")
 
-func runInspectConvert(env *environment, opts convertOptions) error {
+func runInspectConvert(ctx context.Context, env *environment, opts convertOptions) error {
 	to := opts.to
+	if opts.steps != "" && to != toTable {
+		return errors.New("--step-stats needs --to parquet")
+	}
 	start, err := env.now(), error(nil)
 	if opts.start != "" {
 		if start, err = time.Parse(time.RFC3339, opts.start); err != nil {
@@ -107,10 +118,17 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 			*given.to = &given.value
 		}
 	}
+	writeTo := func(write func(io.Writer) error) error { return atomicfile.WriteFunc(opts.out, 0o644, write) }
+	if to == toTable {
+		if writeTo, err = opts.parquet(ctx, "requests"); err != nil {
+			return err
+		}
+		to = toTrace
+	}
 	written := 0
 	var wrong error
-	err = atomicfile.WriteFunc(opts.out, 0o644, func(w io.Writer) error {
-		write, finish, err := converter(w, trace.IsGzip(opts.out), to, in.Meta, start)
+	err = writeTo(func(w io.Writer) error {
+		write, finish, err := converter(w, opts.to != toTable && trace.IsGzip(opts.out), to, in.Meta, start)
 		if err != nil {
 			return err
 		}
@@ -142,7 +160,12 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 	default:
 		return infra(err)
 	}
-	fmt.Fprintf(env.stdout, "%s: %d requests from %s, as %s\n", safetext.Line(opts.out), written, in.Format, to)
+	fmt.Fprintf(env.stdout, "%s: %d requests from %s, as %s\n", safetext.Line(opts.out), written, in.Format, opts.to)
+	if opts.steps != "" {
+		if err := opts.convertSteps(ctx, env); err != nil {
+			return err
+		}
+	}
 	for _, line := range in.Skipped() {
 		fmt.Fprintf(env.stdout, "left out: %s\n", safetext.Line(line))
 	}
@@ -150,6 +173,47 @@ func runInspectConvert(env *environment, opts convertOptions) error {
 		fmt.Fprintf(env.stdout, "lacks: %s\n", safetext.Line(line))
 	}
 	return nil
+}
+
+// parquet is what writes a table of INPUT into a partition of its own, by the program that knows Parquet.
+func (opts *convertOptions) parquet(ctx context.Context, kind string) (func(write func(io.Writer) error) error, error) {
+	program, err := process.FindHelper(ctx, dataset.Program, "tables in Parquet need", buildVersion())
+	if err != nil {
+		return nil, err
+	}
+	name := strings.TrimSuffix(filepath.Base(opts.in), ".gz")
+	name = strings.TrimSuffix(name, filepath.Ext(name))
+	path := filepath.Join(opts.out, kind, "trace="+url.PathEscape(name), "part-0.parquet")
+	if _, err := os.Stat(path); err == nil {
+		return nil, fmt.Errorf("%s: it is there already: remove it, or give another --output", safetext.Line(path))
+	}
+	return func(write func(io.Writer) error) error {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		return dataset.WriteParquetBy(ctx, program, kind, path, write)
+	}, nil
+}
+
+// convertSteps writes --step-stats next to the requests.
+func (opts *convertOptions) convertSteps(ctx context.Context, env *environment) error {
+	from, err := inputAt(env, opts.steps)
+	if err != nil {
+		return err
+	}
+	r, closeInput, err := openBytes(env, from)
+	if err != nil {
+		return err
+	}
+	defer closeInput()
+	writeTo, err := opts.parquet(ctx, "steps")
+	if err != nil {
+		return err
+	}
+	return writeTo(func(w io.Writer) error {
+		_, err := io.Copy(w, r)
+		return err
+	})
 }
 
 // openBytes opens an input, and unpacks it if it is gzipped.

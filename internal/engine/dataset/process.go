@@ -85,6 +85,32 @@ func ReadBy(ctx context.Context, program string) TableReader {
 	}
 }
 
+// WriteParquetBy has the program at a path write a new file in Parquet, of a trace (kind is requests) or of step statistics (steps), whose
+// lines write writes.
+func WriteParquetBy(ctx context.Context, program, kind, path string, write func(io.Writer) error) error {
+	cmd := exec.CommandContext(ctx, program, "write", kind, path)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	unwritten := write(stdin)
+	if unwritten != nil {
+		_ = cmd.Process.Kill() // it would write what it has got
+	}
+	stdin.Close()
+	if err := cmd.Wait(); err != nil && stderr.Len() > 0 {
+		return errors.New(safetext.Clip(safetext.Line(strings.TrimSpace(stderr.String())), 2000))
+	} else if unwritten == nil && err != nil {
+		return fmt.Errorf("%s: %w", program, err)
+	}
+	return unwritten
+}
+
 // outOfMemory is what the Go runtime writes last when it gets no more memory, in one of several wordings.
 var outOfMemory = lazyregexp.New(`(?m)^fatal error: .*(out of memory|cannot allocate memory)`)
 

@@ -1,5 +1,5 @@
-// Package tables reads datasets in Parquet and SQLite, whose libraries are larger than the player. The program
-// vllm-vcr-dataset is made of it: vllm-vcr has it read a file and write what is in it, see dataset.ReadBy.
+// Package tables reads datasets in Parquet and SQLite, and writes traces as Parquet. The libraries of these formats are larger than the
+// player, so the program vllm-vcr-dataset is made of it: see dataset.ReadBy and dataset.WriteParquetBy.
 package tables
 
 import (
@@ -30,15 +30,23 @@ func Read(path string) (t dataset.Table, err error) {
 // a page claims to hold.
 const memoryBase = 512 << 20
 
-// Main is vllm-vcr-dataset: it reads the file that its argument names and writes the table to stdout. It returns the exit
+// Main is vllm-vcr-dataset: it reads the file that its argument names and writes the table to stdout, or, with the arguments write,
+// requests or steps, and a path, a trace or step statistics from stdin as Parquet. It returns the exit
 // code. version is that which the linker set, if it did.
 func Main(version string) int {
 	if len(os.Args) > 1 && os.Args[1] == "version" {
 		fmt.Println(process.Version(version))
 		return 0
 	}
+	if len(os.Args) == 4 && os.Args[1] == "write" {
+		if err := writeParquet(os.Args[2], os.Args[3], os.Stdin); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
+		}
+		return 0
+	}
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, dataset.Program+": want the path of a dataset in Parquet or SQLite: `vllm-vcr play --dataset` starts this program")
+		fmt.Fprintln(os.Stderr, dataset.Program+": want the path of a dataset in Parquet or SQLite: `vllm-vcr play --dataset` and `vllm-vcr inspect convert` start this program")
 		return 2
 	}
 	if info, err := os.Stat(os.Args[1]); err == nil {

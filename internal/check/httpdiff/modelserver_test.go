@@ -125,7 +125,7 @@ func TestModelServer(t *testing.T) {
 				}
 			}))
 			defer server.Close()
-			r, err := ModelServer(t.Context(), Options{A: Side{URL: server.URL}, Timeout: time.Minute, Settle: 200 * time.Millisecond})
+			r, err := ModelServer(t.Context(), Options{A: Side{URL: server.URL}, Timeout: time.Minute, Settle: 30 * time.Second})
 			require.NoError(t, err)
 			require.NoDiff(t, cmp.Diff(tt.want, shown(r)), "differences (-want +got)")
 			if r.Requests != 10 || r.Note != "" {

@@ -167,12 +167,12 @@ func (opt *Options) config(model serve.Model, output io.Writer) (cfg serve.Confi
 			ToolParser: builtin.FlagOf(opt.FrontendArgs, "--tool-call-parser"), ReasoningParser: builtin.FlagOf(opt.FrontendArgs, "--reasoning-parser"),
 		})
 		if err != nil {
-			return cfg, fmt.Errorf("FrontendArgs: %w", err)
+			return cfg, fmt.Errorf("option FrontendArgs: %w", err)
 		}
 		cfg.HTTP.Wrap, p.Source = opt.chosen.Wrap, opt.chosen.Before(p.Source)
 	}
 	if err := setAnswers(opt.chosen, opt.Answers); opt.Answers != "" && err != nil {
-		return cfg, fmt.Errorf("Answers: %w", err)
+		return cfg, fmt.Errorf("option Answers: %w", err)
 	}
 	cfg.Engines = func(_ context.Context, handshake string, _ int) (*serve.Engines, error) {
 		return opt.engines(handshake)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/check"
 )
@@ -41,7 +42,7 @@ func readExpectations(doc *tomlfile.Document) (*Expectations, []tomlfile.Diagnos
 	for _, name := range root.Strings("levels") {
 		level := check.Level(name)
 		if e.Levels = append(e.Levels, level); !slices.Contains(check.Levels(), level) {
-			reportEntry(root, CodeExpectLevel, "levels", fmt.Sprintf("level %q is unknown", name), fmt.Sprintf("write some of %v", check.Levels()))
+			reportEntry(root, CodeExpectLevel, "levels", fmt.Sprintf("level %q is unknown", name), fmt.Sprintf("write some of %s", safetext.Words(check.Levels())))
 		}
 	}
 	lines := map[string]int{}

@@ -302,7 +302,7 @@ func TestFrontendUnderTestCheck(t *testing.T) {
 		{"a command", FrontendUnderTest{Command: sound}, two, ""},
 		{"a port", FrontendUnderTest{Command: "front --port={handshake_port} {http_port}"}, two, ""},
 		{"its own URL", FrontendUnderTest{Command: "front {handshake}", URL: "http://127.0.0.1:8000"}, two, ""},
-		{"nothing", FrontendUnderTest{}, one, "want a command, or the URL and the handshake address"},
+		{"nothing", FrontendUnderTest{}, one, "one that is running needs its URL"},
 		{"quotes", FrontendUnderTest{Command: "front '{handshake}"}, one, "single-quoted"},
 		{"unknown placeholder", FrontendUnderTest{Command: sound + " {port}"}, one, "unknown placeholder {port}: want one of {handshake}"},
 		{"unknown placeholder in the URL", FrontendUnderTest{Command: sound, URL: "http://{host}"}, one, "unknown placeholder {host}"},

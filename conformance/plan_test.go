@@ -160,7 +160,7 @@ func TestNewPlanErrors(t *testing.T) {
 		{"golden of another line", Selection{Lines: []string{"0.32"}, Goldens: []string{"b"}}, `manifest.toml has no golden "b" on the selected lines: it has a`},
 		{"golden of a line without", Selection{Lines: []string{"nightly"}, Goldens: []string{"b"}}, "it has none"},
 		{"one of two goldens", Selection{Goldens: []string{"a", "c"}}, `no golden "c"`},
-		{"assertion", Selection{Assertions: []Assertion{"faith"}}, `unknown assertion "faith": want one of [integrity line provenance schema fidelity wire frames]`},
+		{"assertion", Selection{Assertions: []Assertion{"faith"}}, `unknown assertion "faith": want one of integrity, line, provenance, schema, fidelity, wire, frames`},
 		{"match", Selection{Matches: []player.Match{"suffix"}}, `unknown match "suffix": want index or prefix`},
 		{"concurrency", Selection{Concurrency: []int{1, 0}}, "concurrency 0: want at least 1"},
 		{"frontend of no line", frontend("0.99"), `frontend: compat.toml has no line "0.99"`},
@@ -239,7 +239,7 @@ func TestNewPlanOfOtherSuites(t *testing.T) {
 			}
 		})
 	}
-	if _, err := NewPlan(smallMatrix, smallManifest, Selection{Suite: SuiteSelfTest}); err == nil || err.Error() != `unknown suite "self-test": want one of [replay live frontend prefill decode kv-consumer router]` {
+	if _, err := NewPlan(smallMatrix, smallManifest, Selection{Suite: SuiteSelfTest}); err == nil || err.Error() != `unknown suite "self-test": want one of replay, live, frontend, prefill, decode, kv-consumer, router` {
 		t.Errorf("a suite without a plan: %v", err)
 	}
 }

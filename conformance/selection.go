@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/vllm-vcr/conformance/compat"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -43,7 +44,7 @@ func (s Selection) other() bool { return s.Suite != "" && s.Suite != SuiteReplay
 // validate refuses what no plan can be made of.
 func (s Selection) validate() error {
 	if s.Suite != "" && !slices.Contains(Suites(), s.Suite) {
-		return fmt.Errorf("unknown suite %q: want one of %v", s.Suite, Suites())
+		return fmt.Errorf("unknown suite %q: want one of %s", s.Suite, safetext.Words(Suites()))
 	}
 	if s.other() && len(s.Goldens)+len(s.Matches)+len(s.Concurrency)+len(s.Frontends) > 0 {
 		return fmt.Errorf("suite %s replays no goldens: select none, and no match, concurrency or frontend", s.Suite)
@@ -51,7 +52,7 @@ func (s Selection) validate() error {
 	known := AssertionsOf(s.Suite)
 	for _, a := range s.Assertions {
 		if !slices.Contains(known, a) {
-			return fmt.Errorf("unknown assertion %q: want one of %v", a, known)
+			return fmt.Errorf("unknown assertion %q: want one of %s", a, safetext.Words(known))
 		}
 	}
 	for _, m := range s.Matches {

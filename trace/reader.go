@@ -109,6 +109,10 @@ func openAs[R interface{ owns(io.Closer) }](
 	if err != nil {
 		return r, fmt.Errorf("trace: %w", err)
 	}
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		f.Close()
+		return r, fmt.Errorf("trace: %s is a folder: want a file", path)
+	}
 	opened, err := read(f, path, IsGzip(path), opt.ofFile(f))
 	if err != nil {
 		f.Close()

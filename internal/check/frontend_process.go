@@ -86,7 +86,7 @@ func (u FrontendUnderTest) checkCommand() error {
 
 func (u FrontendUnderTest) checkRunning(cases []Case) error {
 	if u.URL == "" || u.Handshake == "" {
-		return errors.New("frontend: want a command, or the URL and the handshake address of one that is running")
+		return errors.New("frontend: one that is running needs its URL (--frontend-url) and the address where it waits for its engine (--frontend-handshake)")
 	}
 	if strings.Contains(u.URL, "{") {
 		return fmt.Errorf("frontend URL %s: placeholders are of a command", u.URL)

@@ -277,8 +277,8 @@ func networkAdvice(err error) Advice {
 	case errors.As(err, &invalid), errors.As(err, &rejected):
 		return Advice{causeCertificate, "the certificate of the server does not hold: check the clock of this machine, and the server"}
 	case errors.As(err, &dns):
-		return Advice{causeNoHost, "check the name of the host or bucket, AWS_REGION, AWS_ENDPOINT_URL and the network" +
-			"; a server that knows no bucket in the host's name wants it in the path"}
+		return Advice{causeNoHost, "check the name of the host and the network; of a bucket of S3 also AWS_REGION, AWS_ENDPOINT_URL, " +
+			"and whether the server wants the bucket in the path"}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, retry.ErrStalled), errors.Is(err, retry.ErrSlow), errors.Is(err, retry.ErrTooLong):
 		return Advice{causeNetwork, "check the network and the proxy"}
 	}

@@ -85,7 +85,7 @@ func OpenInput(name string, r io.Reader, format Format, columns Columns) (*Input
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		if format = formatOf(head); format == "" {
-			return nil, fmt.Errorf("%s: its format is not known: it begins with %.60q; name the format with --from, one of %v", name, bytes.TrimSpace(head), Formats())
+			return nil, fmt.Errorf("%s: its format is not known: it begins with %.60q; name the format with --from, one of %s", name, bytes.TrimSpace(head), safetext.Words(Formats()))
 		}
 	}
 	in := &Input{Format: format, left: map[string]int{}}
@@ -110,7 +110,7 @@ func OpenInput(name string, r io.Reader, format Format, columns Columns) (*Input
 			in.Meta, in.each = in.t.Meta(), in.records
 		}
 	default:
-		err = fmt.Errorf("format %q: want one of %v", format, Formats())
+		err = fmt.Errorf("format %q: want one of %s", format, safetext.Words(Formats()))
 	}
 	return in, err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
 // Schema is the JSON Schema of a document.
@@ -84,7 +85,7 @@ func (d *Document) check() error {
 		case seen[c.Name]:
 			return fmt.Errorf("case %s is listed twice", c.Name)
 		case !slices.Contains(conformance.Verdicts(), c.Verdict):
-			return fmt.Errorf("case %s: unknown verdict %q: want one of %v", c.Name, c.Verdict, conformance.Verdicts())
+			return fmt.Errorf("case %s: unknown verdict %q: want one of %s", c.Name, c.Verdict, safetext.Words(conformance.Verdicts()))
 		case !slices.ContainsFunc(d.Lines, func(l Line) bool { return l.Line == c.Line }):
 			return fmt.Errorf("case %s: lines has no line %s", c.Name, c.Line)
 		}

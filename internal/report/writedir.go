@@ -65,7 +65,7 @@ type file struct {
 func filesOf(d *Document, format Format) (files []file, err error) {
 	at := slices.Index(Formats(), format)
 	if at < 0 {
-		return nil, fmt.Errorf("unknown report format %q: want one of %v", format, Formats())
+		return nil, fmt.Errorf("unknown report format %q: want one of %s", format, safetext.Words(Formats()))
 	}
 	f := formats[at]
 	if f.write != nil {

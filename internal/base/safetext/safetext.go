@@ -215,6 +215,18 @@ func NewLog(w io.Writer, verbose bool, format string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(LineWriter{W: w}, opt))
 }
 
+// Words is a list of words for a message: "a, b, c".
+func Words[T ~string](words []T) string {
+	var b strings.Builder
+	for i, word := range words {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(string(word))
+	}
+	return b.String()
+}
+
 // Count returns "1 case" for 1, and "2 cases" for any other number. The noun forms its plural with s.
 func Count(n int, noun string) string {
 	if n == 1 {

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
 // A Workload is a kind of traffic, by name.
@@ -72,7 +74,7 @@ var kinds = map[Workload]kind{
 func (w Workload) kind() (kind, error) {
 	k, ok := kinds[w]
 	if !ok {
-		return kind{}, fmt.Errorf("workload %q: want one of %v", string(w), Workloads())
+		return kind{}, fmt.Errorf("workload %q: want one of %s", string(w), safetext.Words(Workloads()))
 	}
 	return k, nil
 }

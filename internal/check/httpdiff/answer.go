@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -83,8 +84,11 @@ func (s *server) send(ctx context.Context, r *Request) *answer {
 			err = a.read(response.Body, r.Abort)
 		}
 	}
+	var dialling *net.OpError
 	switch {
 	case err == nil:
+	case errors.As(err, &dialling) && dialling.Op == "dial":
+		a.broken = "no connection: " + dialling.Err.Error()
 	case ctx.Err() != nil:
 		a.broken = context.Cause(ctx).Error()
 	case a.status == 0:

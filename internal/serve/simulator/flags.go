@@ -51,7 +51,7 @@ func (s *Flags) Add(flags *pflag.FlagSet) {
 		if own := flags.Lookup(f.Name); own != nil {
 			switch {
 			case f.Kind == "time":
-				own.Value = timeValue{own.Value}
+				own.Value = &timeValue{own.Value, ""}
 			case f.Name == "seed":
 				own.Value = anySeed{own.Value}
 			}
@@ -135,11 +135,18 @@ func durationText(text string) (string, error) {
 	return d.String(), err
 }
 
-// timeValue is the value of a flag of serve that takes a number of milliseconds too.
-type timeValue struct{ pflag.Value }
+// timeValue is the value of a flag of serve that takes a number of milliseconds too, if the simulator is on.
+type timeValue struct {
+	pflag.Value
+	number string // that was given
+}
 
-func (v timeValue) Set(text string) error {
+func (v *timeValue) Set(text string) error {
+	v.number = ""
 	if long, err := durationText(text); err == nil {
+		if _, err := time.ParseDuration(text); err != nil {
+			v.number = text
+		}
 		text = long
 	}
 	return v.Value.Set(text)

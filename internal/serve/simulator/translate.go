@@ -41,9 +41,12 @@ func (s *Flags) set(name, value string) error {
 func (s *Flags) Translate(getenv func(string) string, now time.Time, knobs *latency.Knobs, model string) (string, error) {
 	flags := s.flags
 	var only []string // flags that serve does not have
-	ofFile := s.OwnConfig
+	ofFile, unit := s.OwnConfig, ""
 	flags.Visit(func(f *pflag.Flag) {
 		ofFile = ofFile && (IsFlag(f) || inTable(f.Name))
+		if v, is := f.Value.(*timeValue); is && v.number != "" {
+			unit = fmt.Sprintf("--%s %s: want a time with a unit, such as %sms", f.Name, v.number, v.number)
+		}
 		if IsFlag(f) {
 			only = append(only, f.Name)
 		}
@@ -56,6 +59,9 @@ func (s *Flags) Translate(getenv func(string) string, now time.Time, knobs *late
 	if !s.On {
 		if len(only) > 0 {
 			return "", fmt.Errorf("--%s needs --simulator, as serve does not have it otherwise: see docs/simulator.md", only[0])
+		}
+		if unit != "" {
+			return "", errors.New(unit)
 		}
 		return model, nil
 	}

@@ -90,7 +90,6 @@ func writeAll(t *testing.T, files map[string]string) {
 // the commands draw.
 func TestInspectingPage(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.CopyFS(filepath.Join(dir, "internal/inspect/testdata"), os.DirFS("../../internal/inspect/testdata")))
 	blocks, _ := shellBlocks(t, "../../docs/inspecting.md")
 	if len(blocks) < 6 {
 		t.Fatalf("the page has only %d commands", len(blocks))

@@ -125,7 +125,7 @@ func (in *Input) guideLLM(data []byte) ([]trace.Record, error) {
 		return nil, err
 	}
 	if len(report.Benchmarks) == 0 {
-		return nil, errors.New("it has no benchmarks: want the JSON report of guidellm benchmark run")
+		return nil, errors.New("it has no benchmarks: want the JSON report of guidellm run")
 	}
 	for _, name := range []string{report.Args.Model, report.Config.Spec.Backend.Model, report.Args.Target, report.Config.Spec.Backend.Target} {
 		if name != "" && in.Meta.Model == nil {

@@ -28,7 +28,6 @@ type memory struct {
 	mu     sync.Mutex
 	bytes  []byte
 	closed bool
-	pause  time.Duration
 	dies   bool
 }
 
@@ -80,9 +79,9 @@ func (m *memory) Connect(_ context.Context, metadata []byte) (Peer, error) {
 
 func (m *memory) Read(ctx context.Context, peer Peer, blocks []Block, notify string) error {
 	for i, b := range blocks {
-		p, pause := make([]byte, b.Len), time.Duration(0)
+		p := make([]byte, b.Len)
 		err := reach(string(peer), func(of *memory) error {
-			if pause = of.pause; of.dies && i >= len(blocks)/2 {
+			if of.dies && i >= len(blocks)/2 {
 				of.end()
 				return errPeerGone
 			}
@@ -94,11 +93,6 @@ func (m *memory) Read(ctx context.Context, peer Peer, blocks []Block, notify str
 		})
 		if err != nil {
 			return err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return context.Cause(ctx)
 		}
 		if _, err := m.WriteAt(p, b.Local); err != nil {
 			return err
@@ -120,10 +114,10 @@ func (m *memory) Notify(_ context.Context, peer Peer, text string) error {
 	})
 }
 
-func (m *memory) Misbehave(_ context.Context, pause time.Duration, die bool) error {
+func (m *memory) Misbehave(_ context.Context, _ time.Duration, die bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.pause, m.dies = pause, die
+	m.dies = die
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/pd"
 	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/engine/nixl"
@@ -64,6 +65,7 @@ func transferFaults() []Fault {
 		{suiteRow{pd.Handshake, "silent", "the side channel does not answer", pd.CodeSideChannel, "no answer within", nil}, transferFault{prefill: "silent"}},
 		{suiteRow{pd.Handshake, "agent-gone", "the agent of the metadata is gone", pd.CodeMetadata, "agent_metadata", nil}, transferFault{prefill: "die:0s"}},
 		{suiteRow{pd.Handshake, "other-hash", "the hash is another each time", pd.CodeHash, "and the second time", nil}, transferFault{prefill: "hash"}},
+		{suiteRow{pd.Handshake, "statistics-of-text", "a number of the statistics is text", check.CodeLayout, "scheduler_stats", by(put(stats+"kv_cache_usage", "x", 1))}, transferFault{}},
 		{suiteRow{pd.Params, "no-params", "an answer has no kv_transfer_params", pd.CodeParams, "has no kv_transfer_params", by(put("outputs.kv_transfer_params", nil, 2))}, transferFault{}},
 		{suiteRow{pd.Params, "params-of-text", "a number of kv_transfer_params is text", pd.CodeParams, "is not a number", by(put(params+"remote_num_tokens", "x", 2))}, transferFault{}},
 		{suiteRow{pd.Params, "no-host", "kv_transfer_params have no host", pd.CodeParams, "lack what a decode engine needs", by(put(params+"remote_host", omitted, 2))}, transferFault{}},

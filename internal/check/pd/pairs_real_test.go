@@ -26,7 +26,7 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-var updatePairs = flag.Bool("update", false, "write internal/engine/nixl/pairs/pairs.toml")
+var updatePairs = flag.Bool("update", false, "write internal/engine/nixl/pairs/pairs.toml, and what the engines sent into internal/engine/nixl/testdata")
 
 const pairsFile = "../../engine/nixl/pairs/pairs.toml"
 
@@ -137,13 +137,15 @@ func (d *realSide) pullFrom(t *testing.T, prefill *realSide) (pairs.Outcome, str
 	prompt := prefill.prompt(prefill.promptFor(blocks))
 	k, err := prefill.keep(prompt)
 	require.NoError(t, err)
+	keep(t, "params", prefill, k.reply.params)
 	require.NoError(t, prefill.ours.Read(t.Context(), prefill.ours.peer, prefill.ours.descriptors(k.Blocks), ""))
 	want := make([]byte, blocks*prefill.ours.blockLen())
 	_, err = prefill.ours.ReadAt(want, 0)
 	require.NoError(t, err)
 	var asked atomic.Int32
-	relay, err := prefill.nixl.Serve("127.0.0.1:0", func(r nixl.Rank, _ []byte) []byte {
+	relay, err := prefill.nixl.Serve("127.0.0.1:0", func(r nixl.Rank, request []byte) []byte {
 		asked.Add(1)
+		keep(t, "request", d, request)
 		a, err := prefill.nixl.Handshake(t.Context(), prefill.address, r.PP, r.TP)
 		if err != nil {
 			return nil
@@ -187,6 +189,13 @@ func (d *realSide) pullFrom(t *testing.T, prefill *realSide) (pairs.Outcome, str
 		t.Errorf("%d tokens cached, %d of %d blocks differ from those of the prefill engine", own.cached, wrong, blocks-1)
 	}
 	return pairs.Works, fmt.Sprintf("%d tokens after %v, and %d of %d full blocks are those of the prefill engine", r.tokens, took, blocks-1-wrong, blocks-1)
+}
+
+// keep writes what a real engine sent to the other.
+func keep(t *testing.T, what string, by *realSide, sent []byte) {
+	if *updatePairs {
+		require.NoError(t, os.WriteFile(fmt.Sprintf("../../engine/nixl/testdata/%s-%s.msgpack", what, by.nixl.Name), sent, 0o644))
+	}
 }
 
 // portOf is the port of an address in MessagePack.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -41,6 +42,28 @@ func TestAnswersOfEngines(t *testing.T) {
 				t.Errorf("the hash is %s, and the engine's %s (%v)", hash, p.Hash, err)
 			}
 		})
+	}
+}
+
+// TestPairsOfEngines: what engines of a real pair sent is what the player writes: the request of the decode engine, and the
+// kv_transfer_params of the prefill engine.
+func TestPairsOfEngines(t *testing.T) {
+	files, err := filepath.Glob("testdata/params-*.msgpack")
+	if err != nil || len(files) < 1 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "params-"), ".msgpack")
+		if request := readFile(t, "testdata/request-"+name+".msgpack"); !bytes.Equal(request, load(t, name).Request(0, 0)) {
+			t.Errorf("%s: the engine asks with %s", name, pack.Format(request))
+		}
+		raw := readFile(t, file)
+		params, err := kvtransfer.DecodeParams(raw)
+		require.NoError(t, err)
+		offer := kvtransfer.Offer{Cache: params.Cache, Blocks: params.Cache.Blocks, Computed: 383, TensorParallel: 1}
+		if got := offer.Encode(name); !bytes.Equal(got, raw) {
+			t.Errorf("%s: the player writes\n%s\nand the engine\n%s", name, pack.Format(got), pack.Format(raw))
+		}
 	}
 }
 

@@ -136,27 +136,37 @@ func (r *rank) restart() (err error) {
 	return r.open(0)
 }
 
-// prompt is so many blocks and a token. The first token makes it another one.
-func prompt(blocks int, first uint32) *kvcache.Sequence {
+// prompt reads BLOCKS@FIRST-TOKEN, perhaps with what else decides about its blocks. It has a token more.
+func prompt(text string) (*kvcache.Sequence, error) {
+	text, with, _ := strings.Cut(text, "+")
+	var blocks int
+	var first uint32
+	if _, err := fmt.Sscanf(text, "%d@%d", &blocks, &first); err != nil {
+		return nil, fmt.Errorf("cases.txt: prompt %q: %w", text, err)
+	}
 	tokens := make([]uint32, blocks*blockSize+1)
 	for i := range tokens {
 		tokens[i] = first + uint32(i)
 	}
-	return kvcache.NewSequence(tokens)
+	s := kvcache.NewSequence(tokens)
+	switch with {
+	case "adapter":
+		s.Extra.LoRA = kvcache.LoRA{ID: 1, Name: "adapter", Path: "/adapter"}
+	case "salt":
+		s.Extra.Salt = "salt"
+	case "image":
+		s.Extra.Features = []kvcache.Feature{{ID: "image", Offset: 3, Length: 8}}
+	}
+	return s, nil
 }
 
-// publish returns a step in which the prompts are computed, and which publishes a batch.
-func (r *rank) publish(prompts ...*kvcache.Sequence) func() error {
-	return func() error { return r.compute(prompts, r.pub.Publish) }
-}
-
-// withhold does the same, but the batch is lost on its way.
-func (r *rank) withhold(prompts ...*kvcache.Sequence) func() error {
-	return func() error { return r.compute(prompts, r.pub.Withhold) }
-}
-
-func (r *rank) compute(prompts []*kvcache.Sequence, send func(float64, []kvcache.Event) error) error {
-	for _, s := range prompts {
+// compute computes the prompts, and sends one batch.
+func (r *rank) compute(prompts string, send func(float64, []kvcache.Event) error) error {
+	for _, text := range strings.Fields(prompts) {
+		s, err := prompt(text)
+		if err != nil {
+			return err
+		}
 		cached := r.pool.Lookup(s)
 		// The last token is computed only to know the next one, so a prompt of all blocks has room.
 		s.Tokens = s.Tokens[:len(s.Tokens)/blockSize*blockSize]
@@ -256,16 +266,8 @@ func (b *bench) next(ctx context.Context, verb string, limit time.Duration) (a a
 	return a, nil
 }
 
-// settle returns a step that waits until the consumer has applied all batches, and compares what it believes with the pools.
-func (b *bench) settle(when string) func() error {
-	return func() error { return b.compare(when, true) }
-}
-
-// settleAtMost is settle for a consumer that may know of fewer blocks than there are.
-func (b *bench) settleAtMost(when string) func() error {
-	return func() error { return b.compare(when, false) }
-}
-
+// compare waits until the consumer has applied all batches, and compares what it believes with the pools. Unless all is set, it may
+// know of fewer blocks than there are.
 func (b *bench) compare(when string, all bool) error {
 	limit := b.env.Timeouts.Idle
 	ctx, stop := b.consumer.Patience(b.ctx, limit, errTime)

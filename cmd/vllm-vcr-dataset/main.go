@@ -1,4 +1,5 @@
-// Command vllm-vcr-dataset reads datasets in Parquet and SQLite for `vllm-vcr play --dataset`, and must lie beside vllm-vcr
+// Command vllm-vcr-dataset reads datasets in Parquet and SQLite for `vllm-vcr play --dataset`, and writes Parquet for
+// `vllm-vcr inspect convert`. It must lie beside vllm-vcr
 // or on PATH.
 package main
 

@@ -69,7 +69,7 @@ func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	needs(flags, "engine-env", "engine-command")
 	needs(flags, "frontend-env", "frontend-command")
 	needs(flags, "logprobs-mode", "engine-command", "engine-handshake")
-	flags.StringVar(&opts.router.Command, "router-command", "", "`COMMAND` that starts the router under test of --suite router. Placeholders: {backends} (URLs of the engines), {port}, {metrics_port}, {health_port}, {config}, {discovery}, {model}, {events_port}; with prefill and decode {prefills}, {decodes}, {prefill}, {decode}, {decode_port}")
+	flags.StringVar(&opts.router.Command, "router-command", "", "`COMMAND` that starts the router under test of --suite router. Placeholders: {backends} (URLs of the engines), {backend} (HOST:PORT of the first), {port}, {metrics_port}, {health_port}, {config}, {discovery}, {model}, {events_port}; with prefill and decode {prefills}, {decodes}, {prefill}, {decode}, {decode_port}")
 	flags.StringVar(&opts.router.URL, "router-url", "", "`URL` where the router under test takes requests, or grpc://HOST:PORT of an endpoint picker, which is asked by Envoy's ext_proc (default http://127.0.0.1:{port} for --router-command)")
 	flags.StringVar(&opts.router.Config, "router-config", "", "`FILE` of which {config} is a copy: its placeholders are replaced, and a line with {address} or {number} is repeated for each engine")
 	flags.StringArrayVar(&opts.router.Headers, "router-header", nil, "`HEADER` to send to the router with each request, NAME: VALUE; may be given several times (default none)")

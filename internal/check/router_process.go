@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +26,7 @@ type RouterUnderTest struct {
 	//	{backends}    URLs of the engines; a word of its own becomes a word for each, within a word they are joined by commas
 	//	{prefills}    the same of the first half of the engines, and {decodes} of the second half
 	//	{address}, {number}  address of an engine and its number from 0, in a line of Config that is repeated for each
+	//	{backend}     address HOST:PORT of the first engine
 	//	{prefill}     address HOST:PORT of the first engine that computes prompts; {decode} of the first of the others
 	//	{decode_port} its port
 	//	{model}       name of the model
@@ -69,7 +71,7 @@ type FleetOptions struct {
 func FreePort() int { return 10_000 + rand.IntN(20_000) }
 
 var routerPlaceholders = []string{
-	"port", "metrics_port", "health_port", "backends", "prefills", "decodes", "address", "number", "prefill", "decode", "decode_port", "model", "config", "discovery", "events_port",
+	"port", "metrics_port", "health_port", "backends", "backend", "prefills", "decodes", "address", "number", "prefill", "decode", "decode_port", "model", "config", "discovery", "events_port",
 }
 
 // Check refuses what no router can be started by or found at.
@@ -86,6 +88,9 @@ func (u RouterUnderTest) Check() error {
 	if err != nil {
 		return err
 	}
+	if _, port, err := net.SplitHostPort(u.Listen); u.Listen != "" && (err != nil || port == "0" || port == "") {
+		return fmt.Errorf("--router-backends %s: want HOST:PORT, where the first engine listens; the others have the ports behind it", u.Listen)
+	}
 	for _, h := range u.Headers {
 		if name, _, ok := strings.Cut(h, ":"); !ok || name == "" {
 			return fmt.Errorf("router: header %q: want NAME: VALUE", h)
@@ -101,7 +106,7 @@ func (u RouterUnderTest) Check() error {
 		return errors.New("router: a running router must know its engines: give --router-backends HOST:PORT, where the first of them listens, and start the router with it and the ports behind it")
 	case u.Command != "" && u.URL == "" && !knows("port"):
 		return errors.New("router command: it has no {port}, and no URL is given, so nobody knows where it listens: add {port}, or give --router-url")
-	case u.Command != "" && u.Listen == "" && !slices.ContainsFunc([]string{"backends", "prefills", "address", "prefill", "decode", "decode_port", "discovery"}, knows):
+	case u.Command != "" && u.Listen == "" && !slices.ContainsFunc([]string{"backends", "backend", "prefills", "address", "prefill", "decode", "decode_port", "discovery"}, knows):
 		return errors.New("router command: neither it nor --router-config has {backends}, {address} or {discovery}, so the router cannot know the engines")
 	case strings.Contains(u.Command, "{config}") != (u.Config != ""):
 		return errors.New("router: {config} in the command and --router-config need each other")
@@ -191,7 +196,7 @@ func (u RouterUnderTest) values(addresses []string, model, discovery string, eve
 	_, port, _ := strings.Cut(addresses[half], ":")
 	return map[string]string{
 		"backends": strings.Join(urls, ","), "prefills": strings.Join(urls[:half], ","), "decodes": strings.Join(urls[half:], ","),
-		"prefill": addresses[0], "decode": addresses[half], "decode_port": port, "model": model, "discovery": discovery, "events_port": strconv.Itoa(events),
+		"backend": addresses[0], "prefill": addresses[0], "decode": addresses[half], "decode_port": port, "model": model, "discovery": discovery, "events_port": strconv.Itoa(events),
 	}
 }
 

@@ -98,7 +98,10 @@ const noticed = time.Second
 // checkKVEvents has all engines forget their caches, and then others than those that the router chose have the prompts: only the KV
 // events say so.
 func (s *session) checkKVEvents() error {
-	if s.fleet.events == 0 || s.alone() {
+	if s.alone() || s.fleet.prefills > 0 {
+		return nil
+	}
+	if s.fleet.events == 0 {
 		s.Needs = "it needs KV events at addresses of their own: Linux, without --router-backends"
 		return nil
 	}

@@ -171,6 +171,9 @@ func (s *session) checkUnicode() error {
 			want, got = events([]byte(text)), events(a.body)
 		}
 		for _, d := range sameEvents(want, got) {
+			if d.path != "" && !strings.HasSuffix(d.path, "text") {
+				continue // the case answers judges that
+			}
 			s.fails(CodeUnicode, "characters arrive byte by byte, in an answer with stream = %v: %s is %s, and the client gets %s", stream, d.path, d.want, d.got)
 			break
 		}
@@ -364,8 +367,8 @@ func (s *session) checkSlowClient() error {
 			return
 		}
 		answer(w, c, http.StatusOK, http.Header{"Content-Type": {"text/event-stream"}}, "")
-		for range n {
-			_, _ = io.WriteString(w, "data: "+event+"\n\n")
+		for i := range n { // each another one: some routers end a stream that repeats itself
+			_, _ = fmt.Fprintf(w, "data: %s\n\n", strings.Replace(event, "xxxxxx", fmt.Sprintf("x%05d", i), 1))
 		}
 		_, _ = io.WriteString(w, "data: [DONE]\n\n")
 	})

@@ -125,10 +125,13 @@ func startFleet(ctx context.Context, under *check.RouterUnderTest, line string) 
 // freePort is a port for the KV events, if engines have addresses of their own, as pods have; else 0.
 func (f *fleet) freePort(under *check.RouterUnderTest) int {
 	probe, err := net.Listen("tcp", "127.0.0.2:0")
-	if err != nil || under.Listen != "" {
+	if err != nil {
 		return 0
 	}
 	probe.Close()
+	if under.Listen != "" || f.prefills > 0 { // a sidecar finds its engine by its port
+		return 0
+	}
 	return check.FreePort()
 }
 
@@ -243,7 +246,7 @@ func (e *engine) note(r *http.Request, body []byte, size int64) (*call, script) 
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if c.mark == "" {
+	if c.mark == "" && !strings.HasSuffix(r.URL.Path, "/render") { // with which pickers get token ids
 		c.mark = string(markInBody().Find(body[:min(len(body), 64<<10)]))
 	}
 	if c.mark == "" && f.current != nil && r.Method == http.MethodPost && r.URL.Path == f.current.route() {

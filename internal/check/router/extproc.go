@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,7 +70,9 @@ func (p *picker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy := &httputil.ReverseProxy{FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0), Transport: forwarding, Rewrite: func(out *httputil.ProxyRequest) {
 		out.SetURL(&url.URL{Scheme: "http", Host: answer.endpoint})
 		for name, value := range answer.headers {
-			out.Out.Header.Set(name, value)
+			if !strings.HasPrefix(name, ":") { // what a request line has
+				out.Out.Header.Set(name, value)
+			}
 		}
 		out.Out.Body, out.Out.ContentLength = io.NopCloser(strings.NewReader(string(body))), int64(len(body))
 	}}
@@ -120,8 +123,12 @@ func (p *picker) pick(ctx context.Context, r *http.Request, body []byte) (a *pic
 	for name, values := range r.Header {
 		add(strings.ToLower(name), strings.Join(values, ","))
 	}
-	end := protowire.AppendVarint(protowire.AppendTag(protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), body), 2, protowire.VarintType), 1)
-	for _, one := range [][]byte{message(nil, requestHeaders, message(nil, 1, headers)), message(nil, requestBody, end)} {
+	all := [][]byte{message(nil, requestHeaders, message(nil, 1, headers))}
+	for part := range slices.Chunk(body, 64<<10) { // as Envoy does
+		all = append(all, message(nil, requestBody, message(nil, 1, part)))
+	}
+	end := protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 1)
+	for _, one := range append(all, message(nil, requestBody, end)) {
 		if err := stream.SendMsg(&one); err != nil && err != io.EOF {
 			return nil, fmt.Errorf("the endpoint picker: %w", err)
 		}

@@ -213,7 +213,7 @@ func answersArrive(_ *session, x *exchange, found *causes) {
 		return
 	}
 	for _, d := range compared("", want, got) {
-		if d.got != absent || d.want != "null" {
+		if !d.harmless() {
 			found.add(x.name, CodeAnswer, d.path, "the engine answers %s = %s, and the client gets %s", d.path, d.want, d.got)
 		}
 	}
@@ -269,7 +269,7 @@ func sameEvents(want, got []string) (all []difference) {
 			continue
 		}
 		for _, d := range compared("", a, b) {
-			if d.got != absent || d.want != "null" {
+			if !d.harmless() {
 				all = append(all, d)
 			}
 		}
@@ -284,6 +284,11 @@ func sameEvents(want, got []string) (all []difference) {
 type difference struct{ path, want, got string }
 
 const absent = "nothing"
+
+// harmless reports whether a field of null is there or not.
+func (d difference) harmless() bool {
+	return d.want == absent && d.got == "null" || d.want == "null" && d.got == absent
+}
 
 func decoded(a, b []byte) (x, y any, err error) {
 	for _, one := range []struct {

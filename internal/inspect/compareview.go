@@ -43,18 +43,18 @@ func (c *Comparison) Plots() []Plot {
 	for m, name := range metrics {
 		var all []curve
 		for i, one := range c.all {
-			all = append(all, curve{names[i], i, one.whole(m).drawn()})
+			all = append(all, curve{counted(names[i], one.whole(m).count), i, one.whole(m).drawn()})
 		}
 		plots = append(plots, survivalPlot(name+"-survival", metricTitles[m], all)...)
 		plots = append(plots, quantilePlot(name+"-qq", metricTitles[m], "baseline, ms", "ms", all)...)
 	}
 	for i, one := range c.all {
 		plots = append(plots, survivalPlot(fmt.Sprintf("mean-%d", i+1), "Each gap, and the mean of each request: "+safetext.Clip(names[i], 40), []curve{
-			{"each gap (ITL)", 0, one.whole(1).drawn()}, {"mean of a request (TPOT)", 1, one.whole(2).drawn()},
+			{counted("each gap: ITL", one.whole(1).count), 0, one.whole(1).drawn()}, {counted("mean of a request: TPOT", one.whole(2).count), 1, one.whole(2).drawn()},
 		})...)
 		if one.laterTurns.count > 0 {
 			plots = append(plots, survivalPlot(fmt.Sprintf("turns-%d", i+1), "TTFT by turn: "+safetext.Clip(names[i], 40), []curve{
-				{"first turns", 0, one.firstTurn.drawn()}, {"later turns", 1, one.laterTurns.drawn()},
+				{counted("first turns", one.firstTurn.count), 0, one.firstTurn.drawn()}, {counted("later turns", one.laterTurns.count), 1, one.laterTurns.drawn()},
 			})...)
 		}
 	}
@@ -118,6 +118,9 @@ func withValues(all []curve) (shown []curve, x axis) {
 	return shown, x
 }
 
+// counted is the name of a curve in a legend, with the number of its values.
+func counted(name string, n int) string { return fmt.Sprintf("%s (%d)", name, n) }
+
 func (c *curve) paint() string { return seriesColors[c.color%len(seriesColors)] }
 
 func survivalPlot(name, title string, all []curve) []Plot {
@@ -125,7 +128,7 @@ func survivalPlot(name, title string, all []curve) []Plot {
 	if len(all) == 0 {
 		return nil
 	}
-	f := figure{title: title, xName: "ms", yName: "part that took longer", x: x, y: axis{low: 0.1, high: 1, decades: true}}
+	f := figure{title: title, xName: "ms", yName: "fraction that took longer", x: x, y: axis{low: 0.1, high: 1, decades: true}}
 	for i := range all {
 		f.y.low = min(f.y.low, 1/float64(10*max(len(all[i].times), 10)))
 		f.lines = append(f.lines, survivalOf(all[i].name, all[i].paint(), all[i].times, x))
@@ -142,6 +145,9 @@ func quantilePlot(name, title, xName, yName string, all []curve) []Plot {
 	f := figure{
 		title: title + ", quantiles", xName: xName, yName: yName, x: x, y: x,
 		lines: []line{{name: "equal", color: colorEqual, points: [][2]float64{{x.low, x.low}, {x.high, x.high}}, dashed: true}},
+	}
+	for _, percent := range []float64{50, 90, 99} {
+		f.marks = append(f.marks, mark{fmt.Sprintf("p%g", percent), all[0].times.quantile(percent / 100)})
 	}
 	for i := range all[1:] {
 		other := &all[i+1]

@@ -30,6 +30,9 @@ func (r *Report) Plots() []Plot {
 		{"ttft", "Time to the first token (TTFT)", func(o *Outcome) times { return o.samples.ttft }, false},
 	} {
 		curves := []curve{{"real", 0, kind.of(&r.Real)}, {"predicted", 1, kind.of(&r.Predicted)}, {"best knobs", 2, kind.of(&r.Knobs)}}
+		for i := range curves {
+			curves[i].name = counted(curves[i].name, len(curves[i].times))
+		}
 		survival := survivalPlot(kind.name+"-survival", kind.title, curves)
 		if kind.band && survival != nil {
 			survival[0].figure.marks = []mark{{fmt.Sprintf("slow band from %.1f ms", r.BandFromMs), r.BandFromMs}}

@@ -33,8 +33,8 @@ func TestPlots(t *testing.T) {
 			t.Errorf("%s has %d bytes", p.Name, n)
 		}
 	}
-	// Each curve has a path and one in the legend; the band has a mark.
-	want := map[string]int{"e2e-survival": 4, "error-by-load": 6, "tpot-survival": 4, "itl-survival": 7, "itl-qq": 6, "ttft-survival": 6, "ttft-qq": 6}
+	// Each curve has a path and one in the legend; the band has a mark, and quantiles have three.
+	want := map[string]int{"e2e-survival": 4, "error-by-load": 6, "tpot-survival": 4, "itl-survival": 7, "itl-qq": 9, "ttft-survival": 6, "ttft-qq": 9}
 	require.NoDiff(t, cmp.Diff(want, lines), "paths (-want +got)")
 }
 

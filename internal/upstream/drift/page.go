@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"path"
 	"slices"
 	"strings"
 
@@ -20,15 +21,18 @@ var driftPage = report.NewPageTemplate(pages, nil, "page/*.html")
 // prefaceData is what the template "preface" shows.
 type prefaceData struct {
 	Class, Verdict, Summary, Adoption string
-	Facts                             []string
+	Facts                             []textData
 	Layers                            []layerData
 }
 
 // layerData is a row of the table of layers, and the rows of what changed in it.
 type layerData struct {
 	Cells   []string
-	Changes [][]string
+	Changes [][]textData
 }
+
+// textData is a text, which may be a link.
+type textData struct{ Text, URL string }
 
 // Preface is what comes first in the HTML report: the verdict, the release, each layer, and how the sources differ.
 func (r *Report) Preface() template.HTML {
@@ -37,7 +41,12 @@ func (r *Report) Preface() template.HTML {
 		Summary: r.Summary(), Adoption: r.adoption(),
 	}
 	for _, fact := range r.facts() {
-		data.Facts = append(data.Facts, strings.ReplaceAll(fact, "`", ""))
+		name, commit, isLink := strings.Cut(fact, ": https://")
+		if !isLink {
+			data.Facts = append(data.Facts, textData{Text: strings.ReplaceAll(fact, "`", "")})
+			continue
+		}
+		data.Facts = append(data.Facts, textData{name + " " + path.Base(commit), "https://" + commit})
 	}
 	for _, l := range r.Result.Layers {
 		one := layerData{Cells: []string{
@@ -49,9 +58,11 @@ func (r *Report) Preface() template.HTML {
 				if c.Caution != "" {
 					why += " But " + c.Caution
 				}
-				one.Changes = append(one.Changes, []string{
-					string(c.Level), c.Subject, c.What(), wirediff.JoinParties(c.Breaks), why, c.Where.String(),
-				})
+				var row []textData
+				for _, text := range []string{string(c.Level), c.Subject, c.What(), wirediff.JoinParties(c.Breaks), why} {
+					row = append(row, textData{Text: text})
+				}
+				one.Changes = append(one.Changes, append(row, textData{c.Where.String(), c.Where.URL}))
 			}
 		}
 		data.Layers = append(data.Layers, one)

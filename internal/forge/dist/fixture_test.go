@@ -57,6 +57,7 @@ func fixture(t *testing.T) string {
 		".gitignore":                   "/dist/\n",
 		"python/pyproject.toml": "[project]\nname = \"vllm-vcr\"\nreadme = \"../README.md\"\nlicense = \"free\"\n\n[project.scripts]\n" +
 			"vllm-vcr = \"vllm_vcr:main\"\n\n[project.entry-points.pytest11]\nvllm_vcr = \"vllm_vcr.plugin\"\n",
+		"vectors/kvevents/a.json":         "{}",
 		"python/vllm_vcr/__init__.py":     "main = None\n",
 		"python/vllm_vcr/py.typed":        "",
 		"python/vllm_vcr/left/behind.pyc": "",

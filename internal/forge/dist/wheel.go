@@ -80,13 +80,18 @@ func (p *product) writeWheel(version string, t target, dir, program string) erro
 		info + "entry_points.txt": about.entryPoints(),
 		info + "WHEEL":            about.wheel(platforms[t]),
 	}
-	err = fs.WalkDir(os.DirFS(source), name, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && slices.Contains([]string{".py", ".typed", ".json"}, filepath.Ext(path)) {
-			files[path], err = os.ReadFile(filepath.Join(source, path))
-		}
+	add := func(dir, folder, to string, kinds ...string) error {
+		return fs.WalkDir(os.DirFS(dir), folder, func(path string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() && slices.Contains(kinds, filepath.Ext(path)) {
+				files[to+path], err = os.ReadFile(filepath.Join(dir, path))
+			}
+			return err
+		})
+	}
+	if err := add(source, name, "", ".py", ".typed"); err != nil {
 		return err
-	})
-	if err != nil {
+	}
+	if err := add(p.root, "vectors", name+"/", ".json", ".msgpack", ".md"); err != nil {
 		return err
 	}
 	binary := name + "/bin/" + filepath.Base(program)

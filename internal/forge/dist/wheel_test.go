@@ -35,6 +35,7 @@ func TestWheel(t *testing.T) {
 	want := []string{
 		"644 vllm_vcr-1.2.3.dist-info/METADATA", "644 vllm_vcr-1.2.3.dist-info/WHEEL", "644 vllm_vcr-1.2.3.dist-info/entry_points.txt",
 		"644 vllm_vcr-1.2.3.dist-info/licenses/LICENSE", "644 vllm_vcr/__init__.py", "755 vllm_vcr/bin/vllm-vcr", "644 vllm_vcr/py.typed",
+		"644 vllm_vcr/vectors/kvevents/a.json",
 		"644 vllm_vcr-1.2.3.dist-info/RECORD",
 	}
 	require.NoDiff(t, cmp.Diff(want, list), "wheel (-want +got)")

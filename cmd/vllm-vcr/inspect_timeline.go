@@ -39,6 +39,7 @@ func newInspectTimelineCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.perfetto, "perfetto", "", "write the timeline as Chrome trace JSON to this `FILE`, instead of text to stdout")
 	flags.StringVar(&opts.steps, "step-stats", "", "`FILE` that record --step-stats-out wrote with the trace: its steps and counters go into the file of --perfetto (default steps that are inferred from the trace)")
 	flags.BoolVar(&opts.perRequest, "track-per-request", false, "in the file of --perfetto, give each request a track of its own instead of a slot")
+	least0(flags, "from", "requests")
 	needs(flags, "step-stats", "perfetto")
 	needs(flags, "track-per-request", "perfetto")
 	addJSONFlag(flags, &opts.asJSON)

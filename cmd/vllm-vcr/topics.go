@@ -107,7 +107,11 @@ func runHelp(env *environment, name string) error {
 		return runExplain(env, name)
 	}
 	meant := ""
-	if near, ok := tomlfile.Nearest(name, names); ok {
+	near, ok := tomlfile.Nearest(name, names)
+	if at := slices.IndexFunc(names, func(topic string) bool { return strings.HasPrefix(topic, name) }); !ok && at >= 0 {
+		near, ok = names[at], true
+	}
+	if ok {
 		meant = "did you mean " + near + "? "
 	}
 	return fmt.Errorf("help %q: there is no such command, topic or code: %svllm-vcr help --help lists the topics", name, meant)

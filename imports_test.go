@@ -68,7 +68,7 @@ var importRules = map[string][]string{
 	"internal/frontends/pyclient":   {"compat", "internal/upstream/pypi"},
 
 	"internal/serve/answers":  {"player", "internal/engine/dataset", "internal/engine/tokenizer", "internal/serve/builtin", "github.com/BurntSushi/toml"},
-	"internal/serve/edge":     {},
+	"internal/serve/edge":     {"golang.org/x/time"},
 	"internal/serve/enginepb": {grpc, protobuf},
 	"internal/serve/remote":   {"player", "internal/frontends/coreclient", "internal/wire"},
 	"internal/serve/jinja":    {},

@@ -144,7 +144,7 @@ func ExampleParseFaults() {
 	fmt.Println(err)
 	// Output:
 	// 2 2s <nil>
-	// fault 1, "melt": no such fault: want one of refuse, fail:N, delay:TIME[:AFTER], stall[:AFTER], drop[:AFTER], wrong-token[:AFTER], kill[:AFTER], kv-forget, kv-slow:TIME, kv-lose
+	// fault 1, "melt": no such fault: want one of refuse, fail:N, delay:TIME[:AFTER], stall[:AFTER], drop[:AFTER], error[:AFTER], wrong-token[:AFTER], kill[:AFTER], kv-forget, kv-slow:TIME, kv-lose
 }
 
 func ExampleReplayIndex() {

@@ -33,6 +33,8 @@ const (
 	FaultStall FaultKind = "stall"
 	// FaultDrop loses the tokens of the output that has token After.
 	FaultDrop FaultKind = "drop"
+	// FaultError ends the request with an error in the place of token After.
+	FaultError FaultKind = "error"
 	// FaultWrongToken sends another token in the place of token After.
 	FaultWrongToken FaultKind = "wrong-token"
 	// FaultKill ends the engine before token After, without a last message: [Player.Run]
@@ -56,6 +58,7 @@ var faultForms = []struct {
 	{FaultDelay, "delay:TIME[:AFTER]"},
 	{FaultStall, "stall[:AFTER]"},
 	{FaultDrop, "drop[:AFTER]"},
+	{FaultError, "error[:AFTER]"},
 	{FaultWrongToken, "wrong-token[:AFTER]"},
 	{FaultKill, "kill[:AFTER]"},
 	{FaultForgetKV, "kv-forget"},
@@ -346,6 +349,8 @@ func (q *request) spoil(out *protocol.Output, vocab uint32) (lost bool) {
 		case FaultWrongToken:
 			out.Tokens = append([]uint32(nil), out.Tokens...) // it may be the recording's own
 			out.Tokens[at] = anotherToken(out.Tokens[at], vocab)
+		case FaultError:
+			out.Tokens, out.Finish = out.Tokens[:at], protocol.FinishError
 		case FaultDrop:
 			lost = true
 		}

@@ -56,7 +56,7 @@ func TestParseFaults(t *testing.T) {
 			{Kind: FaultWrongToken, After: 5, HasAfter: true, Probability: 1},
 			{Kind: FaultKill, After: 100, HasAfter: true, Probability: 1},
 		}},
-		{text: "crash", err: `fault 1, "crash": no such fault: want one of refuse, fail:N, delay:TIME[:AFTER], stall[:AFTER], drop[:AFTER], wrong-token[:AFTER], kill[:AFTER]`},
+		{text: "crash", err: `fault 1, "crash": no such fault: want one of refuse, fail:N, delay:TIME[:AFTER], stall[:AFTER], drop[:AFTER], error[:AFTER], wrong-token[:AFTER], kill[:AFTER]`},
 		{text: "drop,,stall", err: `fault 2, "": no such fault`},
 		{text: "drop,", err: `fault 2, ""`},
 		{text: "refuse:0.01", err: "with a probability refuse@0.01"},

@@ -251,6 +251,11 @@ func (e *engine) output(q *request) {
 		e.countDrafts(q, q.sampled)
 	}
 	lost := q.faults != nil && q.spoil(out, e.opt.Vocab)
+	if out.Finish == protocol.FinishError && !last {
+		if last = true; e.codec.HasRequestError() {
+			out.Error = &protocol.RequestError{Code: "injected_fault", Message: "ended by a fault"}
+		}
+	}
 	if last && q.transfer != nil {
 		e.offerBlocks(q, out)
 	}

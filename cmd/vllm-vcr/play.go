@@ -339,7 +339,7 @@ func (opts *peerOptions) add(flags *pflag.FlagSet) {
 	needs(flags, "kv-transfer-nixl", "kv-transfer-config")
 	grouped(flags, "KV events and KV transfer")
 	flags.StringVar(&opts.faults, "faults", "", "faults to inject: a list of `KIND[:VALUE][@PROBABILITY][~ID-PATTERN]`. Kinds: refuse, fail:N, "+
-		"delay:DURATION[:AFTER], stall[:AFTER], drop[:AFTER], wrong-token[:AFTER], kill[:AFTER], kv-forget, kv-slow:DURATION, kv-lose; AFTER counts output tokens (default none)")
+		"delay:DURATION[:AFTER], stall[:AFTER], drop[:AFTER], error[:AFTER], wrong-token[:AFTER], kill[:AFTER], kv-forget, kv-slow:DURATION, kv-lose; AFTER counts output tokens (default none)")
 	flags.BoolVar(&opts.requestFaults, "allow-request-faults", false, "let a request name its own fault as vllm_vcr_fault in vllm_xargs; any client can then end the player")
 	grouped(flags, "Faults")
 }

@@ -47,6 +47,9 @@ type Options struct {
 	// such a request is refused.
 	RequestFaults bool
 
+	// Limit is what a client may ask for.
+	Limit RateLimits
+
 	// FanOut sends a request for several answers (n above 1, several prompts) as several requests and merges their
 	// answers, for a frontend that refuses it.
 	FanOut bool
@@ -108,6 +111,7 @@ type Edge struct {
 	admin   sync.Mutex // held while the configuration changes
 	records sync.Mutex // held while a line is written to the log
 	bodies  bodies
+	limiter rateLimiter
 
 	draining atomic.Bool
 
@@ -126,6 +130,7 @@ func New(opt Options) (*Edge, error) {
 	}
 	e := &Edge{opt: opt, log: opt.Log, started: time.Now(), bodies: bodies{limits: opt.Limits.withDefaults()}}
 	e.log = cmp.Or(e.log, slog.New(slog.DiscardHandler))
+	e.limiter.RateLimits = opt.Limit
 	e.faults.Store(newFaultDraws(opt.Faults, opt.FailureRate/100, opt.FailureTypes, opt.Seed))
 	e.opt.Settings = append([]Settings{faultSettings{e}, drainSettings{e}}, opt.Settings...)
 	return e, nil
@@ -145,7 +150,7 @@ func (e *Edge) Handler(rank int) http.Handler {
 	}
 	h = e.endpoints(rank, h)
 	h = e.inject(h)
-	h = e.readBody(h)
+	h = e.readBody(e.limiter.limitRate(h))
 	h = e.authorize(h)
 	h = e.administer(e.readBody(http.HandlerFunc(e.serveAdmin)), h)
 	h = e.name(h)

@@ -36,6 +36,8 @@ const (
 	FaultSlow FaultKind = "http-slow"
 	// FaultMalformed sends an event that is not valid JSON.
 	FaultMalformed FaultKind = "http-malformed"
+	// FaultError ends a stream with an error event, and answers without a stream with status 500.
+	FaultError FaultKind = "http-error"
 	// FaultHang sends nothing, or nothing more, and keeps the connection open.
 	FaultHang FaultKind = "http-hang"
 	// FaultRefuse resets the connection and refuses new ones for a time.
@@ -54,6 +56,7 @@ var faultForms = []struct {
 	{FaultTruncate, "http-truncate[:EVENTS]"},
 	{FaultSlow, "http-slow:TIME[:EVENTS]"},
 	{FaultMalformed, "http-malformed[:EVENTS]"},
+	{FaultError, "http-error[:EVENTS]"},
 	{FaultHang, "http-hang[:EVENTS]"},
 	{FaultRefuse, "http-refuse:TIME"},
 }
@@ -229,7 +232,7 @@ func (f *Fault) parseValue(value string, has bool) (err error) {
 		}
 	}
 	switch f.Kind {
-	case FaultReset, FaultTruncate, FaultSlow, FaultMalformed, FaultHang:
+	case FaultReset, FaultTruncate, FaultSlow, FaultMalformed, FaultError, FaultHang:
 		if part, has := next(); has {
 			if f.After, err = strconv.Atoi(part); err != nil || f.After < 0 {
 				return fmt.Errorf("number of events %q", part)

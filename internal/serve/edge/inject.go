@@ -20,7 +20,10 @@ type plan struct {
 	inAnswer []Fault       // after the head
 }
 
-func newPlan(faults []Fault, model string) *plan {
+// injectedError is that of [FaultError].
+var injectedError = apiError{status: http.StatusInternalServerError, message: "Injected error"}
+
+func newPlan(faults []Fault, model string, stream bool) *plan {
 	p := &plan{}
 	for i := range faults {
 		f := &faults[i]
@@ -31,6 +34,12 @@ func newPlan(faults []Fault, model string) *plan {
 					a.message = fmt.Sprintf("Simulated error triggered by %s header (code %d)", headerReturnError, f.Status)
 				}
 				p.refusal = &a
+			}
+		case FaultError:
+			if stream {
+				p.inAnswer = append(p.inAnswer, *f)
+			} else if p.refusal == nil {
+				p.refusal = &injectedError
 			}
 		case FaultDelay:
 			p.delay += f.Time
@@ -116,7 +125,7 @@ func (e *Edge) inject(next http.Handler) http.Handler {
 				x.record.Faults = append(x.record.Faults, faults[i].text)
 			}
 		}
-		p := newPlan(faults, x.asked.model)
+		p := newPlan(faults, x.asked.model, x.asked.stream || isCall(r))
 		if e.early(w, r, p) {
 			return
 		}
@@ -215,8 +224,15 @@ func (s *spoiler) send(event []byte) error {
 				event = append(bytes.Clone(event[:len(event)/2]), "\n\n"...)
 			}
 		default:
+			if f.Kind == FaultError {
+				_, _ = s.ResponseWriter.Write(s.errorEvent())
+			}
 			if err := s.FlushError(); err != nil {
 				return err
+			}
+			if f.Kind == FaultError {
+				s.ended = true
+				panic(http.ErrAbortHandler)
 			}
 			if s.ended = f.Kind == FaultTruncate; s.ended {
 				panic(http.ErrAbortHandler) // ends the work at the answer, and what would be sent at its end
@@ -229,6 +245,14 @@ func (s *spoiler) send(event []byte) error {
 		return err
 	}
 	return s.FlushError()
+}
+
+// errorEvent is how vLLM ends a stream with an error.
+func (s *spoiler) errorEvent() []byte {
+	if strings.HasSuffix(s.r.URL.Path, "/v1/messages") {
+		return []byte("event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"Injected error\"}}\n\n")
+	}
+	return fmt.Appendf(nil, "data: %s\n\ndata: [DONE]\n\n", injectedError.json())
 }
 
 // end sends what is left. Of an answer that is not a stream, what happens at a position happens after half of the body.

@@ -31,6 +31,8 @@ func checksOf(s Suite) []check.Check {
 		return kvconsumer.Checks
 	case SuiteRouter:
 		return router.Checks
+	case SuiteGenerated:
+		return live.GeneratedChecks
 	}
 	return nil
 }

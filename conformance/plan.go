@@ -96,6 +96,8 @@ func (s Selection) cases(lines []compat.Line, mf *manifest.Manifest) []Case {
 			cases = append(cases, s.asserted(kvconsumer.Cases(line, gating))...)
 		case SuiteRouter:
 			cases = append(cases, s.asserted(router.Cases(line, gating))...)
+		case SuiteGenerated:
+			cases = append(cases, live.GeneratedCases(line, mf, gating)...)
 		default:
 			cases = append(cases, s.lineCases(line, mf, gating)...)
 		}

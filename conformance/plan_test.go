@@ -239,7 +239,7 @@ func TestNewPlanOfOtherSuites(t *testing.T) {
 			}
 		})
 	}
-	if _, err := NewPlan(smallMatrix, smallManifest, Selection{Suite: SuiteSelfTest}); err == nil || err.Error() != `unknown suite "self-test": want one of replay, live, frontend, prefill, decode, kv-consumer, router` {
+	if _, err := NewPlan(smallMatrix, smallManifest, Selection{Suite: SuiteSelfTest}); err == nil || err.Error() != `unknown suite "self-test": want one of replay, live, frontend, prefill, decode, kv-consumer, router, generated` {
 		t.Errorf("a suite without a plan: %v", err)
 	}
 }

@@ -86,6 +86,8 @@ type Runner struct {
 
 	// Router is what the cases of the router suite are made of; nil for the others.
 	Router *RouterUnderTest
+	// Generate is what the suite generated does.
+	Generate check.Generate
 }
 
 // run is one run of a [Runner], whose settings it has with the defaults filled in. It is used by one goroutine, which takes the
@@ -130,7 +132,7 @@ func (r *Runner) begin(ctx context.Context) *run {
 // newEnv is what subjects of the run have in common. One is used by one goroutine.
 func (r *run) newEnv(ctx context.Context) *check.Env {
 	return &check.Env{
-		Engine: r.Engine, Address: r.Address, Logits: r.Logits, NIXL: r.NIXL, Frontend: r.Frontend, Consumer: r.Consumer, Router: r.Router, KeepAlive: r.KeepAlive, Timeouts: r.Timeouts,
+		Engine: r.Engine, Address: r.Address, Logits: r.Logits, NIXL: r.NIXL, Frontend: r.Frontend, Generate: r.Generate, Consumer: r.Consumer, Router: r.Router, KeepAlive: r.KeepAlive, Timeouts: r.Timeouts,
 		Log: r.Log, Context: ctx, Versions: map[string]string{}, Step: r.Step,
 	}
 }

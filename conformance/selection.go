@@ -35,7 +35,7 @@ type Selection struct {
 
 // Suites are those that a plan is made of.
 func Suites() []Suite {
-	return []Suite{SuiteReplay, SuiteLive, SuiteFrontend, SuitePrefill, SuiteDecode, SuiteKVConsumer, SuiteRouter}
+	return []Suite{SuiteReplay, SuiteLive, SuiteFrontend, SuitePrefill, SuiteDecode, SuiteKVConsumer, SuiteRouter, SuiteGenerated}
 }
 
 // other reports whether another suite than replay is selected.

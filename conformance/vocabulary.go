@@ -77,6 +77,8 @@ const (
 	SuiteKVConsumer = check.SuiteKVConsumer
 	// SuiteRouter puts a router under test before several engines.
 	SuiteRouter = check.SuiteRouter
+	// SuiteGenerated sends an engine under test random sessions, and shrinks one that fails.
+	SuiteGenerated = check.SuiteGenerated
 	// SuiteSelfTest injects faults into the player and demands that the replay
 	// suite finds each.
 	SuiteSelfTest = check.SuiteSelfTest

@@ -317,7 +317,7 @@ func (opts *conformOptions) repeat() []string {
 	if opts.subject.frontendCommand != "" {
 		flags = append(flags, repeated(opts.given, "model")...)
 	}
-	return slices.Concat(flags, repeated(opts.given, storeFlags...), repeated(opts.given, "frames", "suite", "engine-command", "engine-handshake", "frontend-command",
+	return slices.Concat(flags, repeated(opts.given, storeFlags...), repeated(opts.given, "frames", "suite", "generate", "seed", "clients", "session", "engine-command", "engine-handshake", "frontend-command",
 		"frontend-url", "frontend-handshake", "consumer-command", "engine-grace", "logprobs-mode", "engine-env", "frontend-env", "consumer-env",
 		"router-command", "router-url", "router-config", "router-header", "router-backends", "router-engines", "router-env"))
 }

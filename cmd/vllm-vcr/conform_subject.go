@@ -16,6 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -41,13 +42,14 @@ type subjectOptions struct {
 	consumerEnv       []string
 	router            conformance.RouterUnderTest
 	keepAlive         bool
+	generate          check.Generate
 
 	given *pflag.FlagSet // those of the command
 }
 
 func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	opts.given = flags
-	flags.StringVar(&opts.suite, "suite", "", "`SUITE` of checks: replay (for an engine that replays traces), live (for an engine that computes), frontend, prefill and decode (for an engine with a NixlConnector), kv-consumer (for a program that reads KV events), router (default replay, or the one for what is under test)")
+	flags.StringVar(&opts.suite, "suite", "", "`SUITE` of checks: replay (for an engine that replays traces), live (for an engine that computes), frontend, prefill and decode (for an engine with a NixlConnector), kv-consumer (for a program that reads KV events), router, generated (see --generate) (default replay, or the one for what is under test)")
 	choices(flags, "suite", conformance.Suites()...)
 	flags.StringVar(&opts.engineCommand, "engine-command", "", "`COMMAND` that starts the engine under test, once for each case (live: for each line). It is split into words as in a shell, but no shell runs it. "+
 		"Placeholders: {handshake}, {handshake_host}, {handshake_port}, {input_address}, {output_address}, {trace}, {match}, {line}, {tag}, {index}")
@@ -63,6 +65,14 @@ func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.consumerCommand, "consumer-command", "", "`COMMAND` that starts the consumer of KV events under test, once for each case. Placeholders: {endpoint}, {replay_endpoint}, {topic}, {ranks}, {line}")
 	flags.StringSliceVar(&opts.consumerEnv, "consumer-env", nil, "`NAMES` of environment variables to pass to the consumer of --consumer-command although they look like secrets (default none; other variables are passed)")
 	needs(flags, "consumer-env", "consumer-command")
+	flags.IntVar(&opts.generate.Sessions, "generate", 0, "`NUMBER` of random sessions (requests, aborts, pauses, calls) to send to the engine under test; the smallest session that fails is written to the file of --session (default none)")
+	flags.Uint64Var(&opts.generate.Seed, "seed", 1, "seed of the sessions of --generate")
+	flags.IntVar(&opts.generate.Clients, "clients", 1, "number of clients that the sessions of --generate have, as a frontend of several processes")
+	flags.StringVar(&opts.generate.File, "session", "", "`FILE` of a session: without --generate, the session to send (default session.json for --generate)")
+	least0(flags, "generate")
+	above0(flags, "clients")
+	needs(flags, "seed", "generate")
+	needs(flags, "clients", "generate", "session")
 	choices(flags, "logprobs-mode", logprobsModes...)
 	above0(flags, "engine-grace")
 	needs(flags, "engine-grace", "engine-command")
@@ -107,8 +117,13 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 		suite = conformance.SuiteKVConsumer
 	case suite == "" && opts.hasRouter():
 		suite = conformance.SuiteRouter
+	case suite == "" && (opts.generate.Sessions > 0 || opts.generate.File != ""):
+		suite = conformance.SuiteGenerated
 	case suite == "":
 		suite = conformance.SuiteReplay
+	}
+	if (suite == conformance.SuiteGenerated) != (opts.generate.Sessions > 0 || opts.generate.File != "") {
+		return "", errors.New("--suite generated needs --generate or --session, and no other suite takes them")
 	}
 	switch {
 	case (suite == conformance.SuiteRouter) != opts.hasRouter():
@@ -200,6 +215,9 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 			env.log.Info("environment variables that look like secrets are not passed to the process under test", "names", names)
 		}
 	}
+	r.Generate = opts.generate
+	r.Generate.Replays = strings.Contains(opts.engineCommand, "{trace}")
+	r.Generate.File = cmp.Or(r.Generate.File, "session.json")
 	r.Logits = strings.HasSuffix(opts.logprobsMode, "_logits")
 	if suite == conformance.SuitePrefill || suite == conformance.SuiteDecode {
 		found, err := local.FindNIXL("")

@@ -94,7 +94,7 @@ func (c CommandEngine) Check(suite Suite) error {
 		return errors.New("engine command: it has neither {handshake} nor {handshake_port} nor {input_address}, so the engine cannot know where to connect")
 	}
 	for _, name := range []string{"trace", "match"} {
-		if suite != SuiteReplay && c.names(name) {
+		if suite != SuiteReplay && suite != SuiteGenerated && c.names(name) {
 			return fmt.Errorf("engine command: {%s} is of the replay suite: an engine under the %s suite has no recording to play", name, suite)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -19,6 +20,9 @@ type Wait struct {
 	What  func() (what string, open *protocol.Request)
 	First bool   // the engine has answered no request so far
 	Quiet func() // called when nothing has come for a while; may be nil
+	// Short, unless 0, is after how long a process that does nothing is given up, whether it has answered before or not, unless
+	// there is a fixed time.
+	Short time.Duration
 }
 
 // Parts of the time in which an engine may be silent.
@@ -34,12 +38,15 @@ var errPause = errors.New("nothing has come yet")
 // waited for. If the first request of all stays unanswered, it looks for the reason: see [Session.tryShorter].
 func (s *Session) Next(ctx context.Context, e *Env, o *protocol.Outputs, w Wait) (aux [][]byte, err error) {
 	whole := min(maxPause, s.Limits.Idle/4)
+	if w.Short > 0 && s.Limits.GiveUp {
+		whole = min(whole, w.Short/idleLooks)
+	}
 	pause := whole / 4 // to ask what a process has used takes milliseconds, so it is first asked when nothing comes
 	idle, probed := 0, false
 	before, known := time.Duration(0), false
 	for waited := pause; ; waited += pause {
 		slice, stop := context.WithTimeoutCause(ctx, pause, errPause)
-		aux, err = s.Front.Next(slice, 0, o)
+		aux, err = s.Front.Next(slice, s.client(), o)
 		stop()
 		if !errors.Is(err, errPause) || ctx.Err() != nil {
 			return aux, err
@@ -56,7 +63,7 @@ func (s *Session) Next(ctx context.Context, e *Env, o *protocol.Outputs, w Wait)
 		}
 		what, open := w.What()
 		e.await(fmt.Sprintf("%s, for %v of %v", what, waited.Round(time.Second), s.Limits.Idle))
-		if w.First && open != nil && !probed && (idle > 0 || !known && waited > pause) {
+		if w.First && open != nil && !probed && (idle > 0 && s.Limits.GiveUp || waited >= s.Limits.Idle) {
 			probed = true
 			if err := s.tryShorter(ctx, open); err != nil {
 				return nil, err
@@ -70,7 +77,7 @@ func (s *Session) Next(ctx context.Context, e *Env, o *protocol.Outputs, w Wait)
 			state = ": its process is alive and uses the processor"
 		}
 		// What computes an answer uses a processor; but an engine that has answered before may be a simulator that sleeps.
-		if gaveUp := s.Limits.GiveUp && w.First && idle >= idleLooks; gaveUp || waited >= s.Limits.Idle {
+		if gaveUp := s.Limits.GiveUp && (w.First || w.Short > 0) && idle >= idleLooks; gaveUp || waited >= s.Limits.Idle {
 			if gaveUp {
 				state += " (--idle-timeout sets a fixed time instead)"
 			}
@@ -80,6 +87,14 @@ func (s *Session) Next(ctx context.Context, e *Env, o *protocol.Outputs, w Wait)
 			return nil, Infra(WithCode(CodeSilence, fmt.Errorf("no output for %v%s", waited, state)))
 		}
 	}
+}
+
+// client is the argument of [coreclient.Frontend.Next].
+func (s *Session) client() int {
+	if s.Front.Clients() > 1 {
+		return coreclient.AnyClient
+	}
+	return 0
 }
 
 // await shows what an engine under test is waited for.
@@ -122,6 +137,9 @@ func (s *Session) tryShorter(ctx context.Context, r *protocol.Request) error {
 		frames, err := s.Front.NextRaw(ctx, 0)
 		if err != nil {
 			return nil
+		}
+		if len(frames) > 0 && bytes.Contains(frames[0], []byte(r.ID)) {
+			return Infra(WithCode(CodeSilence, errors.New("the first answer came late, while the engine did nothing: --idle-timeout sets how long to wait")))
 		}
 		for _, l := range lengths {
 			if len(frames) > 0 && bytes.Contains(frames[0], []byte(l.id())) {

@@ -95,6 +95,7 @@ type Env struct {
 	// Exchanged, unless nil, is called with what passed between a frontend and its engine, once for each life of the frontend.
 	Exchanged func(line string, x Exchange)
 	Kept      Kept // what the cases of a suite share; the suite puts it there
+	Generate  Generate
 	// Planned are the cases of the run.
 	Planned []Case
 	// Case is the name of the case that is being judged. Step, unless nil, is called with what a subject is waited for.
@@ -102,6 +103,16 @@ type Env struct {
 	Step func(step string)
 
 	sharing *sharing
+}
+
+// Generate is what the suite generated is to do.
+type Generate struct {
+	Sessions int    // how many random ones
+	Seed     uint64 // of the first
+	Clients  int    // of the frontend; 0 is 1
+	Replays  bool   // the engine replays a trace
+	// File is the session to send instead of random ones, and where the smallest session that fails is written otherwise.
+	File string
 }
 
 // Kept is a subject that the cases of a suite share. A suite that replaces it closes it first.
@@ -190,7 +201,7 @@ func (e *Env) Listen(codec *protocol.Codec, address string) (*Session, error) {
 	var err error
 	s.Front, err = coreclient.Listen(coreclient.Options{
 		Codec: codec, HandshakeAddress: address, Address: dataAddress(address), MaxFrame: maxFrame,
-		HandshakeTimeout: min(e.Timeouts.Connect, mostZMQHandshake), Step: func(step string) { e.step(s, step) },
+		Clients: e.Generate.Clients, HandshakeTimeout: min(e.Timeouts.Connect, mostZMQHandshake), Step: func(step string) { e.step(s, step) },
 	})
 	if err != nil {
 		return nil, Infra(WithCode(CodeFrontend, fmt.Errorf("frontend: %w", err)))

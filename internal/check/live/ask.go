@@ -14,6 +14,7 @@ import (
 // ask is a request of the live suite, and what came back of it.
 type ask struct {
 	id       string
+	client   int
 	prompt   []uint32
 	request  *protocol.Request
 	sampling protocol.Sampling
@@ -59,17 +60,21 @@ func (l *live) ask(prompt []uint32, sampling protocol.Sampling) (*ask, error) {
 // askAs sends a request under an id that no open request has.
 func (l *live) askAs(id string, prompt []uint32, sampling protocol.Sampling) (*ask, error) {
 	a := &ask{id: id, prompt: prompt, sampling: sampling}
-	l.asks[id] = a
+	return a, l.send(a)
+}
+
+func (l *live) send(a *ask) error {
+	l.asks[a.id] = a
 	request := &protocol.Request{
-		ID: id, ExternalID: id, PromptTokenIDs: prompt, DataParallelRank: -1, HasSampling: true, Sampling: sampling,
+		ID: a.id, ExternalID: a.id, ClientIndex: a.client, PromptTokenIDs: a.prompt, DataParallelRank: -1, HasSampling: true, Sampling: a.sampling,
 		ArrivalTime: float64(time.Now().UnixMicro()) / 1e6,
 	}
 	a.request = request
 	l.invariant.Ask(request)
 	if err := l.s.Front.Submit(request); err != nil {
-		return nil, l.s.Explain(err)
+		return l.s.Explain(err)
 	}
-	return a, nil
+	return nil
 }
 
 // await receives until the requests have ended.
@@ -140,10 +145,8 @@ func (l *live) askLong() (*ask, error) {
 // say nothing of them.
 func (l *live) abort(asks ...*ask) error {
 	for _, a := range asks {
-		a.aborted = true
-		l.invariant.Abort(a.id)
-		if err := l.s.Front.Abort(0, a.id); err != nil {
-			return l.s.Explain(err)
+		if err := l.sendAbort(a); err != nil {
+			return err
 		}
 	}
 	if err := l.barrier(); err != nil {
@@ -151,6 +154,15 @@ func (l *live) abort(asks ...*ask) error {
 	}
 	for _, a := range asks {
 		a.closed = true
+	}
+	return nil
+}
+
+func (l *live) sendAbort(a *ask) error {
+	a.aborted = true
+	l.invariant.Abort(a.id)
+	if err := l.s.Front.Abort(a.client, a.id); err != nil {
+		return l.s.Explain(err)
 	}
 	return nil
 }
@@ -176,6 +188,10 @@ func (l *live) take(o *protocol.RequestOutput, aux [][]byte) {
 		return
 	}
 	a.outputs++
+	if l.record != nil {
+		l.takeRecorded(a, o)
+		return
+	}
 	if a.outputs == 1 && o.Finish != protocol.FinishError {
 		l.checkPrefill(a, o.Prefill)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/coreclient"
@@ -17,10 +18,11 @@ func (l *live) receive() error { return l.receiveOr(nil) }
 
 // receiveOr does something when nothing comes for a while.
 func (l *live) receiveOr(quiet func()) error {
+	begun := time.Now()
 	aux, err := l.s.Next(l.ctx, l.env, &l.out, l.awaited(quiet))
 	if errors.Is(err, coreclient.ErrUndecodable) {
 		l.messages++
-		l.unreadable(err, l.s.Front.Last(0))
+		l.unreadable(err, l.s.Front.Last(l.s.Front.From()))
 		l.invariant.Lose()
 		return errUnreadable
 	}
@@ -31,9 +33,12 @@ func (l *live) receiveOr(quiet func()) error {
 		return l.s.WithOutput(l.s.Explain(err))
 	}
 	l.messages++
+	l.longest = max(l.longest, time.Since(begun))
 	l.answered = l.answered || len(l.out.Outputs) > 0
-	l.read(aux, l.s.Front.Last(0))
-	l.impossible = append(l.impossible, l.invariant.Said(l.messages, 0, l.s.Front.Last(0))...)
+	from := l.s.Front.From()
+	l.from = from
+	l.read(aux, l.s.Front.Last(from))
+	l.impossible = append(l.impossible, l.invariant.Said(l.messages, from, l.s.Front.Last(from))...)
 	if l.noise > check.MaxSurplus {
 		return check.ErrFlood
 	}
@@ -64,11 +69,11 @@ func (l *live) checkEnvelope() {
 		l.fail("", check.Failed(check.CodeEngineIndex, "message %d: engine_index is %d, but engine %d registered", l.messages, o.EngineIndex, l.s.Engine.Index).
 			Within(l.messages, "EngineCoreOutputs.engine_index").Compared(l.s.Engine.Index, o.EngineIndex))
 	}
-	if o.Timestamp <= 0 || o.Timestamp < l.timestamp {
-		l.fail("", check.Failed(CodeTimestamp, "message %d: timestamp %v comes after %v: the engine has to take it from a monotonic clock", l.messages, o.Timestamp, l.timestamp).
-			Within(l.messages, "EngineCoreOutputs.timestamp").Compared(fmt.Sprintf("at least %v", l.timestamp), o.Timestamp))
+	if before := l.timestamp[l.from]; o.Timestamp <= 0 || o.Timestamp < before {
+		l.fail("", check.Failed(CodeTimestamp, "message %d: timestamp %v comes after %v: the engine has to take it from a monotonic clock", l.messages, o.Timestamp, before).
+			Within(l.messages, "EngineCoreOutputs.timestamp").Compared(fmt.Sprintf("at least %v", before), o.Timestamp))
 	}
-	l.timestamp = max(l.timestamp, o.Timestamp)
+	l.timestamp[l.from] = max(l.timestamp[l.from], o.Timestamp)
 	batch := len(o.Outputs) > 0 || o.SchedulerStats != nil || len(o.FinishedRequests) > 0
 	switch {
 	case o.WaveComplete >= 0 || o.StartWave >= 0:
@@ -157,10 +162,10 @@ func (l *live) takeAnswer() {
 func (l *live) call(method string, args ...[]byte) (*protocol.UtilityOutput, error) {
 	id := uint64(1)<<63 + uint64(len(l.calls))
 	l.calls[id] = nil
-	call := protocol.UtilityCall{CallID: id, Method: method, Args: args}
+	call := protocol.UtilityCall{ClientIndex: l.client, CallID: id, Method: method, Args: args}
 	l.invariant.Call(call)
 	payload := protocol.AppendUtilityCall(nil, call)
-	if err := l.s.Front.SendRaw(0, []byte{protocol.TypeUtility}, payload); err != nil {
+	if err := l.s.Front.SendRaw(l.client, []byte{protocol.TypeUtility}, payload); err != nil {
 		return nil, l.s.Explain(err)
 	}
 	var after []*ask
@@ -171,7 +176,9 @@ func (l *live) call(method string, args ...[]byte) (*protocol.UtilityOutput, err
 			}
 		}
 	}
-	if l.mute {
+	if l.record != nil {
+		quiet = nil // the engine has recorded requests only
+	} else if l.mute {
 		quiet()
 	}
 	for l.calls[id] == nil {
@@ -225,7 +232,7 @@ func (l *live) checkLayout(frames [][]byte) {
 
 // awaited says what the suite waits for.
 func (l *live) awaited(quiet func()) check.Wait {
-	return check.Wait{Quiet: quiet, First: !l.answered, What: l.open}
+	return check.Wait{Quiet: quiet, First: !l.answered, Short: l.short, What: l.open}
 }
 
 // open is the first request that is open.

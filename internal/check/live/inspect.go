@@ -91,6 +91,6 @@ func inspector(codec *protocol.Codec) (*live, *check.Outcome) {
 	f := new(check.Outcome)
 	return &live{
 		codec: codec, line: compat.Line{Name: codec.Line()}, asks: map[string]*ask{}, calls: map[uint64]*protocol.UtilityOutput{},
-		s: &check.Session{}, f: f, noted: map[string]bool{},
+		s: &check.Session{}, f: f, noted: map[string]bool{}, timestamp: map[int]float64{},
 	}, f
 }

@@ -7,12 +7,14 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Assertions of the live suite, besides [Schema].
@@ -73,10 +75,15 @@ type live struct {
 	calls     map[uint64]*protocol.UtilityOutput
 	invariant *invariant.Engine // what must hold of every engine
 	ready     []check.Failure   // what is wrong with the registration
-	timestamp float64           // of the last message
+	timestamp map[int]float64   // of the last message to a client
 	messages  int
-	answered  bool // some request has been
-	mute      bool // no utility call is answered
+	answered  bool          // some request has been
+	client    int           // that calls are made by
+	from      int           // the client that the last message came to
+	short     time.Duration // see [check.Wait]
+	mixed     bool          // requests of all kinds run together
+	longest   time.Duration // that a message was waited for
+	mute      bool          // no utility call is answered
 	gauges    gauges
 	statsSeen int
 
@@ -90,6 +97,8 @@ type live struct {
 	noise  int             // outputs that nobody asked for
 
 	impossible []check.Failure // invariants that did not hold
+
+	record map[*ask]*trace.Record // what an engine that replays a trace has to answer; nil for others
 
 	// deferred are failures that another case of the line reports, by its assertion, and reported what it has reported.
 	deferred map[check.Assertion][]check.Failure
@@ -191,17 +200,21 @@ func liveEngine(e *check.Env, c check.Case) (*live, error) {
 	}
 	state := e.State()
 	if *state == nil {
-		l := &live{
-			env: e, line: c.Line, codec: codec, asks: map[string]*ask{}, s: s,
-			random: rand.New(rand.NewPCG(1, 2)), calls: map[uint64]*protocol.UtilityOutput{},
-			deferred: map[check.Assertion][]check.Failure{}, reported: map[check.Assertion]map[string]bool{},
-			invariant: invariant.New(codec, invariant.Options{Logits: e.Logits}),
-		}
-		l.invariant.Init(protocol.Addresses{}) // of a coordinator there are none
-		l.ready = l.invariant.Registered(s.Engine.Index, s.Engine.RawReady)
-		*state = l
+		*state = newLive(e, c, codec, s)
 	}
 	return (*state).(*live), nil
+}
+
+func newLive(e *check.Env, c check.Case, codec *protocol.Codec, s *check.Session) *live {
+	l := &live{
+		env: e, line: c.Line, codec: codec, asks: map[string]*ask{}, s: s, timestamp: map[int]float64{},
+		random: rand.New(rand.NewPCG(1, 2)), calls: map[uint64]*protocol.UtilityOutput{},
+		deferred: map[check.Assertion][]check.Failure{}, reported: map[check.Assertion]map[string]bool{},
+		invariant: invariant.New(codec, invariant.Options{Logits: e.Logits, Scripted: e.Generate.Replays}),
+	}
+	l.invariant.Init(protocol.Addresses{}) // of a coordinator there are none
+	l.ready = l.invariant.Registered(s.Engine.Index, s.Engine.RawReady)
+	return l
 }
 
 func (l *live) begin(ctx context.Context, f *check.Outcome) {

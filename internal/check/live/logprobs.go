@@ -14,9 +14,17 @@ import (
 func (l *live) takeLogprobs(a *ask, o *protocol.RequestOutput, aux [][]byte) {
 	if n := a.sampling.Logprobs; n != protocol.NoLogprobs && len(o.Tokens) > 0 {
 		l.f.Asserted++
-		ids, err := LogprobTable(o.Logprobs, aux, len(o.Tokens), n+1)
+		columns := n + 1
+		ids, err := LogprobTable(o.Logprobs, aux, len(o.Tokens), columns)
+		for _, other := range l.asks { // a step's table has as many columns as the request that wants the most (experiments with 0.33.0)
+			if more := other.sampling.Logprobs + 1; err != nil && l.mixed && more > n+1 {
+				if wider, wrong := LogprobTable(o.Logprobs, aux, len(o.Tokens), more); wrong == nil {
+					ids, columns, err = wider, more, nil
+				}
+			}
+		}
 		if err == nil {
-			err = FirstColumn(ids, n+1, o.Tokens)
+			err = FirstColumn(ids, columns, o.Tokens)
 		}
 		l.logprobs(a, "new_logprobs", err)
 		a.logprobs += len(o.Tokens)

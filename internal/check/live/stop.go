@@ -30,10 +30,7 @@ func (l *live) checkStop() error {
 		return err
 	}
 	known := laterToken(first.tokens)
-	var even []uint32
-	for id := uint32(0); id < lowestVocabulary; id += 2 {
-		even = append(even, id)
-	}
+	even := evenTokens()
 	for _, rule := range []func(*protocol.Sampling){
 		func(s *protocol.Sampling) { s.StopTokenIDs = []uint32{known} },
 		func(s *protocol.Sampling) { s.EOSTokenID = int64(known) },
@@ -50,6 +47,13 @@ func (l *live) checkStop() error {
 		}
 	}
 	return l.barrier()
+}
+
+func evenTokens() (even []uint32) {
+	for id := uint32(0); id < lowestVocabulary; id += 2 {
+		even = append(even, id)
+	}
+	return even
 }
 
 // laterToken is the last token that did not come before.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -51,6 +52,22 @@ type Frontend struct {
 	noFiles chan error           // holds why a socket could not accept a connection
 	early   [][]zmq.Delivery     // messages of each output that came during the handshake
 	peers   []map[*zmq.Conn]bool // of each output: the connected peers, and whether each has sent anything
+	merge   sync.Once
+	closing sync.Once
+	merged  chan clientDelivery // of all clients, once [AnyClient] is asked for
+	from    int                 // the client of the last of them
+	closed  chan struct{}
+}
+
+// AnyClient as the client of [Frontend.Next] and [Frontend.Last] is the one that a message comes to first. It is used for all
+// messages of a frontend or for none.
+const AnyClient = -1
+
+// clientDelivery is what came to a client.
+type clientDelivery struct {
+	client int
+	zmq.Delivery
+	err error
 }
 
 // Engine is what the connected engine said of itself.
@@ -77,7 +94,7 @@ var (
 func Listen(opt Options) (*Frontend, error) {
 	opt.Address = cmp.Or(opt.Address, "tcp://127.0.0.1:0")
 	opt.HandshakeAddress = cmp.Or(opt.HandshakeAddress, opt.Address)
-	f := &Frontend{codec: opt.Codec, step: opt.Step, init: opt.Init, noFiles: make(chan error, 1)}
+	f := &Frontend{codec: opt.Codec, step: opt.Step, init: opt.Init, noFiles: make(chan error, 1), closed: make(chan struct{}), merged: make(chan clientDelivery)}
 	if f.step == nil {
 		f.step = func(string) {}
 	}
@@ -375,10 +392,13 @@ func (f *Frontend) check(client int) error {
 // whose contents point into the message. Auxiliary frames are returned as they
 // came. Each client may have a goroutine of its own.
 func (f *Frontend) Next(ctx context.Context, client int, o *protocol.Outputs) (aux [][]byte, err error) {
-	if err := f.check(client); err != nil {
-		return nil, err
+	var d zmq.Delivery
+	if client == AnyClient {
+		d, err = f.first(ctx)
+		client = f.from
+	} else if err = f.check(client); err == nil {
+		d, err = f.output(ctx, client)
 	}
-	d, err := f.output(ctx, client)
 	if err != nil {
 		return nil, err
 	}
@@ -391,8 +411,38 @@ func (f *Frontend) Next(ctx context.Context, client int, o *protocol.Outputs) (a
 	return d.Message[1:], nil
 }
 
+// first waits for a message to any client.
+func (f *Frontend) first(ctx context.Context) (zmq.Delivery, error) {
+	f.merge.Do(func() {
+		for client := range f.outputs {
+			go func() {
+				for err := error(nil); err == nil; {
+					var d zmq.Delivery
+					d, err = f.output(context.Background(), client)
+					select {
+					case f.merged <- clientDelivery{client, d, err}:
+					case <-f.closed:
+						return
+					}
+				}
+			}()
+		}
+	})
+	select {
+	case d := <-f.merged:
+		f.from = d.client
+		return d.Delivery, d.err
+	case <-ctx.Done():
+		return zmq.Delivery{}, context.Cause(ctx)
+	}
+}
+
+// From is the client that the last message came to, see [AnyClient].
+func (f *Frontend) From() int { return f.from }
+
 // Close closes every socket.
 func (f *Frontend) Close() error {
+	f.closing.Do(func() { close(f.closed) })
 	var errs []error
 	for _, l := range append(append([]*zmq.Listener{f.shake}, f.inputs...), f.outputs...) {
 		errs = append(errs, l.Close())
@@ -402,7 +452,12 @@ func (f *Frontend) Close() error {
 
 // Last returns the frames of the message that Next took last for a client, as they came, whether
 // it decoded or not.
-func (f *Frontend) Last(client int) [][]byte { return f.last[client] }
+func (f *Frontend) Last(client int) [][]byte {
+	if client == AnyClient {
+		client = f.from
+	}
+	return f.last[client]
+}
 
 // NextRaw waits for the engine's next message to a client and returns its frames
 // as they came, for checks that look at more than a frontend understands.

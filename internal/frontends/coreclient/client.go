@@ -61,7 +61,7 @@ type Frontend struct {
 
 // AnyClient as the client of [Frontend.Next] and [Frontend.Last] is the one that a message comes to first. It is used for all
 // messages of a frontend or for none.
-const AnyClient = -1
+const AnyClient = -1 << 31
 
 // clientDelivery is what came to a client.
 type clientDelivery struct {

@@ -33,7 +33,7 @@ var importRules = map[string][]string{
 		"player", "compat", "manifest", "trace", "internal/check", "internal/frontends", "internal/wire", "internal/golden",
 		"internal/engine/kvtransfer", "internal/engine/nixl",
 	},
-	"internal/check":          {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/engine", "internal/golden", "internal/upstream/acceptance/tables", "github.com/kballard/go-shellquote"},
+	"internal/check":          {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/engine", "internal/golden", "internal/upstream/acceptance/tables", "github.com/kballard/go-shellquote", "pgregory.net/rapid"},
 	"internal/check/httpdiff": {"internal/frontends/openai", toml},
 	"internal/check/router":   {"compat", "internal/check", grpc, protobuf},
 	"compat":                  {toml},

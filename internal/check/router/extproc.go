@@ -84,7 +84,6 @@ type picked struct {
 	endpoint string // HOST:PORT
 	headers  map[string]string
 	request  []byte // another body; nil for the client's
-	partial  bool   // more of it is to come
 	status   int
 	body     []byte
 }
@@ -139,11 +138,7 @@ func (p *picker) pick(ctx context.Context, r *http.Request, body []byte) (a *pic
 		if err := stream.RecvMsg(&got); err != nil {
 			return nil, fmt.Errorf("the endpoint picker at %s has answered no endpoint by envoy.service.ext_proc.v3: %w", p.conn.Target(), err)
 		}
-		whole, err := a.read(got)
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("the endpoint picker answers in another protocol than envoy.service.ext_proc.v3: %w", err)
-		case whole:
+		if a.read(got) {
 			_ = stream.CloseSend()
 			return a, nil
 		}
@@ -151,90 +146,34 @@ func (p *picker) pick(ctx context.Context, r *http.Request, body []byte) (a *pic
 }
 
 // read reads an answer of the picker. It is whole when nothing more is to come about the request.
-func (a *picked) read(answer []byte) (whole bool, err error) {
-	err = fields(answer, func(number protowire.Number, value []byte) error {
-		switch number {
-		case immediateResponse:
-			whole, a.endpoint = true, ""
-			return fields(value, func(n protowire.Number, v []byte) error {
-				switch n {
-				case 1:
-					return fields(v, func(_ protowire.Number, code []byte) error {
-						status, _ := protowire.ConsumeVarint(code)
-						a.status = int(status)
-						return nil
-					})
-				case 3:
-					a.body = v
-				}
-				return nil
-			})
-		case answerHeaders, answerBody:
-			err := fields(value, func(n protowire.Number, common []byte) error {
-				if n != commonResponse {
-					return nil
-				}
-				return fields(common, a.mutation)
-			})
-			whole = whole || number == answerBody && !a.partial
-			return err
+func (a *picked) read(answer []byte) (whole bool) {
+	if at(answer, immediateResponse) != nil {
+		for _, code := range at(answer, immediateResponse, 1, 1) {
+			status, _ := protowire.ConsumeVarint(code)
+			a.status = int(status)
 		}
-		return nil
-	})
-	return whole, err
-}
-
-// mutation reads a change of the request.
-func (a *picked) mutation(number protowire.Number, value []byte) error {
-	switch number {
-	case bodyMutation:
-		return fields(value, func(n protowire.Number, v []byte) error {
-			switch n {
-			case mutatedBody:
-				a.request = v
-			case streamedBody:
-				a.partial = true
-				return fields(v, func(n protowire.Number, part []byte) error {
-					switch n {
-					case 1:
-						a.request = append(a.request, part...)
-					case 2: // end_of_stream
-						a.partial = false
-					}
-					return nil
-				})
-			}
-			return nil
-		})
-	case headerMutation:
-		return fields(value, func(n protowire.Number, option []byte) error {
-			if n != setHeaders {
-				return nil
-			}
-			return fields(option, func(n protowire.Number, header []byte) error {
-				if n != 1 {
-					return nil
-				}
-				var name, text string
-				err := fields(header, func(n protowire.Number, v []byte) error {
-					switch n {
-					case 1:
-						name = string(v)
-					case 2, 3: // value, raw_value
-						if len(v) > 0 {
-							text = string(v)
-						}
-					}
-					return nil
-				})
-				if a.headers[name] = text; name == destination {
-					a.endpoint, _, _ = strings.Cut(text, ",")
-				}
-				return err
-			})
-		})
+		a.endpoint, a.body = "", slices.Concat(at(answer, immediateResponse, 3)...)
+		return true
 	}
-	return nil
+	for _, of := range []protowire.Number{answerHeaders, answerBody} {
+		for _, header := range at(answer, of, commonResponse, headerMutation, setHeaders, 1) {
+			name := string(slices.Concat(at(header, 1)...))
+			a.headers[name] = string(slices.Concat(at(header, 2)...)) + string(slices.Concat(at(header, 3)...)) // value or raw_value
+			if name == destination {
+				a.endpoint, _, _ = strings.Cut(a.headers[name], ",")
+			}
+		}
+	}
+	for _, body := range at(answer, answerBody) {
+		parts := at(body, commonResponse, bodyMutation, streamedBody)
+		whole = len(parts) == 0 || at(parts[0], 2) != nil // end_of_stream
+		for _, path := range [][]protowire.Number{{mutatedBody}, {streamedBody, 1}} {
+			for _, part := range at(body, append([]protowire.Number{commonResponse, bodyMutation}, path...)...) {
+				a.request = append(a.request, part...)
+			}
+		}
+	}
+	return whole
 }
 
 // message appends a message as a field.
@@ -242,28 +181,30 @@ func message(b []byte, number protowire.Number, m []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), m)
 }
 
-// fields calls of with each field of a message: the bytes of a text or message, or of a varint.
-func fields(b []byte, of func(number protowire.Number, value []byte) error) error {
+// at returns the values at a path of fields: the bytes of a text or message, or of a varint.
+func at(b []byte, path ...protowire.Number) (all [][]byte) {
+	if len(path) == 0 {
+		return [][]byte{b}
+	}
 	for len(b) > 0 {
 		number, kind, n := protowire.ConsumeTag(b)
 		if n < 0 {
-			return protowire.ParseError(n)
+			return nil // of another protocol
 		}
-		b = b[n:]
-		size := protowire.ConsumeFieldValue(number, kind, b)
+		size := protowire.ConsumeFieldValue(number, kind, b[n:])
 		if size < 0 {
-			return protowire.ParseError(size)
+			return nil
 		}
-		value := b[:size]
+		value := b[n : n+size]
 		if kind == protowire.BytesType {
 			value, _ = protowire.ConsumeBytes(value)
 		}
-		if err := of(number, value); err != nil {
-			return err
+		if number == path[0] {
+			all = append(all, at(value, path[1:]...)...)
 		}
-		b = b[size:]
+		b = b[n+size:]
 	}
-	return nil
+	return all
 }
 
 // rawCodec leaves messages as they are.

@@ -30,7 +30,6 @@ type calibrateOptions struct {
 	whatIf   []string
 	targets  string
 	format   string
-	asJSON   bool
 	wire     wireOptions
 
 	caching, noCaching bool
@@ -61,8 +60,7 @@ func newInspectCalibrateCommand(env *environment) *cobra.Command {
 	flags.StringArrayVar(&opts.whatIf, "what-if", nil, "also predict with another engine or load: a list of `KEY=VALUE` separated by commas; keys are max_num_seqs, max_num_batched_tokens, block_size, "+
 		"num_gpu_blocks_override, enable_prefix_caching, rate (2: requests come twice as fast), replicas, and router (least-loaded, round-robin, random or prefix-aware); may be repeated, and changes no verdict")
 	flags.StringVar(&opts.targets, "target", "", "find how many replicas meet these `LIMITS`, such as ttft.p99=2s,tpot.mean=50ms, for the predicted load and for each --what-if (default none)")
-	oneOf(flags, &opts.format, "format", formText, "output format: text, json or markdown", formText, formJSON, formMarkdown)
-	addJSONFlag(flags, &opts.asJSON)
+	formatFlag(flags, &opts.format, formText, "output format: text, json or markdown", formText, formJSON, formMarkdown)
 	opts.wire.add(flags)
 	grouped(flags, "Prediction")
 	flags.Float64Var(&opts.opt.Band, "band", inspect.DefaultBand, "lower bound of the slow band, as a multiple of the median inter-token latency of all recorded requests")
@@ -97,10 +95,10 @@ func runInspectCalibrate(ctx context.Context, env *environment, opts calibrateOp
 	if err != nil {
 		return err
 	}
-	switch {
-	case opts.asJSON || opts.format == formJSON:
+	switch opts.format {
+	case formJSON:
 		err = result.JSON(env.stdout)
-	case opts.format == formMarkdown:
+	case formMarkdown:
 		err = result.Markdown(env.stdout)
 	default:
 		err = cmp.Or(result.Text(env.stdout, safetext.Line), result.WhatIfText(env.stdout))

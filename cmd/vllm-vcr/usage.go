@@ -98,7 +98,7 @@ func (env *environment) namingVariables(err error) error {
 // otherVariables are those that belong to no flag: of this program, its helper, the container, the tests and the scripts
 // of this repository.
 var otherVariables = []string{
-	"VLLM_VCR_CACHE_DIR", "VLLM_VCR_CLUSTER_REQUEST", "VLLM_VCR_ENGINES", "VLLM_VCR_EPP", "VLLM_VCR_FRONTENDS", "VLLM_VCR_LARGE_OBJECT",
+	"VLLM_VCR_CACHE_DIR", "VLLM_VCR_CLUSTER_REQUEST", "VLLM_VCR_DUCKDB_PYTHON", "VLLM_VCR_ENGINES", "VLLM_VCR_EPP", "VLLM_VCR_FRONTENDS", "VLLM_VCR_LARGE_OBJECT",
 	"VLLM_VCR_NETWORK", "VLLM_VCR_PD_SIDECAR", "VLLM_VCR_PEERS", "VLLM_VCR_PROGRAM", "VLLM_VCR_RELEASES", "VLLM_VCR_REQUIRE_KUBE", "VLLM_VCR_REQUIRE_PEERS",
 	"VLLM_VCR_BENCH_PEER", "VLLM_VCR_SLOW", "VLLM_VCR_SOAK", "VLLM_VCR_SOAK_STREAMS", "VLLM_VCR_TEMPLATES",
 }

@@ -102,7 +102,11 @@ func (d *Document) junitCase(c *Case) junit.Testcase {
 func outcome(c *Case, otherwise string) *junit.Result {
 	o := &junit.Result{Message: xmlText(otherwise), Type: string(c.Verdict)}
 	if len(c.Failures) > 0 {
-		o.Message, o.Type = xmlText(says(c.Failures[0])), xmlText(string(c.Failures[0].Code))
+		first := c.Failures[0]
+		o.Message, o.Type = xmlText(says(first)), xmlText(string(first.Code))
+		if first.Consequence != "" {
+			o.Message = string(first.Consequence) + ": " + o.Message
+		}
 	}
 	var text strings.Builder
 	for i, f := range c.Failures {

@@ -163,6 +163,7 @@ var everyInput = []input{
 	{name: "golden", kind: list, modes: []string{Conform, Capture}},
 	{name: "assertion", kind: list, modes: []string{Conform}},
 	{name: "suite", kind: text, modes: []string{Conform}},
+	{name: "level", kind: list, modes: []string{Conform}},
 	{name: "match", kind: list, modes: []string{Conform}},
 	{name: "concurrency", kind: list, modes: []string{Conform}},
 	{name: "enforce", kind: text, modes: []string{Conform}},

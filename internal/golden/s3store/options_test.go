@@ -99,7 +99,7 @@ func TestRealS3PathStyle(t *testing.T) {
 	s = newStore(t)
 	s.S3 = Options{Endpoint: "http://s3.invalid", PathStyle: Off}
 	_, err = fetchContent(t, s, "s3://goldesn/key")
-	wantFetchError(t, err, "no such host", "check the name of the host or bucket", "[no-host]")
+	wantFetchError(t, err, "no such host", "check the name of the host and the network; of a bucket of S3 also AWS_REGION", "[no-host]")
 }
 
 func TestS3Anonymous(t *testing.T) {

@@ -118,7 +118,10 @@ const (
 	anyValue = "$any"
 )
 
-const badWords = "sampling_params._bad_words_token_ids"
+const (
+	badWords    = "sampling_params._bad_words_token_ids"
+	loadInPlace = "lora_request.load_inplace"
+)
 
 // ofTokenizer are the fields whose values are token ids of a text that the frontend has tokenized.
 var ofTokenizer = []string{"prompt_token_ids", badWords}

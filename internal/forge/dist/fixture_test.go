@@ -43,8 +43,11 @@ func TestMain(m *testing.M) {
 func fixture(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
+	const library = "github.com/BurntSushi/toml " // that this program, which is a part of the product, needs
 	write(t, dir, map[string]string{
-		"go.mod":                       "module example.org/small\n\ngo 1.26.0\n\ntoolchain " + runtime.Version() + "\n",
+		"go.mod": "module example.org/small\n\ngo 1.26.0\n\ntoolchain " + runtime.Version() + "\n\nrequire " +
+			linesWith(t, "go.mod", library),
+		"go.sum":                       linesWith(t, "go.sum", library),
 		"cmd/vllm-vcr/say.go":          "package main\n\nimport \"os\"\n\nvar version string\n\nfunc main() { os.Stdout.WriteString(version + extra) }\n",
 		"cmd/vllm-vcr/no.go":           "//go:build !evil\n\npackage main\n\nconst extra = \"\"\n",
 		"cmd/vllm-vcr/yes.go":          "//go:build evil\n\npackage main\n\nconst extra = \" with what the environment says\"\n",
@@ -67,6 +70,17 @@ func fixture(t *testing.T) string {
 	git(t, dir, "init", "--quiet", "--initial-branch", "main")
 	commit(t, dir)
 	return dir
+}
+
+// linesWith are the lines of a file of this repository that have a text.
+func linesWith(t *testing.T, file, text string) string {
+	var found string
+	for line := range strings.Lines(read(t, filepath.Join("..", "..", "..", file))) {
+		if strings.Contains(line, text) {
+			found += strings.TrimSpace(line) + "\n"
+		}
+	}
+	return found
 }
 
 func git(t *testing.T, dir string, args ...string) string {

@@ -35,7 +35,7 @@ func TestReleaseWorkflow(t *testing.T) {
 		want      string            // part of the log
 		green     bool
 	}{
-		{name: "as committed", tag: "v1.2.3", want: "vllm-vcr 1.2.3: 2 archives have the committed digests", green: true},
+		{name: "as committed", tag: "v1.2.3", want: "vllm-vcr 1.2.3: 4 files have the committed digests", green: true},
 		{name: "another source", tag: "v1.2.3", change: map[string]string{"README.md": "# another\n"}, want: "vllm-vcr_1.2.3_linux_arm64.tar.gz: committed "},
 		{name: "a later commit", tag: "v1.2.3", change: map[string]string{"README.md": "# later\n"}, stale: true, want: "this commit is not that release"},
 		{name: "a commit that nobody merged", tag: "v1.2.3", unmerged: true, want: "the tag v1.2.3 is not on main"},

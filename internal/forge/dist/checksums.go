@@ -289,7 +289,7 @@ func (p *product) compareCommand(o options) error {
 	if err := requireSame(built, listed, "built", "listed"); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(p.log, "%s %s: %d archives have the committed digests\n", p.name, version, len(built))
+	_, err = fmt.Fprintf(p.log, "%s %s: %d files have the committed digests\n", p.name, version, len(built))
 	return err
 }
 

@@ -40,8 +40,8 @@ func TestReleaseFiles(t *testing.T) {
 	if listed := read(t, filepath.Join(dir, "dist", "checksums.txt")); written != listed {
 		t.Errorf("release/checksums.txt:\n%swant that of dist/:\n%s", written, listed)
 	}
-	if got := strings.Count(written, "\n"); got != len(allTargets) {
-		t.Errorf("%d digests, want %d:\n%s", got, len(allTargets), written)
+	if got := strings.Count(written, "\n"); got != 2*len(allTargets) {
+		t.Errorf("%d digests, want those of archives and wheels, %d:\n%s", got, 2*len(allTargets), written)
 	}
 	commit(t, dir)
 	mustDist(t, dir, "tag", "v1.2.3")
@@ -52,14 +52,14 @@ func TestReleaseFiles(t *testing.T) {
 	elsewhere := filepath.Join(t.TempDir(), "clone")
 	git(t, dir, "clone", "--quiet", dir, elsewhere)
 	mustDist(t, elsewhere, "build")
-	if said := mustDist(t, elsewhere, "compare"); said != "vllm-vcr 1.2.3: 1 archives have the committed digests\n" {
+	if said := mustDist(t, elsewhere, "compare"); said != "vllm-vcr 1.2.3: 2 files have the committed digests\n" {
 		t.Errorf("compare says %q", said)
 	}
 	write(t, elsewhere, map[string]string{"README.md": "# another\n"})
 	mustDist(t, elsewhere, "build")
 	code, _, stderr = dist(t, elsewhere, "compare")
-	if code != exitDiffers || strings.Count(stderr, ": committed ") != len(allTargets) {
-		t.Errorf("another source: exit code %d, want %d and a line for each archive: %s", code, exitDiffers, stderr)
+	if code != exitDiffers || strings.Count(stderr, ": committed ") != 2*len(allTargets) {
+		t.Errorf("another source: exit code %d, want %d and a line for each archive and wheel: %s", code, exitDiffers, stderr)
 	}
 }
 
@@ -77,7 +77,7 @@ func TestCompare(t *testing.T) {
 		code  int
 		want  []string // parts of what it says
 	}{
-		{name: "the same", want: []string{"2 archives have the committed digests"}},
+		{name: "the same", want: []string{"2 files have the committed digests"}},
 		{name: "other bytes", files: map[string]string{"dist/" + amd: "c"}, code: 1, want: []string{
 			"dist: the bytes are others:\n  " + amd + ": committed " + sumA + ", built 2e7d2c03a9507ae265ecf5b5356885a53393a2029d241394997265a1a25aefc6\n",
 		}},
@@ -101,7 +101,7 @@ func TestCompare(t *testing.T) {
 		{
 			name: "not so targets", args: []string{"-targets", "linux/amd64,linux/arm64"},
 			files: map[string]string{"release/checksums.txt": both + sumA + "  vllm-vcr_1.2.3_windows_amd64.tar.gz\n"},
-			want:  []string{"2 archives have the committed digests"},
+			want:  []string{"2 files have the committed digests"},
 		},
 		{name: "not a digest", files: map[string]string{"release/checksums.txt": both + "abc  x\n"}, code: 2, want: []string{"release/checksums.txt:3: want 64 lower-case hex digits"}},
 		{name: "a path", files: map[string]string{"release/checksums.txt": sumA + "  ../x\n"}, code: 2, want: []string{"release/checksums.txt:1: want"}},

@@ -52,7 +52,7 @@ type RequestLog struct {
 	all     []*SeenRequest // by their arrival
 	running map[seenKey]*seen
 	tokens  int
-	changed chan struct{} // closed when a request has ended; nil if nothing waits
+	changed chan struct{} // closed when a request has ended; nil if nothing has waited since
 }
 
 // seenKey is unique among the requests that run.
@@ -69,45 +69,51 @@ type seen struct {
 
 // Requests returns the requests that are kept, by their arrival.
 func (l *RequestLog) Requests() []SeenRequest {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.copy()
-}
-
-// copy copies the requests. The engine appends to OutputTokenIDs of those that run, which changes no copy.
-func (l *RequestLog) copy() []SeenRequest {
-	all := make([]SeenRequest, len(l.all))
-	for i, r := range l.all {
-		all[i] = *r
-		if l.Decode != nil {
-			all[i].Prompt, all[i].Output = l.Decode(r.PromptTokenIDs), l.Decode(r.OutputTokenIDs)
+	all := l.copy()
+	for i := range all {
+		if r := &all[i]; l.Decode != nil { // without the lock, for which engines wait
+			r.Prompt, r.Output = l.Decode(r.PromptTokenIDs), l.Decode(r.OutputTokenIDs)
 		}
 	}
 	return all
 }
 
+// copy copies the requests. The engine appends to OutputTokenIDs of those that run, which changes no copy.
+func (l *RequestLog) copy() []SeenRequest {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make([]SeenRequest, len(l.all))
+	for i, r := range l.all {
+		all[i] = *r
+	}
+	return all
+}
+
+// ended counts the requests that have ended. changed is closed when another one ends.
+func (l *RequestLog) ended() (n int, changed <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.all {
+		if r.FinishReason != "" {
+			n++
+		}
+	}
+	if l.changed == nil {
+		l.changed = make(chan struct{})
+	}
+	return n, l.changed
+}
+
 // Await waits until so many of the requests have ended, and returns all, also when ctx ends before: then with its cause.
 func (l *RequestLog) Await(ctx context.Context, ended int) ([]SeenRequest, error) {
 	for {
-		l.mu.Lock()
-		n := 0
-		for _, r := range l.all {
-			if r.FinishReason != "" {
-				n++
-			}
+		n, changed := l.ended()
+		if n >= ended {
+			return l.Requests(), nil
 		}
-		if n >= ended || ctx.Err() != nil {
-			defer l.mu.Unlock()
-			if n < ended {
-				return l.copy(), context.Cause(ctx)
-			}
-			return l.copy(), nil
+		if ctx.Err() != nil {
+			return l.Requests(), context.Cause(ctx)
 		}
-		if l.changed == nil {
-			l.changed = make(chan struct{})
-		}
-		changed := l.changed
-		l.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -232,11 +229,8 @@ func (opts *httpOptions) reference(ctx context.Context, env *environment, option
 			return "", nil, err
 		}
 	}
-	ctx, cancel := context.WithCancel(ctx)
 	inner := *env
 	inner.quiet = true
-	ready, line := io.Pipe()
-	inner.stdout = line
 	name, model := options.Model, options.Model
 	if found, err := serve.FindModel(model, env.getenv); err != nil {
 		model = "" // a name that serve does not take for one: the embedded model has it
@@ -261,29 +255,9 @@ func (opts *httpOptions) reference(ctx context.Context, env *environment, option
 	if protocol.RustScalesOut.Holds(opts.line) {
 		args = append(args, "--", "--enable-scale-out") // for /inference/v1/generate
 	}
-	ended := make(chan error, 1)
-	go func() {
-		err := <-serveHere(ctx, &inner, args...)
-		line.CloseWithError(io.EOF)
-		ended <- err
-	}()
-	stop = func() {
-		cancel()
-		go func() { _, _ = io.Copy(io.Discard, ready) }()
-		<-ended
-	}
-	text, err := bufio.NewReader(ready).ReadBytes('\n')
+	started, stop, err := serveReady(ctx, &inner, args...)
 	if err != nil {
-		cancel()
-		if started := <-ended; started != nil {
-			err = started
-		}
 		return "", nil, fmt.Errorf("start the reference: %w", err)
-	}
-	var started servedJSON
-	if err := json.Unmarshal(text, &started); err != nil || len(started.Direct) == 0 {
-		stop()
-		return "", nil, infra(fmt.Errorf("start the reference: serve printed %s", safetext.Line(strings.TrimSpace(string(text)))))
 	}
 	return started.Direct[0], stop, nil
 }

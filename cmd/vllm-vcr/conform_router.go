@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"strconv"
 
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -29,41 +26,11 @@ func routerFleet(env *environment) func(context.Context, check.FleetOptions) ([]
 		if o.Transfer != "" {
 			args = append(args, "--kv-transfer-config", o.Transfer)
 		}
-		read, write := io.Pipe()
-		inner := *env
-		inner.stdout, inner.stderr = write, io.Discard
-		transfer := strconv.Itoa(check.FreePort())
-		inner.lookupEnv = func(name string) (string, bool) {
-			if name == "VLLM_NIXL_SIDE_CHANNEL_PORT" {
-				return transfer, true
-			}
-			value, _ := env.lookupEnv(name)
-			return value, name == "GOGC" || value != "" // so serve leaves the heap of this process as it is
-		}
-		inner.openLog()
-		running, cancel := context.WithCancel(ctx)
-		ended := serveHere(running, &inner, append(args, "--", "--enable-scale-out")...)
-		var failed error
-		over := make(chan struct{})
-		go func() {
-			failed = <-ended
-			write.Close()
-			close(over)
-		}()
-		stop := func() {
-			cancel()
-			<-over
-		}
-		line, err := bufio.NewReader(read).ReadBytes('\n')
-		var ready struct{ URLs, Models []string }
-		if err == nil {
-			err = json.Unmarshal(line, &ready)
-		}
+		transfer := map[string]string{"VLLM_NIXL_SIDE_CHANNEL_PORT": strconv.Itoa(check.FreePort())}
+		served, stop, err := serveReady(ctx, env.silent(transfer), append(args, "--", "--enable-scale-out")...)
 		if err != nil {
-			stop()
-			return nil, "", nil, fmt.Errorf("%w; %w", err, failed)
+			return nil, "", nil, err
 		}
-		go func() { _, _ = io.Copy(io.Discard, read) }()
-		return ready.URLs, ready.Models[0], stop, nil
+		return served.URLs, served.Models[0], stop, nil
 	}
 }

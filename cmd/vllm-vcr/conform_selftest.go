@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bufio"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/conformance/selftest"
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/report"
 	"github.com/vllm-vcr/conformance/internal/serve"
@@ -113,19 +117,53 @@ func selfTestFrontend(env *environment) func(context.Context, string) (*selftest
 				return nil, err
 			}
 		}
-		inner := *env
-		inner.stdout, inner.stderr = io.Discard, io.Discard
-		inner.lookupEnv = func(name string) (string, bool) {
-			value, _ := env.lookupEnv(name)
-			return value, name == "GOGC" || value != "" // so serve leaves the heap of this process as it is
-		}
-		inner.openLog()
 		running, cancel := context.WithCancel(ctx)
-		ended := serveHere(running, &inner, dir, "--frontend", serve.Builtin, "--vllm-version", line, "--engine-handshake", "tcp://"+addresses[0],
+		ended := serveHere(running, env.silent(nil), dir, "--frontend", serve.Builtin, "--vllm-version", line, "--engine-handshake", "tcp://"+addresses[0],
 			"--port", addresses[1][strings.LastIndexByte(addresses[1], ':')+1:], "--shutdown-timeout", "0", "--frontend-env", "VLLM_SERVER_DEV_MODE=1",
 			"--frontend-env", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "--", "--enable-prompt-tokens-details")
 		return &selftest.RunningFrontend{Handshake: "tcp://" + addresses[0], URL: "http://" + addresses[1], Stop: func() { cancel(); <-ended }}, nil
 	}
+}
+
+// silent is the environment of a server in this process, with some more variables.
+func (env *environment) silent(variables map[string]string) *environment {
+	inner := *env
+	inner.stdout, inner.stderr = io.Discard, io.Discard
+	inner.lookupEnv = func(name string) (string, bool) {
+		value, given := variables[name]
+		if !given {
+			value, _ = env.lookupEnv(name)
+		}
+		return value, name == "GOGC" || value != "" // so serve leaves the heap of this process as it is
+	}
+	inner.openLog()
+	return &inner
+}
+
+// serveReady runs serve in this process until stop is called, and returns what it prints with --json when it is ready.
+func serveReady(ctx context.Context, env *environment, args ...string) (served servedJSON, stop func(), err error) {
+	ready, line := io.Pipe()
+	inner := *env
+	inner.stdout = line
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		err := <-serveHere(ctx, &inner, args...)
+		line.Close()
+		ended <- err
+	}()
+	text, err := bufio.NewReader(ready).ReadBytes('\n')
+	go func() { _, _ = io.Copy(io.Discard, ready) }()
+	if err == nil {
+		if err = json.Unmarshal(text, &served); err != nil {
+			err = infra(fmt.Errorf("serve printed %s", safetext.Line(strings.TrimSpace(string(text)))))
+		}
+	}
+	if err != nil {
+		cancel()
+		return served, nil, cmp.Or(<-ended, err)
+	}
+	return served, func() { cancel(); <-ended }, nil
 }
 
 // serveHere runs serve in this process until ctx ends.

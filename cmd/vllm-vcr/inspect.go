@@ -199,11 +199,7 @@ func (opts *resultsOptions) read(env *environment, path string) (*trace.Trace, e
 			return nil, fmt.Errorf("--columns: %w", err)
 		}
 	}
-	from, err := inputAt(env, path)
-	if err != nil {
-		return nil, err
-	}
-	r, closeInput, err := openBytes(env, from)
+	from, r, closeInput, err := openBytes(env, path)
 	if err != nil {
 		return nil, err
 	}

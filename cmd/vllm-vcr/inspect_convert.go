@@ -94,11 +94,7 @@ func runInspectConvert(ctx context.Context, env *environment, opts convertOption
 			return fmt.Errorf("--columns: %w", err)
 		}
 	}
-	from, err := inputAt(env, opts.in)
-	if err != nil {
-		return err
-	}
-	r, closeInput, err := openBytes(env, from)
+	_, r, closeInput, err := openBytes(env, opts.in)
 	if err != nil {
 		return err
 	}
@@ -197,11 +193,7 @@ func (opts *convertOptions) parquet(ctx context.Context, kind string) (func(writ
 
 // convertSteps writes --step-stats next to the requests.
 func (opts *convertOptions) convertSteps(ctx context.Context, env *environment) error {
-	from, err := inputAt(env, opts.steps)
-	if err != nil {
-		return err
-	}
-	r, closeInput, err := openBytes(env, from)
+	_, r, closeInput, err := openBytes(env, opts.steps)
 	if err != nil {
 		return err
 	}
@@ -217,26 +209,29 @@ func (opts *convertOptions) convertSteps(ctx context.Context, env *environment) 
 }
 
 // openBytes opens an input, and unpacks it if it is gzipped.
-func openBytes(env *environment, in input) (r io.Reader, closeInput func(), err error) {
+func openBytes(env *environment, name string) (in input, r io.Reader, closeInput func(), err error) {
+	if in, err = inputAt(env, name); err != nil {
+		return in, nil, nil, err
+	}
 	r, closeInput = bytes.NewReader(in.data), func() {}
 	if in.file {
 		file, err := os.Open(in.name)
 		if err != nil {
-			return nil, nil, err
+			return in, nil, nil, err
 		}
 		r, closeInput = file, func() { file.Close() }
 		env.reads(in.name, func() (read, size int64) { return trace.FilePosition(file) })
 	}
 	packed := bufio.NewReader(r)
 	if head, _ := packed.Peek(2); !isGzipped(head) {
-		return packed, closeInput, nil
+		return in, packed, closeInput, nil
 	}
 	unpacked, err := gzip.NewReader(packed)
 	if err != nil {
 		closeInput()
-		return nil, nil, fmt.Errorf("%s: %w", in.name, err)
+		return in, nil, nil, fmt.Errorf("%s: %w", in.name, err)
 	}
-	return &bounded{r: unpacked, left: maxInflated}, closeInput, nil
+	return in, &bounded{r: unpacked, left: maxInflated}, closeInput, nil
 }
 
 // bounded is a reader that ends with an error after so many bytes.

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/check"
 )
@@ -203,13 +204,11 @@ func (b *resender) Read(p []byte) (int, error) {
 
 // judgedRouter runs the suite router before a router with a fault.
 func (cfg *Config) judgedRouter(ctx context.Context, t *task) conformance.Result {
-	start := time.Now()
-	line, f := t.scene.cases[0].Line, t.fault.router
-	result := conformance.Result{Case: t.fault.in(line)}
-	cases, err := conformance.NewPlan(cfg.Matrix, cfg.Manifest, conformance.Selection{Suite: conformance.SuiteRouter, Lines: []string{line.Name}, Enforce: conformance.EnforceAll})
-	for _, idle := range []time.Duration{3 * time.Second, 15 * time.Second} {
+	f := t.fault.router
+	run := func(line compat.Line, idle time.Duration) (*conformance.Report, error) {
+		cases, err := conformance.NewPlan(cfg.Matrix, cfg.Manifest, conformance.Selection{Suite: conformance.SuiteRouter, Lines: []string{line.Name}, Enforce: conformance.EnforceAll})
 		if err != nil {
-			break
+			return nil, err
 		}
 		under := &conformance.RouterUnderTest{Backends: 3 + f.prefills, Prefills: f.prefills, Fleet: cfg.Fleet, LargeBody: 12 << 20, Launch: func(addresses []string, prefills int) *check.RouterProcess {
 			server := httptest.NewServer(&smallRouter{engines: addresses, prefills: prefills, wrong: f.wrong, dead: map[int]bool{}})
@@ -219,29 +218,16 @@ func (cfg *Config) judgedRouter(ctx context.Context, t *task) conformance.Result
 			}}
 		}}
 		report := cfg.runner(conformance.Runner{Log: cfg.Log, NoCoverage: true, Router: under, Timeouts: conformance.Timeouts{Connect: 10 * idle, Idle: idle}}).Run(ctx, cases)
-		if err = context.Cause(ctx); err != nil {
-			break
-		}
-		result.Asserted, result.Note, result.Verdict, result.Failures = len(report.Results), seen(report.Results), conformance.Pass, nil
-		for _, r := range report.Results {
-			if r.Case.Assertion == "kv-events" { // the small router reads none
-				continue
-			}
-			wrong := (&suiteFault{check: f.check, code: f.code}).judge(r)
-			if r.Case.Assertion != f.check {
-				wrong = (&suiteFault{}).judge(r)
-			}
-			if wrong.Code != "" {
-				result.Verdict, result.Failures = conformance.Fail, append(result.Failures, wrong)
-			}
-		}
-		if result.Verdict == conformance.Pass {
-			break
-		}
+		return report, context.Cause(ctx)
 	}
-	if err != nil {
-		result.Verdict, result.Failures, result.Infra = conformance.Error, []conformance.Failure{check.Failed(CodeNotPlayed, "%v", err)}, ctx.Err() != nil
+	judge := func(r conformance.Result) conformance.Failure {
+		switch r.Case.Assertion {
+		case "kv-events": // the small router reads none
+			return conformance.Failure{}
+		case f.check:
+			return (&suiteFault{check: f.check, code: f.code}).judge(r)
+		}
+		return (&suiteFault{}).judge(r)
 	}
-	result.Duration = time.Since(start)
-	return result
+	return judged(ctx, t, []time.Duration{3 * time.Second, 15 * time.Second}, run, judge)
 }

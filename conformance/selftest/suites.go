@@ -73,15 +73,23 @@ func (cfg *Config) suiteFaults() []Fault {
 
 // judgedSuite puts a fault in front of a check, and judges what it reports. A check that waits in vain is given little time first.
 func (cfg *Config) judgedSuite(ctx context.Context, t *task) conformance.Result {
-	start := time.Now()
-	line := t.scene.cases[0].Line
-	result := conformance.Result{Case: t.fault.in(line)}
 	idles := []time.Duration{500 * time.Millisecond, 10 * time.Second}
 	if t.fault.suite.check == "" {
 		idles = idles[1:]
 	}
+	run := func(line compat.Line, idle time.Duration) (*conformance.Report, error) {
+		return cfg.runSuite(ctx, t.fault.suite, line, idle)
+	}
+	return judged(ctx, t, idles, run, t.fault.suite.judge)
+}
+
+// judged runs a suite before what has a fault, and judges each result. What waits in vain is given more time then.
+func judged(ctx context.Context, t *task, idles []time.Duration, run func(compat.Line, time.Duration) (*conformance.Report, error), judge func(conformance.Result) conformance.Failure) conformance.Result {
+	start := time.Now()
+	line := t.scene.cases[0].Line
+	result := conformance.Result{Case: t.fault.in(line)}
 	for _, idle := range idles {
-		report, err := cfg.runSuite(ctx, t.fault.suite, line, idle)
+		report, err := run(line, idle)
 		if err != nil {
 			unplayed(ctx, &result, err)
 			break
@@ -89,7 +97,7 @@ func (cfg *Config) judgedSuite(ctx context.Context, t *task) conformance.Result 
 		result.Asserted, result.Note = len(report.Results), seen(report.Results)
 		result.Verdict, result.Failures = conformance.Pass, nil
 		for _, r := range report.Results {
-			if wrong := t.fault.suite.judge(r); wrong.Code != "" {
+			if wrong := judge(r); wrong.Code != "" {
 				result.Verdict, result.Failures = conformance.Fail, append(result.Failures, wrong)
 			}
 		}

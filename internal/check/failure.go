@@ -90,6 +90,27 @@ type Outcome struct {
 	Needs    string // see [Result]
 }
 
+// EndError is a failure that ends its case.
+type EndError struct{ Failure }
+
+func (e EndError) Error() string { return e.Message }
+
+// Ends is the error of a failure that ends its case.
+func Ends(code Code, format string, args ...any) error {
+	return EndError{Failed(code, format, args...)}
+}
+
+// End records the failure that ended a case. It returns any other error.
+func (o *Outcome) End(err error) error {
+	var ended EndError
+	if !errors.As(err, &ended) {
+		return err
+	}
+	o.Asserted++
+	o.Fail(ended.Failure)
+	return nil
+}
+
 // InfraError marks an error around the subject.
 type InfraError struct{ error }
 

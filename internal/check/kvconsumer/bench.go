@@ -203,14 +203,14 @@ func (b *bench) start() (err error) {
 	defer stop()
 	answer, err := b.next(ctx, "ready", b.env.Timeouts.Connect)
 	if err != nil {
-		if wrong := (failed{}); errors.As(err, &wrong) {
-			wrong.Code = CodeProtocol // it never followed it
-			err = wrong
+		if ended := (check.EndError{}); errors.As(err, &ended) {
+			ended.Code = CodeProtocol // it never followed it
+			err = ended
 		}
 		return err
 	}
 	if answer.Verb != "ready" {
-		return wrong(CodeProtocol, `the first line of the consumer has the verb %q: want {"verb": "ready"} when it has subscribed`, answer.Verb)
+		return check.Ends(CodeProtocol, `the first line of the consumer has the verb %q: want {"verb": "ready"} when it has subscribed`, answer.Verb)
 	}
 	for _, r := range b.ranks {
 		if err := r.awaitSubscription(); err != nil {
@@ -234,7 +234,7 @@ func (r *rank) awaitSubscription() error {
 			return err
 		}
 		at, _ := protocol.KVEventsOfRank(r.b.at.Endpoint, r.number)
-		return wrong(CodeUnheard, "rank %d: within %v the consumer did not subscribe at %s to a topic that %q begins with",
+		return check.Ends(CodeUnheard, "rank %d: within %v the consumer did not subscribe at %s to a topic that %q begins with",
 			r.number, r.b.env.Timeouts.Idle, at, topic)
 	}
 }
@@ -254,14 +254,14 @@ func (b *bench) next(ctx context.Context, verb string, limit time.Duration) (a a
 	line, err := b.consumer.Next(ctx)
 	switch {
 	case errors.Is(err, io.EOF):
-		return a, wrong(CodeSilent, "the consumer ended, or closed its stdout, before it printed a line with the verb %q%s", verb, b.consumer.Output())
+		return a, check.Ends(CodeSilent, "the consumer ended, or closed its stdout, before it printed a line with the verb %q%s", verb, b.consumer.Output())
 	case b.ctx.Err() != nil:
 		return a, context.Cause(b.ctx)
 	case err != nil:
-		return a, wrong(CodeSilent, "the consumer did not print a line with the verb %q within %v%s", verb, limit, b.consumer.Output())
+		return a, check.Ends(CodeSilent, "the consumer did not print a line with the verb %q within %v%s", verb, limit, b.consumer.Output())
 	}
 	if err := json.Unmarshal([]byte(line), &a); err != nil {
-		return a, wrong(CodeProtocol, "the consumer printed %q: want a line of JSON with the verb %q on stdout, and all else on stderr: %v", safetext.Clip(line, 200), verb, err)
+		return a, check.Ends(CodeProtocol, "the consumer printed %q: want a line of JSON with the verb %q on stdout, and all else on stderr: %v", safetext.Clip(line, 200), verb, err)
 	}
 	return a, nil
 }
@@ -279,7 +279,7 @@ func (b *bench) compare(when string, all bool) error {
 			return err
 		}
 		if got.Verb != "cached" {
-			return wrong(CodeProtocol, `the consumer answers "ask" by the verb %q: want "cached"`, got.Verb)
+			return check.Ends(CodeProtocol, `the consumer answers "ask" by the verb %q: want "cached"`, got.Verb)
 		}
 		behind := b.behind(got)
 		if behind == nil {
@@ -289,7 +289,7 @@ func (b *bench) compare(when string, all bool) error {
 			if err := context.Cause(b.ctx); err != nil {
 				return err
 			}
-			return wrong(CodeBehind, "%s: %v, within %v", when, behind, limit)
+			return check.Ends(CodeBehind, "%s: %v, within %v", when, behind, limit)
 		}
 	}
 }
@@ -339,9 +339,9 @@ func (b *bench) judge(a answer, when string, all bool) error {
 			for example = range believed {
 				break
 			}
-			return wrong(CodeStale, "%s: the consumer believes that rank %d has %s more than it has, for example %s", when, r.number, safetext.Count(len(believed), "block"), safetext.Clip(example, 80))
+			return check.Ends(CodeStale, "%s: the consumer believes that rank %d has %s more than it has, for example %s", when, r.number, safetext.Count(len(believed), "block"), safetext.Clip(example, 80))
 		case len(missing) > 0 && all:
-			return wrong(CodeForgotten, "%s: the consumer does not know of %s that rank %d has, for example %s", when, safetext.Count(len(missing), "block"), r.number, missing[0])
+			return check.Ends(CodeForgotten, "%s: the consumer does not know of %s that rank %d has, for example %s", when, safetext.Count(len(missing), "block"), r.number, missing[0])
 		}
 		b.f.Asserted++ // an empty cache is one answer too
 	}

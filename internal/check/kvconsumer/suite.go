@@ -6,7 +6,6 @@ package kvconsumer
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -93,23 +92,9 @@ func judged(of bench, steps string) func(context.Context, *check.Env, *check.Gol
 				err = b.step(step)
 			}
 		}
-		if wrong := (failed{}); errors.As(err, &wrong) {
-			f.Asserted++
-			f.Fail(check.Failure(wrong))
-			return f, nil
-		}
+		err = f.End(err)
 		return f, err
 	}
-}
-
-// failed is a failure that ends a case.
-type failed check.Failure
-
-func (f failed) Error() string { return f.Message }
-
-// wrong is a failure as an error.
-func wrong(code check.Code, format string, args ...any) error {
-	return failed(check.Failed(code, format, args...))
 }
 
 // step makes a step of cases.txt.

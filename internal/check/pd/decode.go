@@ -89,7 +89,7 @@ func (d *side) checkPull() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !slices.Equal(f.asked, []nixl.Rank{{}}) {
-		return wrong(CodeAsked, "for two requests the engine asked the side channel for the workers %v, want once for {0 0}", f.asked)
+		return check.Ends(CodeAsked, "for two requests the engine asked the side channel for the workers %v, want once for {0 0}", f.asked)
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func (d *side) comesToNothing(f *prefill, why string) error {
 		err = d.await(r)
 	}
 	if check.CodeOf(err) == check.CodeSilence && d.ctx.Err() == nil {
-		return wrong(CodeHangs, "a request is to pull from a prefill, and %s: it has not ended within %v", why, time.Since(began).Round(time.Millisecond))
+		return check.Ends(CodeHangs, "a request is to pull from a prefill, and %s: it has not ended within %v", why, time.Since(began).Round(time.Millisecond))
 	}
 	if err != nil {
 		return err
@@ -131,14 +131,14 @@ func (d *side) comesToNothing(f *prefill, why string) error {
 		select {
 		case n, open := <-a.Notifications():
 			if got, err := nixl.ParseNotification(n.Text); open && err == nil && got.Request == request {
-				return wrong(CodeAccepted, "%s, and the engine notifies that it has read the blocks", why)
+				return check.Ends(CodeAccepted, "%s, and the engine notifies that it has read the blocks", why)
 			}
 		default:
 		}
 	}
 	after, err := d.ask(d.prompt(9), 4, nil)
 	if err == nil && after.tokens != 4 {
-		err = wrong(CodeBroken, "%s: the next request, which pulls nothing, has %d of 4 tokens and ended by %s", why, after.tokens, after.finish)
+		err = check.Ends(CodeBroken, "%s: the next request, which pulls nothing, has %d of 4 tokens and ended by %s", why, after.tokens, after.finish)
 	}
 	return err
 }
@@ -205,7 +205,7 @@ func (d *side) checkWorkers() error {
 	asked := slices.Clone(f.asked)
 	f.mu.Unlock()
 	if len(asked) == 0 || asked[0] != (nixl.Rank{}) || slices.ContainsFunc(asked, func(r nixl.Rank) bool { return r.PP != 0 || r.TP > 1 }) {
-		return wrong(CodeAsked, "the engine asked a prefill of two workers for %v, want {0 0}, and then {0 1} if it reads from both", asked)
+		return check.Ends(CodeAsked, "the engine asked a prefill of two workers for %v, want {0 0}, and then {0 1} if it reads from both", asked)
 	}
 	if r.tokens == 0 {
 		d.f.AddNote(fmt.Sprintf("the engine does not pull from two workers: %s", r.finish))
@@ -266,11 +266,11 @@ func (d *side) checkFourPrefills() error {
 					err = fmt.Errorf("it is of no request that was open")
 				}
 				if err != nil {
-					return wrong(CodeNotified, "%q: %v", n.Text, err)
+					return check.Ends(CodeNotified, "%q: %v", n.Text, err)
 				}
 				delete(wanted[of], got.Request)
 			case <-time.After(d.within(releaseLimit)):
-				return wrong(CodeNotified, "of %s of prefill %d came no notification", safetext.Count(len(wanted[of]), "request"), of)
+				return check.Ends(CodeNotified, "of %s of prefill %d came no notification", safetext.Count(len(wanted[of]), "request"), of)
 			case <-d.ctx.Done():
 				return d.ctx.Err()
 			}

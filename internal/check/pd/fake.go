@@ -125,7 +125,7 @@ func (f *prefill) offer(line, request string, tokens, first, blocks int) []byte 
 // notified waits until each worker has got the notification of a request.
 func (d *side) notified(f *prefill, request string) error {
 	limit := d.within(releaseLimit)
-	ctx, stop := context.WithTimeoutCause(d.ctx, limit, wrong(CodeNotified, "the engine has read the blocks of %s, and sent no notification within %v", request, limit))
+	ctx, stop := context.WithTimeoutCause(d.ctx, limit, check.Ends(CodeNotified, "the engine has read the blocks of %s, and sent no notification within %v", request, limit))
 	defer stop()
 	for _, a := range f.workers {
 		for heard := false; !heard; {
@@ -134,10 +134,10 @@ func (d *side) notified(f *prefill, request string) error {
 				got, err := nixl.ParseNotification(n.Text)
 				switch {
 				case err != nil:
-					return wrong(CodeNotified, "%q: %v", n.Text, err)
+					return check.Ends(CodeNotified, "%q: %v", n.Text, err)
 				case got.Heartbeat != nil:
 				case got.Request != request || got.Readers != 1:
-					return wrong(CodeNotified, "the notification is %q, want %q", n.Text, request+":1")
+					return check.Ends(CodeNotified, "the notification is %q, want %q", n.Text, request+":1")
 				default:
 					heard = true
 				}
@@ -175,7 +175,7 @@ func (d *side) landed(f *prefill, prompt []uint32, first, blocks int) error {
 	}
 	d.f.Asserted++
 	if misplaced > 0 {
-		return wrong(CodeContent, "%d of %d blocks in the cache of the engine are not those that it pulled", misplaced, blocks-1)
+		return check.Ends(CodeContent, "%d of %d blocks in the cache of the engine are not those that it pulled", misplaced, blocks-1)
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ func (d *side) pull(f *prefill, prompt []uint32, first int) (*reply, string, err
 // answered wants a request that has its tokens.
 func answered(r *reply) error {
 	if r.tokens != 4 {
-		return wrong(CodePull, "request %s has %d of 4 tokens and ended by %s: %s", r.id, r.tokens, r.finish, r.failed)
+		return check.Ends(CodePull, "request %s has %d of 4 tokens and ended by %s: %s", r.id, r.tokens, r.finish, r.failed)
 	}
 	return nil
 }

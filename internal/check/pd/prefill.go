@@ -56,17 +56,17 @@ var PrefillChecks = []check.Check{
 func (d *side) checkHandshake() error {
 	again, err := d.nixl.Handshake(d.ctx, d.address, 0, 0)
 	if err != nil {
-		return wrong(CodeSideChannel, "the second time: %v", err)
+		return check.Ends(CodeSideChannel, "the second time: %v", err)
 	}
 	d.f.Asserted++
 	d.f.AddNote(fmt.Sprintf("handshake in %v, %d regions of %s", again.Took.Round(100*time.Microsecond), len(d.metadata.BaseAddresses), safetext.Count(d.metadata.Blocks, "block")))
 	switch hash := d.answer.Hash; {
 	case len(hash) != 64 || strings.Trim(hash, "0123456789abcdef") != "":
-		return wrong(CodeHash, "compatibility_hash is %q: want a SHA-256 in hexadecimal", safetext.Line(hash))
+		return check.Ends(CodeHash, "compatibility_hash is %q: want a SHA-256 in hexadecimal", safetext.Line(hash))
 	case again.Hash != hash:
-		return wrong(CodeHash, "compatibility_hash is %s, and the second time %s", hash, again.Hash)
+		return check.Ends(CodeHash, "compatibility_hash is %s, and the second time %s", hash, again.Hash)
 	case again.Clock < d.answer.Clock:
-		return wrong(CodeSideChannel, "the clock of the second answer is %v, that of the first %v", again.Clock, d.answer.Clock)
+		return check.Ends(CodeSideChannel, "the clock of the second answer is %v, that of the first %v", again.Clock, d.answer.Clock)
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func (d *side) checkRead() error {
 			continue
 		}
 		if wrongBlocks := differing(first, got, blocks); wrongBlocks != 0 {
-			return wrong(CodeContent, "the same prompt was computed twice, and %d of %d blocks differ", wrongBlocks, blocks)
+			return check.Ends(CodeContent, "the same prompt was computed twice, and %d of %d blocks differ", wrongBlocks, blocks)
 		}
 	}
 	return nil
@@ -143,10 +143,10 @@ func (d *side) distinct(p []byte, blocks int) error {
 	for i := range blocks {
 		block := string(p[i*size : (i+1)*size])
 		if strings.Trim(block, "\x00") == "" {
-			return wrong(CodeContent, "block %d of %d is all zeros: it was not computed, or is not at the address of the metadata", i, blocks)
+			return check.Ends(CodeContent, "block %d of %d is all zeros: it was not computed, or is not at the address of the metadata", i, blocks)
 		}
 		if other, has := seen[block]; has {
-			return wrong(CodeContent, "blocks %d and %d of a prompt without repetition are the same", other, i)
+			return check.Ends(CodeContent, "blocks %d and %d of a prompt without repetition are the same", other, i)
 		}
 		seen[block] = i
 	}

@@ -85,36 +85,16 @@ func judged(judge func(*side) error) func(context.Context, *check.Env, *check.Go
 		d.ctx, d.f = d.s.Context, &f
 		if d.ours == nil {
 			if err := d.learn(); err != nil {
-				var wrong failed
-				if !errors.As(err, &wrong) {
-					return f, err
-				}
-				if c.Assertion != Handshake {
+				if errors.As(err, new(check.EndError)) && c.Assertion != Handshake {
 					return f, check.Infra(fmt.Errorf("the case handshake failed: %w", err))
 				}
-				f.Asserted++
-				f.Fail(check.Failure(wrong))
-				return f, nil
+				err = f.End(err)
+				return f, err
 			}
 		}
-		err = judge(d)
-		if wrong := (failed{}); errors.As(err, &wrong) {
-			f.Asserted++
-			f.Fail(check.Failure(wrong))
-			err = nil
-		}
+		err = f.End(judge(d))
 		return f, errors.Join(err, d.rest())
 	}
-}
-
-// failed is a failure that ends a case.
-type failed check.Failure
-
-func (f failed) Error() string { return f.Message }
-
-// wrong is a failure as an error.
-func wrong(code check.Code, format string, args ...any) error {
-	return failed(check.Failed(code, format, args...))
 }
 
 // engineOf returns the engine of the line.
@@ -159,10 +139,10 @@ func (d *side) learn() error {
 	}
 	d.address = nixl.JoinAddress(kept.Host, kept.Port)
 	if d.answer, err = d.nixl.Handshake(d.ctx, d.address, 0, 0); err != nil {
-		return wrong(CodeSideChannel, "%v", err)
+		return check.Ends(CodeSideChannel, "%v", err)
 	}
 	if d.metadata, err = d.nixl.DecodeMetadata(d.answer.Payload); err != nil {
-		return wrong(CodeMetadata, "%v", err)
+		return check.Ends(CodeMetadata, "%v", err)
 	}
 	ours, err := d.newReader("vllm-vcr-judge")
 	if err != nil {
@@ -244,7 +224,7 @@ func (d *side) receive() error {
 	if d.out.SchedulerStats != nil {
 		stats, err := protocol.DecodeStats(d.out.SchedulerStats)
 		if err != nil {
-			return wrong(check.CodeLayout, "scheduler_stats: %v", err)
+			return check.Ends(check.CodeLayout, "scheduler_stats: %v", err)
 		}
 		d.usage = stats.KVCacheUsage
 	}
@@ -305,7 +285,7 @@ func (d *side) awaitInUse(want int, limit time.Duration, code check.Code, why st
 		case got == want:
 			return took, nil
 		case took > limit:
-			return took, wrong(code, "%s, and %s in use %v later, want %d", why, safetext.Count(got, "block"), took.Round(time.Second), want)
+			return took, check.Ends(code, "%s, and %s in use %v later, want %d", why, safetext.Count(got, "block"), took.Round(time.Second), want)
 		}
 		select { // an idle engine looks for notifications when it has something to do
 		case <-d.ctx.Done():
@@ -348,19 +328,19 @@ func (d *side) keep(prompt []uint32) (*kept, error) {
 		return nil, err
 	}
 	if r.params == nil {
-		return nil, wrong(CodeParams, "request %s with do_remote_decode ended by %s, and its last output has no kv_transfer_params: the engine has no NixlConnector", r.id, r.finish)
+		return nil, check.Ends(CodeParams, "request %s with do_remote_decode ended by %s, and its last output has no kv_transfer_params: the engine has no NixlConnector", r.id, r.finish)
 	}
 	return readKept(r)
 }
 
 func readKept(r *reply) (*kept, error) {
-	unreadable := func(err error) error { return wrong(CodeParams, "kv_transfer_params: %v", err) }
+	unreadable := func(err error) error { return check.Ends(CodeParams, "kv_transfer_params: %v", err) }
 	params, err := kvtransfer.DecodeParams(r.params)
 	if err != nil {
 		return nil, unreadable(err)
 	}
 	if err := params.Incomplete(); err != nil {
-		return nil, wrong(CodeParams, "the kv_transfer_params of an answer lack what a decode engine needs: %v", err)
+		return nil, check.Ends(CodeParams, "the kv_transfer_params of an answer lack what a decode engine needs: %v", err)
 	}
 	k := &kept{Cache: params.Cache, reply: r, cached: -1}
 	for value := range protocol.ViewOf(r.params).Parts() {
@@ -399,7 +379,7 @@ func (d *side) newReader(name string) (*reader, error) {
 	}
 	if r.peer, err = r.Connect(d.ctx, d.metadata.AgentMetadata); err != nil {
 		r.Close()
-		return nil, wrong(CodeMetadata, "agent_metadata: %v", err)
+		return nil, check.Ends(CodeMetadata, "agent_metadata: %v", err)
 	}
 	return r, nil
 }
@@ -435,7 +415,7 @@ func (r *reader) read(ctx context.Context, k *kept, readers int) ([]byte, error)
 		return nil, check.Infra(fmt.Errorf("a prompt of %d tokens has %d blocks", k.tokens, len(k.Blocks)))
 	}
 	if err := r.Read(ctx, r.peer, r.descriptors(k.Blocks), nixl.Notification{Request: k.RequestID, Readers: readers}.String()); err != nil {
-		return nil, wrong(CodeRead, "%v", err)
+		return nil, check.Ends(CodeRead, "%v", err)
 	}
 	p := make([]byte, len(k.Blocks)*r.blockLen())
 	_, err := r.ReadAt(p, 0)

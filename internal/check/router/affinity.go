@@ -30,7 +30,7 @@ func (s *session) warm(turn func(conversation, turn int) *sent) (share float64, 
 		a := s.ask(r)
 		calls := s.fleet.of(r.mark)
 		if !a.ok() || len(calls) == 0 {
-			return 0, wrongly(CodeHangs, "turn %d of a conversation: %s", done[c], a)
+			return 0, check.Ends(CodeHangs, "turn %d of a conversation: %s", done[c], a)
 		}
 		at := calls[len(calls)-1].engine
 		if done[c] > 0 && at == last[c] {
@@ -112,7 +112,7 @@ func (s *session) checkKVEvents() error {
 		a := s.ask(s.completion(prompts[i], 1))
 		calls := s.fleet.of(a.mark)
 		if !a.ok() || len(calls) == 0 {
-			return wrongly(CodeHangs, "a conversation does not begin: %s", a)
+			return check.Ends(CodeHangs, "a conversation does not begin: %s", a)
 		}
 		moved[i] = (calls[0].engine - s.fleet.prefills + 1) % len(engines)
 	}
@@ -172,7 +172,7 @@ func (s *session) checkLoRA() error {
 		a := s.ask(s.completion("", 4, object{"model": fmt.Sprintf("adapter-%d", adapter)}))
 		calls := s.fleet.of(a.mark)
 		if !a.ok() || len(calls) == 0 {
-			return wrongly(CodeLoRA, "a request for an adapter that all engines have gets %s", a)
+			return check.Ends(CodeLoRA, "a request for an adapter that all engines have gets %s", a)
 		}
 		reached[adapter][calls[len(calls)-1].engine] = true
 	}

@@ -129,9 +129,9 @@ func (s *session) checkChunks() error {
 		case late > 0:
 			s.fails(CodeBuffered, "POST %s: the engine sends event %d of a stream and waits, and within %v the client does not have it", r.path, late, s.pause())
 		case err != nil:
-			return wrongly(CodeHangs, "POST %s: the stream ends after %d events: %v", r.path, n, err)
+			return check.Ends(CodeHangs, "POST %s: the stream ends after %d events: %v", r.path, n, err)
 		case n == 0:
-			return wrongly(CodeEvent, "POST %s: a stream has no event for the client, status %d", r.path, got.StatusCode)
+			return check.Ends(CodeEvent, "POST %s: a stream has no event for the client, status %d", r.path, got.StatusCode)
 		}
 	}
 	return nil
@@ -241,7 +241,7 @@ func (s *session) checkCancellation() error {
 		stop() // the client leaves
 		<-got
 		if c == nil {
-			return wrongly(CodeHangs, "a request has reached no engine within %v", s.limit)
+			return check.Ends(CodeHangs, "a request has reached no engine within %v", s.limit)
 		}
 		s.Asserted++
 		if !s.happens(c.left) {
@@ -283,7 +283,7 @@ func (s *session) checkSpread() error {
 		s.Asserted++
 		calls := s.fleet.of(r.mark)
 		if !got[i].ok() || len(calls) == 0 {
-			return wrongly(CodeHangs, "%d requests, %d at a time: one got %s", len(all), atOnce, got[i])
+			return check.Ends(CodeHangs, "%d requests, %d at a time: one got %s", len(all), atOnce, got[i])
 		}
 		c := calls[len(calls)-1]
 		count[c.engine]++
@@ -319,7 +319,7 @@ func (s *session) checkLarge() error {
 	got, cancel, err := s.open(ctx, r)
 	defer cancel()
 	if err != nil {
-		return wrongly(CodeLarge, "a request of %d MB: %v", largeBody>>20, err)
+		return check.Ends(CodeLarge, "a request of %d MB: %v", largeBody>>20, err)
 	}
 	defer got.Body.Close()
 	var last tail
@@ -328,11 +328,11 @@ func (s *session) checkLarge() error {
 	const spaces = 10_000 // another encoding of JSON has others
 	switch {
 	case len(calls) == 0:
-		return wrongly(CodeLarge, "a request of %d MB reaches no engine, and the client gets status %d: %s", largeBody>>20, got.StatusCode, last)
+		return check.Ends(CodeLarge, "a request of %d MB reaches no engine, and the client gets status %d: %s", largeBody>>20, got.StatusCode, last)
 	case calls[0].size < largeBody-spaces || calls[0].size > largeBody+spaces:
-		return wrongly(CodeLarge, "a request of %d bytes has %d bytes at the engine", largeBody, calls[0].size)
+		return check.Ends(CodeLarge, "a request of %d bytes has %d bytes at the engine", largeBody, calls[0].size)
 	case err != nil || n < largeBody:
-		return wrongly(CodeLarge, "an answer of %d MB arrives with %d bytes: %v", largeBody>>20, n, err)
+		return check.Ends(CodeLarge, "an answer of %d MB arrives with %d bytes: %v", largeBody>>20, n, err)
 	}
 	return nil
 }
@@ -377,18 +377,18 @@ func (s *session) checkSlowClient() error {
 	got, cancel, err := s.open(ctx, r)
 	defer cancel()
 	if err != nil {
-		return wrongly(CodeSlowClient, "a stream of %d events does not begin: %v", n, err)
+		return check.Ends(CodeSlowClient, "a stream of %d events does not begin: %v", n, err)
 	}
 	defer got.Body.Close()
 	for range 4 * len(s.fleet.engines) {
 		if a := s.ask(s.completion("", 1)); !a.ok() {
-			return wrongly(CodeSlowClient, "a client reads nothing of its stream, and another one gets %s", a)
+			return check.Ends(CodeSlowClient, "a client reads nothing of its stream, and another one gets %s", a)
 		}
 	}
 	body, err := io.ReadAll(got.Body)
 	s.Asserted++
 	if all := events(body); len(all) != n+1 || err != nil {
-		return wrongly(CodeSlowClient, "a client that was slow gets %d of %d events: %v", len(all), n+1, err)
+		return check.Ends(CodeSlowClient, "a client that was slow gets %d of %d events: %v", len(all), n+1, err)
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/check"
 )
@@ -192,10 +193,7 @@ func (f *fleet) discover() error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(f.discovery+".new", text, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(f.discovery+".new", f.discovery)
+	return atomicfile.Write(f.discovery, text, 0o644)
 }
 
 func (f *fleet) Close() {

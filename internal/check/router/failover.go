@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/check"
 )
 
 // engineErrors are what engines answer in the case errors: vLLM's bodies.
@@ -59,7 +61,7 @@ func (s *session) checkCutStream() error {
 	a := s.ask(r)
 	calls := s.fleet.of(r.mark)
 	if len(calls) == 0 {
-		return wrongly(CodeCut, "a stream reaches no engine: %s", a)
+		return check.Ends(CodeCut, "a stream reaches no engine: %s", a)
 	}
 	<-calls[0].done
 	all := events(a.body)
@@ -153,7 +155,7 @@ func (s *session) checkDraining() error {
 			}
 		case <-ctx.Done():
 			close(release)
-			return wrongly(CodeHangs, "a stream does not begin within %v", s.limit)
+			return check.Ends(CodeHangs, "a stream does not begin within %v", s.limit)
 		}
 	}
 	if err := e.drain(true); err != nil {

@@ -60,23 +60,9 @@ func judged(judge func(*session) error, harms bool) func(context.Context, *check
 		s.Outcome, s.ctx = &out, ctx
 		s.harmed = s.harmed || harms
 		defer s.fleet.setScript(nil)
-		err = judge(s)
-		if ended := (wrong{}); errors.As(err, &ended) {
-			out.Asserted++
-			out.Fail(check.Failure(ended))
-			err = nil
-		}
+		err = out.End(judge(s))
 		return out, err
 	}
-}
-
-// wrong is a failure that ends a case.
-type wrong check.Failure
-
-func (w wrong) Error() string { return w.Message }
-
-func wrongly(code check.Code, format string, args ...any) error {
-	return wrong(check.Failed(code, format, args...))
 }
 
 // fails records a failure.
@@ -130,13 +116,8 @@ func (s *session) start(ctx context.Context, limit time.Duration) (err error) {
 	defer stop()
 	reached := map[int]bool{}
 	for {
-		one, brief := context.WithTimeout(ctx, s.limit)
-		a := s.send(one, s.completion("", 1))
-		brief()
-		for _, c := range f.of(a.mark) {
-			reached[c.engine] = true
-		}
-		if a.err == nil && a.status == http.StatusOK && len(reached) > 0 {
+		a := s.touch(ctx, s.limit, reached)
+		if a.ok() && len(reached) > 0 {
 			return nil
 		}
 		select {
@@ -149,6 +130,17 @@ func (s *session) start(ctx context.Context, limit time.Duration) (err error) {
 			return s.unreachable(limit, a)
 		}
 	}
+}
+
+// touch sends a small request, and notes which engine it reaches.
+func (s *session) touch(ctx context.Context, limit time.Duration, reached map[int]bool) *answered {
+	ctx, stop := context.WithTimeout(ctx, limit)
+	defer stop()
+	a := s.send(ctx, s.completion("", 1))
+	for _, c := range s.fleet.of(a.mark) {
+		reached[c.engine] = true
+	}
+	return a
 }
 
 // unreachable explains why the router never answered by an engine.
@@ -175,14 +167,8 @@ func (s *session) unreachable(limit time.Duration, a *answered) error {
 func (s *session) recovers(ctx context.Context) bool {
 	reached := map[int]bool{}
 	for range 6 * len(s.fleet.engines) {
-		one, stop := context.WithTimeout(ctx, time.Second)
-		a := s.send(one, s.completion("", 1))
-		stop()
-		if !a.ok() {
+		if !s.touch(ctx, time.Second, reached).ok() {
 			return false
-		}
-		for _, c := range s.fleet.of(a.mark) {
-			reached[c.engine] = true
 		}
 	}
 	return len(reached) == len(s.fleet.engines)-s.fleet.prefills

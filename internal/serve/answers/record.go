@@ -109,12 +109,11 @@ func NewRecorder(opt RecorderOptions) (*Recorder, error) {
 // Wrap returns a handler that answers requests to a model.
 func (c *Recorder) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPost || r.GetBody == nil || !strings.Contains(r.URL.Path, "/v1/") {
+		text, ok := bodyOf(r)
+		if !ok {
 			next.ServeHTTP(w, r)
 			return
 		}
-		body, _ := r.GetBody() // of a body in memory
-		text, _ := io.ReadAll(body)
 		asked := &recorded{Path: r.URL.Path, Request: c.canonical(text)}
 		switch answer := c.find(asked); {
 		case answer != nil:

@@ -133,18 +133,30 @@ func (s *Store) choose(q *question) (chosen *Answer) {
 	return chosen
 }
 
+// bodyOf is the body of a request to a model; not ok of another request.
+func bodyOf(r *http.Request) (text []byte, ok bool) {
+	if r.Method != http.MethodPost || r.GetBody == nil || !strings.Contains(r.URL.Path, "/v1/") {
+		return nil, false
+	}
+	body, _ := r.GetBody() // of a body in memory
+	text, _ = io.ReadAll(body)
+	return text, true
+}
+
 // Wrap returns a handler that finds the answers of requests before the frontend gets them.
 func (s *Store) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		some := len(s.rules) > 0
 		s.mu.Unlock()
-		if !some || r.Method != http.MethodPost || r.GetBody == nil || !strings.Contains(r.URL.Path, "/v1/") {
+		var text []byte
+		if some {
+			text, some = bodyOf(r)
+		}
+		if !some {
 			next.ServeHTTP(w, r)
 			return
 		}
-		body, _ := r.GetBody() // of a body in memory
-		text, _ := io.ReadAll(body)
 		q := readQuestion(r, text)
 		if a := s.choose(&q); a != nil {
 			id := r.Header.Get("X-Request-Id")

@@ -35,7 +35,7 @@ var importRules = map[string][]string{
 	},
 	"internal/check":          {"player", "compat", "manifest", "trace", "internal/frontends", "internal/wire", "internal/engine", "internal/golden", "internal/upstream/acceptance/tables", "github.com/kballard/go-shellquote", "pgregory.net/rapid"},
 	"internal/check/httpdiff": {"internal/frontends/openai", toml},
-	"internal/check/router":   {"compat", "internal/check", grpc, protobuf},
+	"internal/check/router":   {"compat", "internal/check", "internal/frontends/extproc"},
 	"compat":                  {toml},
 	"manifest":                {toml},
 	"trace":                   {"internal/wire/protocol", "github.com/klauspost/compress"},
@@ -64,6 +64,7 @@ var importRules = map[string][]string{
 
 	"internal/frontends/coreclient": {"internal/wire"},
 	"internal/frontends/openai":     {},
+	"internal/frontends/extproc":    {grpc, protobuf},
 	"internal/frontends/vllmrs":     {"internal/frontends/openai"},
 	"internal/frontends/pyclient":   {"compat", "internal/upstream/pypi"},
 

@@ -16,12 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/encoding/protowire"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/vllm-vcr/conformance/internal/frontends/extproc"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 )
 
@@ -31,7 +29,7 @@ type fleet struct {
 	*testenv.Kube
 	namespace, program, values string
 	port                       int
-	epp                        *grpc.ClientConn
+	epp                        *extproc.Picker
 	pods                       atomic.Int32
 }
 
@@ -167,12 +165,11 @@ func (f *fleet) startPicker(t *testing.T, program string) {
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+f.RestrictedKubeconfig, "NAMESPACE="+f.namespace, "POD_NAME=fleet-epp-1")
 	peer := testenv.Process(t, "epp", cmd)
-	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", ports[0]), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
+	var err error
+	if f.epp, err = extproc.Dial(fmt.Sprintf("127.0.0.1:%d", ports[0])); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() })
-	f.epp = conn
+	t.Cleanup(func() { f.epp.Close() })
 	await(t, "the endpoint picker to answer", peer, func() bool { _, err := f.pick("Hello"); return err == nil || errors.Is(err, errNoServer) })
 }
 
@@ -194,95 +191,30 @@ var errNoServer = errors.New("the endpoint picker has no server")
 
 // Headers by which the endpoint picker names the server of a request, and the prefill server that this one asks.
 const (
-	pickedHeader  = "x-gateway-destination-endpoint"
+	pickedHeader  = extproc.Destination
 	prefillHeader = "x-prefiller-host-port"
 )
 
-// pick asks the endpoint picker for the headers that it adds to the request of a prompt, as a gateway does: by the protocol ext_proc of Envoy.
+// pick asks the endpoint picker for the headers that it adds to the request of a prompt, as a gateway does.
 func (f *fleet) pick(prompt string) (map[string]string, error) {
 	body, err := json.Marshal(map[string]any{"model": "Qwen/Qwen3-8B", "prompt": prompt, "max_tokens": 20, "ignore_eos": true})
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	stream, err := f.epp.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
-		"/envoy.service.ext_proc.v3.ExternalProcessor/Process", grpc.ForceCodec(rawCodec{}))
+	r, err := http.NewRequest(http.MethodPost, "http://fleet/v1/completions", nil)
 	if err != nil {
 		return nil, err
 	}
-	var headers []byte
-	for _, pair := range [][2]string{{":method", "POST"}, {":path", "/v1/completions"}, {"content-type", "application/json"}, {"x-request-id", prompt[:min(8, len(prompt))]}} {
-		headers = field(headers, 1, field(field(nil, 1, []byte(pair[0])), 3, []byte(pair[1])))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-Request-Id", prompt[:min(8, len(prompt))])
+	answer, err := f.epp.Pick(context.Background(), r, body)
+	if err == nil && answer.Endpoint == "" {
+		err = errNoServer
 	}
-	end := protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 1)
-	for _, message := range [][]byte{
-		field(nil, 2, field(nil, 1, headers)),
-		field(nil, 4, append(field(nil, 1, body), end...)),
-	} {
-		if err := stream.SendMsg(&message); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
-	for {
-		var reply []byte
-		if err := stream.RecvMsg(&reply); err != nil {
-			return nil, err
-		}
-		if _, isImmediate := child(reply, 7); isImmediate {
-			return nil, errNoServer
-		}
-		// request_headers or request_body: response: header_mutation: set_headers: header: raw_value
-		added := map[string]string{}
-		for _, kind := range []protowire.Number{1, 3} {
-			set, _ := child(reply, kind, 1, 2)
-			for len(set) > 0 {
-				_, _, n := protowire.ConsumeTag(set)
-				option, m := protowire.ConsumeBytes(set[n:])
-				set = set[n+m:]
-				key, _ := child(option, 1, 1)
-				value, _ := child(option, 1, 3)
-				added[string(key)] = string(value)
-			}
-		}
-		if added[pickedHeader] != "" {
-			return added, nil
-		}
-	}
-}
-
-func field(to []byte, number protowire.Number, value []byte) []byte {
-	return protowire.AppendBytes(protowire.AppendTag(to, number, protowire.BytesType), value)
-}
-
-// child finds a field of bytes by the numbers on the way to it.
-func child(message []byte, numbers ...protowire.Number) ([]byte, bool) {
-	for len(message) > 0 {
-		number, kind, n := protowire.ConsumeTag(message)
-		m := protowire.ConsumeFieldValue(number, kind, message[n:])
-		if n < 0 || m < 0 {
-			return nil, false
-		}
-		if number == numbers[0] && kind == protowire.BytesType {
-			value, _ := protowire.ConsumeBytes(message[n:])
-			if len(numbers) == 1 {
-				return value, true
-			}
-			return child(value, numbers[1:]...)
-		}
-		message = message[n+m:]
-	}
-	return nil, false
-}
-
-// rawCodec sends and receives encoded messages.
-type rawCodec struct{}
-
-func (rawCodec) Name() string                  { return "proto" }
-func (rawCodec) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }
-func (rawCodec) Unmarshal(data []byte, v any) error {
-	*v.(*[]byte) = append([]byte(nil), data...)
-	return nil
+	return answer.Headers, nil
 }
 
 // complete sends a prompt to the server that the endpoint picker chooses, and returns the address.

@@ -10,11 +10,13 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
@@ -184,7 +186,15 @@ const helpTime = 30 * time.Second
 
 // Runs returns an error unless a vllm-rs is a program for this machine. One that is not says nothing about its release.
 func Runs(ctx context.Context, binary string) error {
-	p, err := process.Start(exec.Command(binary, "serve", "--help"), process.Options{Tail: 400})
+	var p *process.Process
+	var err error
+	for range 100 {
+		p, err = process.Start(exec.Command(binary, "serve", "--help"), process.Options{Tail: 400})
+		// A process that another goroutine forked while the binary was written has it open until it becomes a program of its own.
+		if !errors.Is(err, syscall.ETXTBSY) || retry.Pause(ctx, 50*time.Millisecond) != nil {
+			break
+		}
+	}
 	var path *os.PathError
 	if errors.As(err, &path) {
 		err = path.Err // the path is in the sentence below

@@ -75,11 +75,8 @@ func throughPlayer(ctx context.Context, e *check.Env, g *check.Golden, c check.C
 	faults.explain(streams)
 	reportStrays(&f, s.strays)
 	if err != nil {
-		for _, s := range streams { // what those show that came to their end is not lost with the others
-			if s.ended() {
-				s.compare(&f, true)
-			}
-		}
+		// What those show that came to their end is not lost with the others.
+		compareAll(&f, slices.DeleteFunc(slices.Clone(streams), func(s *Stream) bool { return !s.ended() }), true)
 		var wrong check.MessageError
 		if errors.As(err, &wrong) {
 			f.Fail(check.FailureOf(err))
@@ -166,9 +163,7 @@ func checkCount(f *check.Outcome, g *check.Golden, key string, want, got int) {
 // compareStreams compares what came back with the records and, when these are
 // all streams of the golden, with the manifest's digest.
 func compareStreams(f *check.Outcome, g *check.Golden, streams []*Stream, framed bool) {
-	for _, s := range streams {
-		s.compare(f, framed)
-	}
+	compareAll(f, streams, framed)
 	pin := g.Registered.TokensSHA256
 	if pin != g.Digest || len(f.Failures) > 0 || len(streams) < g.Streams {
 		return // the streams were compared, and [checkPin] compares the records with a digest of older manifests

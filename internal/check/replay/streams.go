@@ -94,6 +94,65 @@ func (s *Stream) refused(reason string) {
 	s.wrong = append(s.wrong, s.problem(CodeRefused, "%s", reason).Compared("an answer", reason))
 }
 
+// compareAll reports every way in which streams differ from their records. If all that differ are the answers of other records, each as far
+// away, that is one failure.
+func compareAll(f *check.Outcome, streams []*Stream, framed bool) (moved bool) {
+	wrong, by := offset(streams)
+	if by != 0 {
+		f.Fail(wrong[0].problem(CodeToken, "the answers to %d of %d requests are those of other records: record N%+d instead of N", len(wrong), len(streams), by).
+			Compared("record N", fmt.Sprintf("record N%+d", by)))
+	}
+	for _, s := range streams {
+		if by == 0 || len(wrong) == 0 || wrong[0] != s {
+			s.compare(f, framed)
+		} else {
+			wrong = wrong[1:]
+		}
+	}
+	return by != 0
+}
+
+// offset lists the streams that differ from their records, and returns how far away the records are of which they are the answers. That is 0
+// if it is not the same for all, but for those that would need a record that is not among them.
+func offset(streams []*Stream) (wrong []*Stream, by int) {
+	at := map[int]*Stream{}
+	for _, s := range streams {
+		at[s.Index] = s
+		if !s.answers(s) {
+			wrong = append(wrong, s)
+		}
+	}
+	for _, first := range streams {
+		if len(wrong) == 0 || !wrong[0].answers(first) {
+			continue
+		}
+		by, matched := first.Index-wrong[0].Index, 0
+		others := slices.ContainsFunc(wrong, func(s *Stream) bool {
+			to := at[s.Index+by]
+			if to == nil {
+				return false
+			}
+			matched++
+			return !s.answers(to)
+		})
+		if !others && matched > 1 && 2*matched > len(wrong) {
+			return wrong, by
+		}
+	}
+	return wrong, 0
+}
+
+// answers reports whether the stream has the tokens of the record of another: as many as this one may have, and at least those that came before
+// the frontend ended it.
+func (s *Stream) answers(other *Stream) bool {
+	want := other.Record.OutputTokenIDs
+	if s == other || slices.Equal(s.got, want) {
+		return slices.Equal(s.got, want)
+	}
+	want = want[:min(len(want), len(s.Record.OutputTokenIDs))]
+	return slices.Equal(s.got, want) || other.Record.EndedByFrontend && slices.Equal(s.got[:min(len(s.got), len(want))], want)
+}
+
 // compare reports every way in which the stream differs from its record.
 // Chunks are only compared when they were seen one by one.
 func (s *Stream) compare(f *check.Outcome, framed bool) {

@@ -212,8 +212,8 @@ func (o *ownTime) addressed(s *wireSend) ([][]byte, error) {
 // compare reports what differs from what the real engine said, as far as it was asked.
 func (o *ownTime) compare(f *check.Outcome) {
 	refused := 0
-	for i, st := range o.streams[:o.sent] {
-		r := o.session.requests[i]
+	var judged []*Stream
+	for _, st := range o.streams[:o.sent] {
 		switch {
 		case st.Finish == trace.FinishError && st.Record.FinishReason != trace.FinishError:
 			refused++
@@ -222,8 +222,12 @@ func (o *ownTime) compare(f *check.Outcome) {
 			st.got = st.got[:min(len(st.got), len(st.Record.OutputTokenIDs))]
 			st.terminals, st.Finish, st.Chunks = 1, st.Record.ReplayEnd(), nil
 		}
-		st.compare(f, true)
-		o.compareStop(f, st, r)
+		judged = append(judged, st)
+	}
+	if !compareAll(f, judged, true) {
+		for _, st := range judged {
+			o.compareStop(f, st, o.session.requests[st.Index])
+		}
 	}
 	failed := o.compareAnswers(f)
 	if refused > 0 {

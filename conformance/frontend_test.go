@@ -127,6 +127,16 @@ func TestFrontendSuiteOnRealFrontends(t *testing.T) {
 				want[frontendsuite.Utilities] = absent
 			}
 			require.NoDiff(t, cmp.Diff(want, notes), "notes (-want +got)")
+
+			sockets := "--input-listener-fd {input_fd} --output-listener-fd {output_fd}"
+			if protocol.LineOf(version) < "0.32" {
+				sockets = "--input-address {input_address} --output-address {output_address}"
+			}
+			given := &FrontendUnderTest{Model: testenv.ModelDir(t), Command: "'" + testenv.Frontend(t, version) + "' frontend --listen-fd {http_fd} " + sockets +
+				` --args-json '{"model_tag":"{model}"}'`}
+			if report := underTest(t, given, protocol.LineOf(version), Timeouts{}, frontendsuite.Handshake, frontendsuite.Streaming); report.ExitCode != ExitOK {
+				t.Errorf("given sockets instead of a handshake: %s %+v", report.Reason, report.Results)
+			}
 		})
 	}
 }
@@ -307,6 +317,10 @@ func TestFrontendUnderTestCheck(t *testing.T) {
 		{"unknown placeholder", FrontendUnderTest{Command: sound + " {port}"}, one, "unknown placeholder {port}: want one of {handshake}"},
 		{"unknown placeholder in the URL", FrontendUnderTest{Command: sound, URL: "http://{host}"}, one, "unknown placeholder {host}"},
 		{"no handshake", FrontendUnderTest{Command: "front {http_port}"}, one, "neither {handshake} nor {handshake_port}"},
+		{"addresses", FrontendUnderTest{Command: "front {input_address} {output_address} {http_port}"}, two, ""},
+		{"sockets", FrontendUnderTest{Command: "front {input_fd} {output_fd} {http_fd}"}, two, ""},
+		{"one address", FrontendUnderTest{Command: "front {input_address} {http_port}"}, one, "only one of {input_address} and {output_address}"},
+		{"addresses and a handshake", FrontendUnderTest{Command: sound + " {input_fd} {output_fd}"}, one, "a handshake and {input_address}"},
 		{"no HTTP side", FrontendUnderTest{Command: "front {handshake}"}, one, "its HTTP side is unknown"},
 		{"no model", FrontendUnderTest{Command: sound + " {model}"}, one, "{model} needs a model"},
 		{"two handshakes", FrontendUnderTest{Command: sound, Handshake: "tcp://127.0.0.1:1"}, one, "of a frontend that is running"},

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,7 +29,12 @@ type FrontendUnderTest struct {
 	//	{handshake}       address to listen on for the engine, tcp://127.0.0.1:PORT
 	//	{handshake_host}  its host
 	//	{handshake_port}  its port
+	//	{input_address}   address to listen on for the requests of a frontend that makes no handshake
+	//	{output_address}  and for the outputs of its engine
 	//	{http_port}       port of the HTTP side, on 127.0.0.1
+	//	{input_fd}        inherited socket that listens at {input_address}
+	//	{output_fd}       and at {output_address}
+	//	{http_fd}         and at {http_port}
 	//	{line}            line of the engine: 0.33
 	//	{model}           Model
 	//
@@ -52,7 +58,14 @@ type FrontendUnderTest struct {
 }
 
 // frontendPlaceholders are what the command and the URL can ask for.
-var frontendPlaceholders = []string{"handshake", "handshake_host", "handshake_port", "http_port", "line", "model"}
+var frontendPlaceholders = []string{
+	"handshake", "handshake_host", "handshake_port", "input_address", "output_address", "http_port", "input_fd", "output_fd", "http_fd", "line", "model",
+}
+
+// names reports whether the command has one of the placeholders.
+func (u FrontendUnderTest) names(placeholders ...string) bool {
+	return slices.ContainsFunc(placeholders, func(name string) bool { return strings.Contains(u.Command, "{"+name+"}") })
+}
 
 // Check refuses what no frontend can be started by or found at, for the cases that
 // were selected.
@@ -74,9 +87,13 @@ func (u FrontendUnderTest) checkCommand() error {
 	switch {
 	case u.Handshake != "":
 		return errors.New("frontend: a handshake address is of a frontend that is running; a command is told one by {handshake}")
-	case !strings.Contains(u.Command, "{handshake}") && !strings.Contains(u.Command, "{handshake_port}"):
-		return errors.New("frontend command: it has neither {handshake} nor {handshake_port}, so the frontend cannot know where to listen for the engine")
-	case u.URL == "" && !strings.Contains(u.Command, "{http_port}"):
+	case u.names("input_address", "input_fd") != u.names("output_address", "output_fd"):
+		return errors.New("frontend command: it has only one of {input_address} and {output_address} (or {input_fd} and {output_fd}): a frontend needs both")
+	case u.names("handshake", "handshake_port") && u.names("input_address", "input_fd"):
+		return errors.New("frontend command: it has a handshake and {input_address}: a frontend makes a handshake or is given the addresses")
+	case !u.names("handshake", "handshake_port", "input_address", "input_fd"):
+		return errors.New("frontend command: it has neither {handshake} nor {handshake_port} nor {input_address}, so the frontend cannot know where to listen for the engine")
+	case u.URL == "" && !u.names("http_port", "http_fd"):
 		return errors.New("frontend command: it has no {http_port}, and no URL is given, so its HTTP side is unknown: add {http_port} to the command, or give --frontend-url")
 	case strings.Contains(u.Command, "{model}") && u.Model == "":
 		return errors.New("frontend command: {model} needs a model")
@@ -106,7 +123,8 @@ func (u FrontendUnderTest) checkRunning(cases []Case) error {
 
 // FrontendProcess is a frontend under test that was started, or found.
 type FrontendProcess struct {
-	Handshake, URL string
+	Handshake, URL string           // Handshake is empty of a frontend that was given Addresses
+	Addresses      [2]string        // where it listens for requests and for outputs
 	Process        *process.Process // nil if somebody else started it
 	ports          []vllmrs.Port
 }
@@ -118,31 +136,59 @@ func (u FrontendUnderTest) Start(line compat.Line) (*FrontendProcess, error) {
 	if err != nil || len(words) == 0 {
 		return p, err
 	}
-	for range 2 {
+	values := map[string]string{"handshake_host": "127.0.0.1", "line": line.Name, "model": u.Model}
+	var inherited []*os.File
+	defer func() {
+		for _, f := range inherited {
+			f.Close()
+		}
+	}()
+	for _, socket := range []struct{ placeholder, address, fd string }{
+		{"http_port", "", "http_fd"}, {"handshake_port", "handshake", ""}, {"", "input_address", "input_fd"}, {"", "output_address", "output_fd"},
+	} {
 		port, err := vllmrs.Reserve()
 		if err != nil {
 			p.Close()
 			return nil, fmt.Errorf("reserve a port for the frontend: %w", err)
 		}
 		p.ports = append(p.ports, port)
+		number := strconv.Itoa(port.Number())
+		values[socket.placeholder], values[socket.address] = number, "tcp://127.0.0.1:"+number
+		if socket.fd != "" && u.names(socket.fd) {
+			file, err := listening(number)
+			if err != nil {
+				p.Close()
+				return nil, fmt.Errorf("listen for the frontend: %w", err)
+			}
+			inherited = append(inherited, file)
+			values[socket.fd] = strconv.Itoa(2 + len(inherited)) // after those of any process
+		}
 	}
-	handshake, http := strconv.Itoa(p.ports[0].Number()), strconv.Itoa(p.ports[1].Number())
-	p.Handshake = "tcp://127.0.0.1:" + handshake
-	values := map[string]string{
-		"handshake": p.Handshake, "handshake_host": "127.0.0.1", "handshake_port": handshake, "http_port": http,
-		"line": line.Name, "model": u.Model,
+	if p.Handshake = values["handshake"]; !u.names("handshake", "handshake_port") {
+		p.Handshake, p.Addresses = "", [2]string{values["input_address"], values["output_address"]}
 	}
 	p.URL = fillPlaceholders(cmp.Or(u.URL, "http://127.0.0.1:{http_port}"), values)
 	for i := range words {
 		words[i] = fillPlaceholders(words[i], values)
 	}
 	cmd := exec.Command(words[0], words[1:]...)
+	cmd.ExtraFiles = inherited
 	cmd.Dir, cmd.Env = u.Dir, process.Environment(os.Environ(), process.WithoutSecrets(u.PassEnv...), u.Env...)
 	if p.Process, err = process.Start(cmd, process.Options{Tail: frontendTail, Guarded: true}); err != nil {
 		p.Close()
 		return nil, err
 	}
 	return p, nil
+}
+
+// listening is a socket that listens at a port of 127.0.0.1, to be inherited.
+func listening(port string) (*os.File, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:"+port)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	return l.(*net.TCPListener).File()
 }
 
 // frontendTail is how much of what a frontend writes is kept, in bytes.

@@ -23,6 +23,10 @@ var handshake = check.Check{Name: Handshake, Codes: handshakeCodes, Levels: []ch
 // open has shown.
 func (k *frontendCase) handshake() {
 	k.Asserted++
+	if k.frontend.Handshake == "" {
+		k.AddNote("no answer to HELLO: the frontend was given addresses")
+		return
+	}
 	k.checkInit(k.ledger.initial())
 }
 

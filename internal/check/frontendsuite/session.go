@@ -104,21 +104,22 @@ func (s *frontendSession) watch() {
 
 // play starts the player, and the tap before it.
 func (s *frontendSession) play(e *check.Env, patience time.Duration) error {
-	tap, err := openTap(s.frontend.Handshake, s.ledger)
+	tap, err := openTap(s.frontend, s.ledger)
 	if err != nil {
 		return err
 	}
 	s.tap = tap
 	registration := s.registration()
+	handshake, inputs, outputs := tap.endpoints()
 	engine, err := check.Player(player.Options{
-		Handshake: tap.gate.Endpoint(), HandshakeTimeout: 2 * patience, VLLMVersion: check.PlayedVersion(s.line), Codec: s.codec,
+		Handshake: handshake, InputAddresses: inputs, OutputAddresses: outputs, HandshakeTimeout: 2 * patience, VLLMVersion: check.PlayedVersion(s.line), Codec: s.codec,
 		Trace: registration, Source: s.speaker, Timing: player.Timing{Pace: player.PaceRecorded}, Log: slog.New(Demoted{e.Log.Handler()}),
 		LoRA:     player.LoRAOptions{MaxLoRAs: 4},
 		Transfer: &connector,
 		Tolerant: true, // messages are judged by what the tap saw of them
 	})
 	if err != nil {
-		tap.gate.Close()
+		tap.close()
 		return err
 	}
 	playing, stop := context.WithCancel(s.ctx)

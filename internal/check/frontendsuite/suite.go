@@ -160,6 +160,9 @@ func (k *frontendCase) refusal() {
 	k.Asserted++
 	k.lostAt = k.name
 	did := "did not answer HELLO on " + k.frontend.Handshake
+	if k.frontend.Handshake == "" {
+		did = fmt.Sprintf("does not serve with an engine of line %s at %s and %s", k.line.Name, k.frontend.Addresses[0], k.frontend.Addresses[1])
+	}
 	if init := k.ledger.initial(); init != nil {
 		k.checkInit(init)
 		did = "does not serve after an engine of line " + k.line.Name + " has registered"

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
@@ -14,8 +15,9 @@ import (
 // tap is between a frontend under test and the player and keeps a copy of what
 // the frontend says. It passes bytes, so that neither side can tell.
 type tap struct {
-	upstream string // the frontend's handshake address
-	gate     *zmq.Gate
+	upstream string     // the frontend's handshake address
+	gate     *zmq.Gate  // nil of a frontend that makes no handshake
+	direct   []*tapLink // of such a frontend
 	ledger   *ledger
 	running  sync.WaitGroup
 
@@ -37,12 +39,36 @@ func (t *tap) say(client int, frames ...[]byte) error {
 	return conn.Send(frames...)
 }
 
-func openTap(upstream string, l *ledger) (*tap, error) {
-	gate, err := zmq.OpenGate("tcp://127.0.0.1:0", zmq.Router, zmq.Options{MaxStranger: protocol.MaxStatus}, nil)
-	if err != nil {
-		return nil, err
+func openTap(f *check.FrontendProcess, l *ledger) (t *tap, err error) {
+	t = &tap{upstream: f.Handshake, ledger: l, ready: make(chan struct{}), outputs: map[int]*zmq.Conn{}}
+	if f.Handshake != "" {
+		t.gate, err = zmq.OpenGate("tcp://127.0.0.1:0", zmq.Router, zmq.Options{MaxStranger: protocol.MaxStatus}, nil)
+		return t, err
 	}
-	return &tap{upstream: upstream, gate: gate, ledger: l, ready: make(chan struct{}), outputs: map[int]*zmq.Conn{}}, nil
+	for i, key := range []protocol.AddressKey{protocol.InputAddresses, protocol.OutputAddresses} {
+		link, err := t.link(key, 0, f.Addresses[i])
+		if err != nil {
+			t.close()
+			return nil, err
+		}
+		t.direct = append(t.direct, link)
+	}
+	return t, nil
+}
+
+// endpoints are what the player is to dial.
+func (t *tap) endpoints() (handshake string, inputs, outputs []string) {
+	if t.gate != nil {
+		return t.gate.Endpoint(), nil, nil
+	}
+	return "", []string{t.direct[0].gate.Endpoint()}, []string{t.direct[1].gate.Endpoint()}
+}
+
+func (t *tap) close() {
+	closeGates(t.direct)
+	if t.gate != nil {
+		t.gate.Close()
+	}
 }
 
 // run serves one engine until ctx ends, or one of the two hangs up. The frontend is
@@ -51,7 +77,10 @@ func (t *tap) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer t.running.Wait()
 	defer stop()
-	defer t.gate.Close()
+	defer t.close()
+	if t.gate == nil {
+		return serveLinks(ctx, &t.running, t.direct)
+	}
 	engine, err := t.gate.Accept(ctx)
 	if err != nil {
 		return err
@@ -112,26 +141,30 @@ func (t *tap) links(answer zmq.Message) (links []*tapLink, rewritten []byte, err
 	}
 	t.ledger.setInit(answer[0])
 	rewritten, err = protocol.RewriteInit(answer[0], func(key protocol.AddressKey, client int, address string) (string, error) {
-		l, typ := &tapLink{tap: t, client: client, upstream: address}, zmq.Pull
-		switch key {
-		case protocol.InputAddresses:
-			typ, l.witness = zmq.Router, hearing{t.ledger, client}
-		case protocol.OutputAddresses:
-		default: // a coordinator, which the player refuses
+		if key != protocol.InputAddresses && key != protocol.OutputAddresses { // a coordinator, which the player refuses
 			return address, nil
 		}
-		gate, err := zmq.OpenGate("tcp://127.0.0.1:0", typ, zmq.Options{}, nil)
+		l, err := t.link(key, client, address)
 		if err != nil {
 			return "", err
 		}
-		l.gate = gate
 		links = append(links, l)
-		return gate.Endpoint(), nil
+		return l.gate.Endpoint(), nil
 	})
 	if err != nil {
 		closeGates(links)
 	}
 	return links, rewritten, err
+}
+
+// link opens a socket for an address of the frontend.
+func (t *tap) link(key protocol.AddressKey, client int, address string) (l *tapLink, err error) {
+	l, typ := &tapLink{tap: t, client: client, upstream: address}, zmq.Pull
+	if key == protocol.InputAddresses {
+		typ, l.witness = zmq.Router, hearing{t.ledger, client}
+	}
+	l.gate, err = zmq.OpenGate("tcp://127.0.0.1:0", typ, zmq.Options{}, nil)
+	return l, err
 }
 
 func closeGates(links []*tapLink) {

@@ -117,8 +117,8 @@ release-files: ## build VERSION=1.2.3 and write its digests into release/, which
 	$(DIST) files -version $(VERSION)
 
 .PHONY: pin-docs
-pin-docs: ## let the workflows of the pages use the commit of the tag of VERSION=1.2.3
-	sed -i -E "s|vllm-vcr/conformance@(v1\b|[0-9a-f]{40} # v[0-9.]+)|vllm-vcr/conformance@$$(git rev-parse 'v$(VERSION)^{commit}') # v$(VERSION)|" README.md docs/*.md
+pin-docs: ## let the workflows of the pages use the commit of the newest release, as the workflow release does
+	scripts/pin-docs
 
 .PHONY: dist-compare
 dist-compare: ## compare dist/ with the digests in release/

@@ -170,7 +170,9 @@ type Prediction struct {
 	Criteria   []Criterion `json:"criteria"`
 
 	real, predicted samples
+	runs            []samples // of predicted
 	pairs           []pairOfTimes
+	subject         string // model and hardware
 }
 
 // Source is a recording.
@@ -196,6 +198,7 @@ type Outcome struct {
 	TokensPerOutput float64   `json:"tokens_per_output,omitempty"`
 
 	samples samples
+	runs    []samples
 }
 
 // Criterion is what a prediction has to meet.
@@ -281,18 +284,25 @@ func (o *Options) predict(model latency.Learned, t *trace.Trace) (*Prediction, e
 	if err != nil {
 		return nil, err
 	}
-	records, err := o.answers(model, w, engine)
+	runs, err := o.answers(model, w, engine)
 	if err != nil {
 		return nil, err
 	}
 	from := 0
 	if slices.Contains(o.Results, t) {
 		from = w.Len() - o.Holdout
-		records = slices.DeleteFunc(records, func(r trace.Record) bool { return r.Line <= from })
+		for i := range runs {
+			runs[i] = slices.DeleteFunc(runs[i], func(r trace.Record) bool { return r.Line <= from })
+		}
 	}
+	records := slices.Concat(runs...)
 	p := &Prediction{
 		Source: Source{t.Name, len(t.Records)}, Requests: w.Len() - from, Turns: w.Turns(), Clients: w.clients,
 		real: samplesOf(w.recorded()[from:]), predicted: samplesOf(records), pairs: pairsOf(w.recorded(), records, from),
+		subject: subjectOf(trace.Or(t.Meta.Model, ""), trace.Or(t.Meta.GPU, "")),
+	}
+	for _, run := range runs {
+		p.runs = append(p.runs, samplesOf(run))
 	}
 	p.BandFromMs = o.Band * p.real.itl.quantile(0.5)
 	real, predicted := outcomeOf(p.real, p.BandFromMs), outcomeOf(p.predicted, p.BandFromMs)
@@ -321,14 +331,19 @@ func learn(traces []*trace.Trace, otherwise Override) (*latency.Fit, error) {
 // compare judges all predictions together: each has as much weight as it has times.
 func (r *Report) compare(o *Options) {
 	var real, predicted samples
+	runs := make([]samples, o.Runs)
 	var pairs []pairOfTimes
 	for i := range r.Predict {
+		for n, run := range r.Predict[i].runs {
+			runs[n] = runs[n].with(run)
+		}
 		pairs = append(pairs, r.Predict[i].pairs...)
 		real, predicted = real.with(r.Predict[i].real), predicted.with(r.Predict[i].predicted)
 	}
 	r.Accuracy = newAccuracy(pairs, o.Seed)
 	r.BandFromMs = o.Band * real.itl.quantile(0.5)
 	r.Real, r.Predicted = outcomeOf(real, r.BandFromMs), outcomeOf(predicted, r.BandFromMs)
+	r.Predicted.runs = runs
 	r.Knobs = outcomeOf(knobSamples(real, o.Seed), r.BandFromMs)
 	r.Criteria, r.Pass = o.criteria(&r.Real, &r.Predicted), true
 	for _, c := range r.Criteria {

@@ -50,7 +50,7 @@ func (c *Comparison) Plots() []Plot {
 	}
 	for i, one := range c.all {
 		plots = append(plots, survivalPlot(fmt.Sprintf("mean-%d", i+1), "Each gap, and the mean of each request: "+safetext.Clip(names[i], 40), []curve{
-			{counted("each gap: ITL", one.whole(1).count), 0, one.whole(1).drawn()}, {counted("mean of a request: TPOT", one.whole(2).count), 1, one.whole(2).drawn()},
+			{counted("gaps: ITL", one.whole(1).count), 0, one.whole(1).drawn()}, {counted("means: TPOT", one.whole(2).count), 1, one.whole(2).drawn()},
 		})...)
 		if one.laterTurns.count > 0 {
 			plots = append(plots, survivalPlot(fmt.Sprintf("turns-%d", i+1), "TTFT by turn: "+safetext.Clip(names[i], 40), []curve{
@@ -58,7 +58,11 @@ func (c *Comparison) Plots() []Plot {
 			})...)
 		}
 	}
-	return append(plots, c.sizesPlot(names)...)
+	var subjects []string
+	for _, one := range c.all {
+		subjects = append(subjects, subjectOf(one.summary.Model, one.summary.GPU))
+	}
+	return about(append(plots, c.sizesPlot(names)...), subjects)
 }
 
 // shortNames are paths without the folders that all begin with, and without the end that all have in common: a legend has
@@ -114,7 +118,7 @@ func withValues(all []curve) (shown []curve, x axis) {
 		}
 		x.low, x.high = min(x.low, from), max(x.high, to)
 	}
-	x.high = max(x.high, 2*x.low) // a range that has a tick
+	x.high = max(1.05*x.high, 2*x.low) // the longest is within the frame, and a range has a tick
 	return shown, x
 }
 
@@ -130,7 +134,7 @@ func survivalPlot(name, title string, all []curve) []Plot {
 	}
 	f := figure{title: title, xName: "ms", yName: "fraction that took longer", x: x, y: axis{low: 0.1, high: 1, decades: true}}
 	for i := range all {
-		f.y.low = min(f.y.low, 1/float64(10*max(len(all[i].times), 10)))
+		f.y.low = min(f.y.low, 1/float64(3*max(len(all[i].times), 10)))
 		f.lines = append(f.lines, survivalOf(all[i].name, all[i].paint(), all[i].times, x))
 	}
 	return []Plot{{name, f}}

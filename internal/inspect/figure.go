@@ -2,9 +2,9 @@ package inspect
 
 import (
 	"embed"
-	"fmt"
 	"html/template"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -33,6 +33,7 @@ type figure struct {
 	title, xName, yName string
 	x, y                axis
 	lines               []line
+	band                *band
 	marks               []mark
 }
 
@@ -48,6 +49,12 @@ type line struct {
 	points      [][2]float64
 	steps       bool
 	dashed      bool
+}
+
+// band is the area between two curves.
+type band struct {
+	color     string
+	low, high [][2]float64
 }
 
 type mark struct {
@@ -107,6 +114,7 @@ type figureData struct {
 	XTicks, YTicks      []tick
 	Marks               []tick
 	Lines               []lineData
+	Band                *lineData
 }
 
 // tick is a place on an axis with its number, or a mark with its name.
@@ -131,6 +139,11 @@ func (f *figure) data() figureData {
 	}
 	for _, m := range f.marks {
 		d.Marks = append(d.Marks, tick{f.px(m.x), m.name})
+	}
+	if f.band != nil {
+		around := slices.Clone(f.band.low)
+		slices.Reverse(around)
+		d.Band = &lineData{Color: f.band.color, Path: f.path(line{points: slices.Concat(f.band.high, around)}) + "Z"}
 	}
 	width := min(legendWidth, (plotRight-plotLeft)/max(len(f.lines), 1))
 	for i, l := range f.lines {
@@ -167,4 +180,9 @@ func (f *figure) path(l line) string {
 func short(v float64) string { return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") }
 
 // tickText is the number at a tick, without what sums of parts have too much.
-func tickText(v float64) string { return fmt.Sprintf("%g", math.Round(v*1e9)/1e9) }
+func tickText(v float64) string {
+	if v > 0 && v < 1e-3 {
+		return "10⁻" + string([]rune("⁰¹²³⁴⁵⁶⁷⁸⁹")[int(math.Round(-math.Log10(v)))%10])
+	}
+	return strconv.FormatFloat(math.Round(v*1e9)/1e9, 'f', -1, 64)
+}

@@ -1,9 +1,14 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
+	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/safetext"
 )
 
 // Plot is a picture of a report.
@@ -21,28 +26,72 @@ func (p *Plot) Write(w io.Writer) error { return images.WritePart(w, "figure.svg
 // what was predicted over those of what was real. There are none of times that are all 0.
 func (r *Report) Plots() []Plot {
 	var plots []Plot
+	var subjects []string
+	for i := range r.Predict {
+		subjects = append(subjects, r.Predict[i].subject)
+	}
 	for _, kind := range []struct {
 		name, title string
-		of          func(*Outcome) times
+		of          func(*samples) times
 		band        bool
 	}{
-		{"itl", "Time between two tokens (ITL)", func(o *Outcome) times { return o.samples.itl }, true},
-		{"ttft", "Time to the first token (TTFT)", func(o *Outcome) times { return o.samples.ttft }, false},
+		{"itl", "Time between two tokens (ITL)", func(s *samples) times { return s.itl }, true},
+		{"ttft", "Time to the first token (TTFT)", func(s *samples) times { return s.ttft }, false},
 	} {
-		curves := []curve{{"real", 0, kind.of(&r.Real)}, {"predicted", 1, kind.of(&r.Predicted)}, {"best knobs", 2, kind.of(&r.Knobs)}}
+		curves := []curve{{"real", 0, kind.of(&r.Real.samples)}, {"predicted", 1, kind.of(&r.Predicted.samples)}, {"best knobs", 2, kind.of(&r.Knobs.samples)}}
 		for i := range curves {
 			curves[i].name = counted(curves[i].name, len(curves[i].times))
 		}
 		survival := survivalPlot(kind.name+"-survival", kind.title, curves)
+		if survival != nil && len(r.Predicted.runs) > 1 {
+			survival[0].figure.addBand(curves[1].paint(), r.Predicted.runs, kind.of)
+		}
 		if kind.band && survival != nil {
 			survival[0].figure.marks = []mark{{fmt.Sprintf("slow band from %.1f ms", r.BandFromMs), r.BandFromMs}}
 		}
 		plots = slices.Concat(plots, survival, quantilePlot(kind.name+"-qq", kind.title, "real, ms", "predicted, ms", curves))
 	}
-	if r.Accuracy == nil {
-		return plots
+	if r.Accuracy != nil {
+		plots = append(plots, r.Accuracy.plots()...)
 	}
-	return append(plots, r.Accuracy.plots()...)
+	return about(plots, subjects)
+}
+
+// about puts model and hardware into the titles of plots, each of them once.
+func about(plots []Plot, subjects []string) []Plot {
+	slices.Sort(subjects)
+	subjects = slices.DeleteFunc(slices.Compact(subjects), func(s string) bool { return s == "" })
+	for i := range plots {
+		if len(subjects) > 0 {
+			plots[i].figure.title += ": " + safetext.Clip(strings.Join(subjects, ", "), 60)
+		}
+	}
+	return plots
+}
+
+// subjectOf names model and hardware of a recording, as far as it does itself.
+func subjectOf(model, gpu string) string {
+	if model == "" || gpu == "" || gpu == "none" {
+		return cmp.Or(model, gpu)
+	}
+	return model + " on " + gpu
+}
+
+// addBand adds what lies between the lowest and the highest of the runs that are one curve together.
+func (f *figure) addBand(color string, runs []samples, of func(*samples) times) {
+	const points = 200
+	b := band{color: color}
+	for i := range points + 1 {
+		x := f.x.low * math.Pow(f.x.high/f.x.low, float64(i)/points)
+		low, high := 1.0, 0.0
+		for n := range runs {
+			part := of(&runs[n]).above(x)
+			low, high = min(low, part), max(high, part)
+		}
+		b.low = append(b.low, [2]float64{x, max(low, f.y.low)})
+		b.high = append(b.high, [2]float64{x, max(high, f.y.low)})
+	}
+	f.band = &b
 }
 
 // survivalOf is the part of the times above each of them.

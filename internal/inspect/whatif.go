@@ -163,7 +163,9 @@ func (o *Options) scenario(model latency.Learned, what WhatIf) (predicted sample
 		if what.Replicas > 1 {
 			records, err = fleet(w, engine, model, what, o.Seed)
 		} else {
-			records, err = o.answers(model, w, engine)
+			var runs [][]trace.Record
+			runs, err = o.answers(model, w, engine)
+			records = slices.Concat(runs...)
 		}
 		if err != nil {
 			return predicted, err
@@ -257,7 +259,7 @@ func (o *Options) subject(model latency.Learned, t *trace.Trace) (*Workload, Eng
 }
 
 // answers lets the requests be answered as often as is wanted, each time with other draws.
-func (o *Options) answers(model latency.Learned, w *Workload, engine Engine) (records []trace.Record, err error) {
+func (o *Options) answers(model latency.Learned, w *Workload, engine Engine) (runs [][]trace.Record, err error) {
 	for i := range o.Runs {
 		var run []trace.Record
 		if o.Server != nil {
@@ -268,9 +270,9 @@ func (o *Options) answers(model latency.Learned, w *Workload, engine Engine) (re
 		if err != nil {
 			return nil, err
 		}
-		records = append(records, run...)
+		runs = append(runs, run)
 	}
-	return records, nil
+	return runs, nil
 }
 
 // WhatIfText writes what is predicted for each [WhatIf], and what is predicted without it; nothing if there is none.

@@ -158,8 +158,11 @@ func (b Builtin) serve(ctx context.Context, frontend string) (url string, stop f
 		"serve", "--port", "0", "--json", "--quiet", "--vllm-version", b.Line, "--frontend", frontend, "--served-model-name", modelKey,
 		"--frontend-env", "VLLM_SERVER_DEV_MODE=1", "--frontend-env", "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1", "--shutdown-timeout", "1s", b.Model,
 	}
-	if frontend != "builtin" && protocol.RustScalesOut.Holds(b.Line) {
-		args = append(args, "--", "--enable-scale-out")
+	if frontend != "builtin" { // it chooses parsers by the name of the folder
+		args = append(args, "--", "--tool-call-parser", "hermes", "--reasoning-parser", "none")
+		if protocol.RustScalesOut.Holds(b.Line) {
+			args = append(args, "--enable-scale-out")
+		}
 	}
 	cmd := exec.Command(b.VCR, args...)
 	cmd.Env = process.Environment(os.Environ(), func(name, value string) bool {

@@ -27,7 +27,7 @@ type prefaceData struct {
 
 // layerData is a row of the table of layers, and the rows of what changed in it.
 type layerData struct {
-	Cells   []string
+	Cells   [][]string
 	Changes [][]textData
 }
 
@@ -49,8 +49,8 @@ func (r *Report) Preface() template.HTML {
 		data.Facts = append(data.Facts, textData{name + " " + path.Base(commit), "https://" + commit})
 	}
 	for _, l := range r.Result.Layers {
-		one := layerData{Cells: []string{
-			string(l.Name), verdictText(l.Verdict), l.Reason, l.Compared, strings.Join(slices.Concat(l.Notes, l.remarkable()), "; "),
+		one := layerData{Cells: [][]string{
+			{string(l.Name)}, {verdictText(l.Verdict)}, {l.Reason}, {l.Compared}, slices.Concat(l.Notes, l.remarkable()),
 		}}
 		if l.changed() {
 			for _, c := range l.Diff.Changes {

@@ -26,7 +26,7 @@ func TestPage(t *testing.T) {
 	require.NoError(t, r.html(&b))
 	for _, want := range []string{
 		"<title>drift 0.33.0: found</title>", "<b>DRIFT: FOUND</b>", "<li>release: 0.33.0</li>",
-		"<td>static</td><td>found</td><td>it has &lt;b&gt;changes&lt;/b&gt;</td><td>323 fields</td>", "<td>live</td><td>not run</td>",
+		"<td><div>static</div></td><td><div>found</div></td><td><div>it has &lt;b&gt;changes&lt;/b&gt;</div></td><td><div>323 fields</div></td>", "<td><div>live</div></td><td><div>not run</div></td>",
 		"What the sources declare otherwise", "<tr><td>breaking</td><td>pause_generation</td><td>new method called",
 	} {
 		if !strings.Contains(b.String(), want) {

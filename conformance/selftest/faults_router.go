@@ -66,7 +66,7 @@ func (cfg *Config) routerFaults() []Fault {
 		{"unicode", "breaks-characters", "it decodes each part of an answer on its own", router.CodeUnicode, parts(func(text []byte) []byte { return bytes.ToValidUTF8(text, []byte("\ufffd")) })},
 		{"cancellation", "forgets-abort", "it goes on when the client has left", router.CodeNoAbort, client(nil)},
 		{"spread", "first-engine-only", "it sends everything to one engine", router.CodeUneven, misrouting{route: func(_ *smallRouter, a *ask) { a.key = "" }}},
-		{"large-bodies", "limits-bodies", "it takes 10 MB at most", router.CodeLarge, client(func(r *http.Request) { r.Body = http.MaxBytesReader(nil, r.Body, 10<<20) })},
+		{"large-bodies", "limits-bodies", "it takes 2 MB at most", router.CodeLarge, client(func(r *http.Request) { r.Body = http.MaxBytesReader(nil, r.Body, 2<<20) })},
 		{"slow-client", "limits-streams", "it cuts streams of more than 1 MB", router.CodeSlowClient, misrouting{answers: func(got *http.Response) {
 			if isStream(got) {
 				got.Body = io.NopCloser(io.LimitReader(got.Body, 1<<20))

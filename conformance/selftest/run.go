@@ -45,11 +45,13 @@ type Config struct {
 	Frontend func(ctx context.Context, line string) (*RunningFrontend, error)
 
 	// Fleet starts engines for the faults of routers. Without it, they are left out.
-	Fleet func(ctx context.Context, o check.FleetOptions) (urls []string, model string, stop func(), err error)
+	Fleet startFleet
 
 	// runner makes the runner that is tested; tests take another.
 	runner func(conformance.Runner) runs
 }
+
+type startFleet = func(ctx context.Context, o check.FleetOptions) (urls []string, model string, stop func(), err error)
 
 // runs is a runner, as far as the self-test needs it.
 type runs interface {
@@ -79,6 +81,11 @@ func Run(ctx context.Context, cfg Config) (*conformance.Report, error) {
 	tasks, err := cfg.tasks(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Fleet != nil {
+		var end func()
+		cfg.Fleet, end = sharedFleets(ctx, cfg.Fleet)
+		defer end()
 	}
 	cfg.control(ctx, tasks)
 	cfg.play(ctx, tasks)

@@ -55,6 +55,8 @@ type RouterUnderTest struct {
 	Launch func(addresses []string, prefills int) *RouterProcess
 	// LargeBody is the size of large bodies, in bytes; default 100 MB.
 	LargeBody int64
+	// Every has only each so many-th request of `conform http` sent; default each.
+	Every int
 	// Prefills says how many of the engines compute prompts only, for Launch.
 	Prefills int
 }

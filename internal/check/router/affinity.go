@@ -147,7 +147,7 @@ const adapters = 4
 func (f *fleet) loadAdapters(ctx context.Context) error {
 	for _, e := range f.engines {
 		for a := range adapters {
-			status, text, err := e.direct(ctx, http.MethodPost, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name": "adapter-%d", "lora_path": %q}`, a, filepath.Dir(f.discovery)))
+			status, text, err := e.direct(ctx, http.MethodPost, "/v1/load_lora_adapter", fmt.Sprintf(`{"lora_name": "adapter-%d", "lora_path": %q, "load_inplace": true}`, a, filepath.Dir(f.discovery)))
 			if err != nil || status != http.StatusOK {
 				return check.Infra(fmt.Errorf("load an adapter: status %d: %s (%v)", status, text, err))
 			}

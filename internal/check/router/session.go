@@ -362,12 +362,12 @@ func (s *session) happens(event <-chan struct{}) bool {
 	return false
 }
 
-// eventually asks until something holds, for so long at most.
+// eventually asks until something holds, for so long at most. It asks now and then only: each time may be many requests.
 func (s *session) eventually(limit time.Duration, holds func() bool) bool {
 	ctx, stop := context.WithTimeout(s.ctx, limit)
 	defer stop()
 	for !holds() {
-		if retry.Pause(ctx, 20*time.Millisecond) != nil {
+		if retry.Pause(ctx, limit/50) != nil {
 			return false
 		}
 	}

@@ -227,7 +227,6 @@ func loadAndTap(ctx context.Context, env *environment, opts loadOptions, dir loa
 // capturePodCommand has what is called inside a capture's pod: by its readiness probe, and by the process that fetches its files.
 func newCapturePodCommand(env *environment) *cobra.Command {
 	var dir load.Dir
-	var offset int64
 	ready := &cobra.Command{
 		Use:   "ready",
 		Short: "Check whether all files are ready to be fetched",
@@ -239,14 +238,13 @@ func newCapturePodCommand(env *environment) *cobra.Command {
 		Short: "Write a file to stdout, after a line with its size and digest",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			err := dir.Send(env.stdout, args[0], offset)
+			err := dir.Send(env.stdout, args[0])
 			if errors.Is(err, load.ErrUsage) {
 				return err
 			}
 			return infra(err)
 		},
 	}
-	send.Flags().Int64Var(&offset, "offset", 0, "number of bytes that the caller already has")
 	release := &cobra.Command{
 		Use:   "release",
 		Short: "Let the pod end, because all files were fetched",

@@ -85,20 +85,14 @@ func (p *capturePod) line(t *testing.T) string {
 	return ""
 }
 
-// fetch sends a file in two pieces, and checks what arrived.
+// fetch has a file sent, and checks what arrived.
 func (p *capturePod) fetch(t *testing.T, name string) []byte {
 	t.Helper()
-	send := func(offset int) (load.Header, []byte) {
-		out, err := exec.CommandContext(t.Context(), "vllm-vcr", "capture", "pod", "send", name, "--dir", p.dir, "--offset", fmt.Sprint(offset)).Output()
-		require.NoError(t, err)
-		line, rest, _ := bytes.Cut(out, []byte("\n"))
-		var head load.Header
-		require.NoError(t, json.Unmarshal(line, &head))
-		return head, rest
-	}
-	head, whole := send(0)
-	_, rest := send(len(whole) / 2)
-	data := append(whole[:len(whole)/2:len(whole)/2], rest...)
+	out, err := exec.CommandContext(t.Context(), "vllm-vcr", "capture", "pod", "send", name, "--dir", p.dir).Output()
+	require.NoError(t, err)
+	line, data, _ := bytes.Cut(out, []byte("\n"))
+	var head load.Header
+	require.NoError(t, json.Unmarshal(line, &head))
 	if sum := sha256.Sum256(data); int64(len(data)) != head.Size || hex.EncodeToString(sum[:]) != head.SHA256 {
 		t.Errorf("%s: %d bytes do not fit %+v", name, len(data), head)
 	}

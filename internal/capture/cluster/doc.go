@@ -14,8 +14,6 @@
 //
 // # When the API server goes away
 //
-// Each object is listed and then watched from that version on. A watch that ends for whatever reason is followed by a
-// new list, so that neither an expired version nor a restarted server loses a change: states last, and are read whole.
-// The server is asked to end every watch after a minute or two, and one that it does not end is given up, because a
-// connection can be alive and mute.
+// A Job is read whole every two seconds, as states last: neither a restarted server nor a broken connection loses a change. What
+// fails is tried again for [Options.Outage].
 package cluster

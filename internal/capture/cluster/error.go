@@ -33,7 +33,7 @@ func passing(err error) bool {
 	var certificate *tls.CertificateVerificationError
 	var status apierrors.APIStatus
 	switch {
-	case err == nil, errors.Is(err, context.Canceled):
+	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, errOtherAPI):
 		return false
 	case errors.As(err, &authority), errors.As(err, &name), errors.As(err, &certificate):
 		return false

@@ -14,10 +14,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
+	"github.com/vllm-vcr/conformance/internal/capture/load"
 )
 
 const (
@@ -33,141 +33,120 @@ type Fetched struct {
 
 // Fetch copies a file of a container to dst, which must not exist. The container runs
 //
-//	/vllm-vcr capture pod send --dir DIR FILE --offset N
+//	/vllm-vcr capture pod send --dir DIR FILE
 //
-// which writes a line of JSON with the file's name, its size, the offset and the sha256 of the whole file, and then the
-// bytes from the offset on. A stream that ends early, or brings nothing for as long as [Options.Stall], is taken up where
-// it ended, five times in all. dst appears when length and digest are right, and not before.
+// which writes a [load.Header] as a line of JSON, and then the bytes of the file. A stream that ends early, or brings nothing for as
+// long as [Options.Stall], is begun again, five times in all. dst appears when length and digest are right, and not before.
 func (c *Client) Fetch(ctx context.Context, pod, container, dir, file, dst string) (Fetched, error) {
 	done, err := c.fetch(ctx, pod, container, dir, file, dst)
 	return done, c.explain(fmt.Sprintf("fetch %s of container %s of pod %s", file, container, pod), err)
 }
 
-func (c *Client) fetch(ctx context.Context, pod, container, dir, file, dst string) (Fetched, error) {
+func (c *Client) fetch(ctx context.Context, pod, container, dir, file, dst string) (got Fetched, err error) {
 	if _, err := os.Lstat(dst); !errors.Is(err, fs.ErrNotExist) {
-		return Fetched{}, fmt.Errorf("%s: %w: it is not replaced", dst, cmp.Or(err, fs.ErrExist))
+		return got, fmt.Errorf("%s: %w: it is not replaced", dst, cmp.Or(err, fs.ErrExist))
 	}
 	part, err := os.CreateTemp(filepath.Dir(dst), "."+filepath.Base(dst)+".*.part")
 	if err != nil {
-		return Fetched{}, err
+		return got, err
 	}
 	defer os.Remove(part.Name())
 	defer part.Close()
-	r := &receiver{file: file, out: part, sum: sha256.New()}
-	if err := c.receive(ctx, pod, container, dir, r); err != nil {
-		return Fetched{}, err
-	}
-	if err := errors.Join(part.Sync(), part.Close()); err != nil {
-		return Fetched{}, err
-	}
-	if err := os.Link(part.Name(), dst); err != nil {
-		return Fetched{}, fmt.Errorf("the whole file is here, but not %s: %w", dst, err)
-	}
-	return Fetched{Size: r.head.Size, SHA256: r.head.SHA256}, nil
-}
-
-// receive asks until everything is here, and right.
-func (c *Client) receive(ctx context.Context, pod, container, dir string, r *receiver) error {
 	for try := 1; ; try++ {
-		err := c.receiveSome(ctx, pod, container, dir, r)
-		if err == nil || ctx.Err() != nil || !r.worthAnother(err) {
-			return err
+		var again bool
+		if got, again, err = c.receive(ctx, pod, container, dir, file, part); err == nil {
+			break
+		}
+		if ctx.Err() != nil || !again {
+			return got, err
 		}
 		if try == fetchTries {
-			return fmt.Errorf("after %d tries and %d bytes: %w", try, r.have, err)
+			return got, fmt.Errorf("after %d tries: %w", try, err)
 		}
-		c.opt.Log.Warn("taking up a file again", "file", r.file, "pod", pod, "offset", r.have, "error", err)
+		c.opt.Log.Warn("beginning a file again", "file", file, "pod", pod, "error", err)
 		if err := retry.Pause(ctx, c.backoff(try)); err != nil {
-			return err
+			return got, err
 		}
 	}
+	if err := errors.Join(part.Sync(), part.Close()); err != nil {
+		return got, err
+	}
+	if err := os.Link(part.Name(), dst); err != nil {
+		return got, fmt.Errorf("the whole file is here, but not %s: %w", dst, err)
+	}
+	return got, nil
 }
 
-func (c *Client) receiveSome(ctx context.Context, pod, container, dir string, r *receiver) error {
+// receive has the file sent once. again reports whether another try may end better.
+func (c *Client) receive(ctx context.Context, pod, container, dir, file string, out *os.File) (got Fetched, again bool, err error) {
+	if _, err := out.Seek(0, io.SeekStart); err != nil {
+		return got, false, err
+	}
+	if err := out.Truncate(0); err != nil {
+		return got, false, err
+	}
 	watched, alive, stop := retry.Watch(ctx, c.opt.Stall)
 	defer stop()
 	watched, cancel := context.WithCancelCause(watched)
 	defer cancel(nil)
-	to := r.begin(alive, cancel)
-	command := []string{
-		c.opt.Program, "capture", "pod", "send", "--dir", dir, r.file, "--offset", strconv.FormatInt(r.have, 10),
+	r := &receiver{file: file, out: out, sum: sha256.New(), alive: alive, cancel: cancel}
+	err = r.end(c.exec(watched, pod, container, []string{c.opt.Program, "capture", "pod", "send", "--dir", dir, file}, r))
+	if err != nil {
+		return got, r.worthAnother(err), err
 	}
-	return r.end(c.exec(watched, pod, container, command, to))
-}
-
-// A header is the first line of what is sent.
-type header struct {
-	File   string `json:"file"`
-	Size   int64  `json:"size"`
-	Offset int64  `json:"offset"`
-	SHA256 string `json:"sha256"` // of the whole file
+	return Fetched{Size: r.head.Size, SHA256: r.head.SHA256}, false, nil
 }
 
 var (
 	errTruncated = errors.New("the stream ended early")
 	errDigest    = errors.New("the copy has another sha256 than the file")
+	errEnded     = errors.New("the stream is over")
 )
 
-// A receiver is written what a container sends, over one or several streams.
+// A receiver is written what a container sends. The goroutine of the library that writes may outlive the stream.
 type receiver struct {
-	file string
-	out  *os.File
-	sum  hash.Hash
-	have int64 // bytes of the file
-	head *header
-
-	mu     sync.Mutex
-	stream *stream
-}
-
-// A stream is one of them. It is written to until its receiver has let go of it.
-type stream struct {
-	to     *receiver
-	line   []byte // of the header so far
-	begun  bool   // the header is complete
+	file   string
 	alive  func()
 	cancel context.CancelCauseFunc
-	err    error
+
+	mu   sync.Mutex
+	out  *os.File
+	sum  hash.Hash
+	line []byte       // of the header, until it is whole
+	head *load.Header // nil before
+	have int64        // bytes of the file
+	err  error        // of the receiver, or that it is over
 }
 
-// begin makes way for the next stream.
-func (r *receiver) begin(alive func(), cancel context.CancelCauseFunc) io.Writer {
+// Write takes what comes. The library would only log the error.
+func (r *receiver) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stream = &stream{to: r, alive: alive, cancel: cancel}
-	return r.stream
-}
-
-// Write is called by a goroutine of the library, which may outlive the stream. Its error would only be logged there.
-func (s *stream) Write(p []byte) (int, error) {
-	s.to.mu.Lock()
-	defer s.to.mu.Unlock()
-	if s.to.stream != s || s.err != nil {
-		return 0, io.ErrClosedPipe
+	if r.err != nil {
+		return 0, r.err
 	}
-	s.alive()
-	if s.err = s.take(p); s.err != nil {
-		s.cancel(s.err)
-		return 0, s.err
+	r.alive()
+	if r.err = r.take(p); r.err != nil {
+		r.cancel(r.err)
+		return 0, r.err
 	}
 	return len(p), nil
 }
 
-func (s *stream) take(p []byte) error {
-	if !s.begun {
+func (r *receiver) take(p []byte) error {
+	if r.head == nil {
 		line, rest, whole := bytes.Cut(p, []byte("\n"))
-		if s.line = append(s.line, line...); len(s.line) > maxHeader {
+		if r.line = append(r.line, line...); len(r.line) > maxHeader {
 			return &protocolError{fmt.Sprintf("the first %d bytes are no header", maxHeader)}
 		}
 		if !whole {
 			return nil
 		}
-		if err := s.to.setHead(s.line); err != nil {
+		if err := r.setHead(); err != nil {
 			return err
 		}
-		s.begun, p = true, rest
+		p = rest
 	}
-	r := s.to
 	if int64(len(p)) > r.head.Size-r.have {
 		return &protocolError{fmt.Sprintf("more than the %d bytes that it announced", r.head.Size)}
 	}
@@ -180,37 +159,35 @@ func (s *stream) take(p []byte) error {
 	return nil
 }
 
-// setHead reads the header of a stream, and holds it to what was asked for and to that of the stream before.
-func (r *receiver) setHead(line []byte) error {
-	var h header
-	if err := json.Unmarshal(line, &h); err != nil {
-		return &protocolError{fmt.Sprintf("its first line is no header: %.200q", line)}
+// setHead reads the header, and holds it to what was requested.
+func (r *receiver) setHead() error {
+	var h load.Header
+	if err := json.Unmarshal(r.line, &h); err != nil {
+		return &protocolError{fmt.Sprintf("its first line is no header: %.200q", r.line)}
 	}
 	digest, err := hex.DecodeString(h.SHA256)
 	switch {
 	case h.File != r.file:
 		return &protocolError{fmt.Sprintf("it sends %q", h.File)}
-	case h.Size < r.have || h.Offset != r.have:
-		return &protocolError{fmt.Sprintf("asked for byte %d on, it sends %d to %d", r.have, h.Offset, h.Size)}
+	case h.Size < 0:
+		return &protocolError{fmt.Sprintf("it sends %d bytes", h.Size)}
 	case err != nil || len(digest) != r.sum.Size() || h.SHA256 != hex.EncodeToString(digest):
 		return &protocolError{fmt.Sprintf("%.80q is not a sha256", h.SHA256)}
-	case r.head != nil && (r.head.Size != h.Size || r.head.SHA256 != h.SHA256):
-		return &protocolError{"the file changed while it was fetched"}
 	}
 	r.head = &h
 	return nil
 }
 
-// end lets go of the stream, which ended with an error or none, and says whether the file is here.
+// end takes nothing more of the stream, which ended with an error or none, and returns why the file is not here.
 func (r *receiver) end(err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.stream
-	r.stream = nil
-	switch whole := r.head != nil && r.have >= r.head.Size; {
-	case s.err != nil:
-		return s.err
-	case whole:
+	own := r.err
+	r.err = errEnded
+	switch whole := r.head != nil && r.have == r.head.Size; {
+	case own != nil:
+		return own
+	case whole: // how the stream came to its end does not matter if everything is right
 	case err != nil:
 		return err
 	case r.head == nil:
@@ -218,20 +195,10 @@ func (r *receiver) end(err error) error {
 	default:
 		return fmt.Errorf("%w, at %d of %d bytes", errTruncated, r.have, r.head.Size)
 	}
-	// Everything is here: how the stream came to its end does not matter if it is right.
 	if got := hex.EncodeToString(r.sum.Sum(nil)); got != r.head.SHA256 {
-		want := r.head.SHA256
-		return errors.Join(fmt.Errorf("%w: %s, not %s", errDigest, got, want), r.restart())
+		return fmt.Errorf("%w: %s, not %s", errDigest, got, r.head.SHA256)
 	}
 	return nil
-}
-
-// restart throws away what came.
-func (r *receiver) restart() error {
-	r.have, r.head = 0, nil
-	r.sum.Reset()
-	_, err := r.out.Seek(0, io.SeekStart)
-	return errors.Join(err, r.out.Truncate(0))
 }
 
 // A protocolError is a sender that says what it should not.
@@ -244,7 +211,7 @@ type diskError struct{ error }
 
 func (e *diskError) Unwrap() error { return e.error }
 
-// worthAnother reports whether to ask for the rest.
+// worthAnother reports whether to have the file sent again.
 func (r *receiver) worthAnother(err error) bool {
 	var wrong *protocolError
 	var disk *diskError

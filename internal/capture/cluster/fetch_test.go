@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,22 +23,23 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
+	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // content is the file that is fetched: several messages of the stream.
 var content = []byte(strings.Repeat("0123456789abcdef", 10_000))
 
-// A sending is what a program in a container does when it is asked from an offset on.
+// A sending is what a program in a container does.
 type sending struct {
-	head   func(h *header) // changes the header; nil sends it as it is
-	raw    string          // in place of everything
-	cut    int             // bytes after which it stops; 0 sends all
-	extra  string          // after the end
-	other  bool            // sends other bytes than the file's
-	hang   bool            // does not end
-	broken bool            // the connection breaks
-	code   int             // exit code
+	head   func(h *load.Header) // changes the header; nil sends it as it is
+	raw    string               // in place of everything
+	cut    int                  // bytes after which it stops; 0 sends all
+	extra  string               // after the end
+	other  bool                 // sends other bytes than the file's
+	hang   bool                 // does not end
+	broken bool                 // the connection breaks
+	code   int                  // exit code
 	stderr string
 	status int // HTTP, in place of all that
 }
@@ -50,7 +50,6 @@ type execServer struct {
 	sendings []sending
 	spdy     bool
 	calls    atomic.Int32
-	offsets  []int64
 	hung     chan struct{} // closed at the end of the test
 }
 
@@ -80,12 +79,10 @@ func (s *execServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	next := s.sendings[min(int(s.calls.Add(1)), len(s.sendings))-1]
 	command := r.URL.Query()["command"]
-	want := []string{Program, "capture", "pod", "send", "--dir", "/trace", "file", "--offset"}
-	if len(command) != 9 || !slices.Equal(command[:8], want) || r.URL.Query().Get("container") != "c" {
+	want := []string{Program, "capture", "pod", "send", "--dir", "/trace", "file"}
+	if !slices.Equal(command, want) || r.URL.Query().Get("container") != "c" {
 		s.t.Errorf("asked for %q", r.URL)
 	}
-	offset, _ := strconv.ParseInt(command[len(command)-1], 10, 64)
-	s.offsets = append(s.offsets, offset)
 	switch {
 	case next.status != 0:
 		w.Header().Set("Content-Type", "application/json")
@@ -95,13 +92,13 @@ func (s *execServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			Reason: metav1.StatusReasonForbidden, Message: "pods \"p\" is forbidden",
 		})
 	case s.spdy:
-		s.overSPDY(w, r, next, offset)
+		s.overSPDY(w, r, next)
 	default:
-		s.overWebSocket(w, r, next, offset)
+		s.overWebSocket(w, r, next)
 	}
 }
 
-func (s *execServer) overWebSocket(w http.ResponseWriter, r *http.Request, next sending, offset int64) {
+func (s *execServer) overWebSocket(w http.ResponseWriter, r *http.Request, next sending) {
 	upgrader := websocket.Upgrader{Subprotocols: []string{"v5.channel.k8s.io"}}
 	conn, err := upgrader.Upgrade(w, r, nil)
 	if err != nil {
@@ -109,7 +106,7 @@ func (s *execServer) overWebSocket(w http.ResponseWriter, r *http.Request, next 
 		return
 	}
 	defer conn.Close()
-	s.send(next, offset, func(channel byte, data []byte) {
+	s.send(next, func(channel byte, data []byte) {
 		_ = conn.WriteMessage(websocket.BinaryMessage, append([]byte{channel}, data...)) // the client may be gone
 	})
 	if !next.broken {
@@ -117,7 +114,7 @@ func (s *execServer) overWebSocket(w http.ResponseWriter, r *http.Request, next 
 	}
 }
 
-func (s *execServer) overSPDY(w http.ResponseWriter, r *http.Request, next sending, offset int64) {
+func (s *execServer) overSPDY(w http.ResponseWriter, r *http.Request, next sending) {
 	if _, err := httpstream.Handshake(r, w, []string{"v4.channel.k8s.io"}); err != nil {
 		s.t.Error(err)
 		return
@@ -138,21 +135,21 @@ func (s *execServer) overSPDY(w http.ResponseWriter, r *http.Request, next sendi
 		stream := <-made
 		streams[channels[stream.Headers().Get("streamType")]] = stream
 	}
-	s.send(next, offset, func(channel byte, data []byte) { _, _ = streams[channel].Write(data) })
+	s.send(next, func(channel byte, data []byte) { _, _ = streams[channel].Write(data) })
 	for _, stream := range streams {
 		stream.Close()
 	}
 }
 
 // send writes what the program does to the channels: 1 is stdout, 2 stderr, 3 the status at the end.
-func (s *execServer) send(next sending, offset int64, write func(channel byte, data []byte)) {
+func (s *execServer) send(next sending, write func(channel byte, data []byte)) {
 	sum := sha256.Sum256(content)
-	h := header{File: "file", Size: int64(len(content)), Offset: offset, SHA256: hex.EncodeToString(sum[:])}
+	h := load.Header{File: "file", Size: int64(len(content)), SHA256: hex.EncodeToString(sum[:])}
 	if next.head != nil {
 		next.head(&h)
 	}
 	line, _ := json.Marshal(h)
-	body := slices.Clone(content[offset:])
+	body := slices.Clone(content)
 	if next.other {
 		body[len(body)-1]++
 	}
@@ -186,72 +183,64 @@ func (s *execServer) send(next sending, offset int64, write func(channel byte, d
 }
 
 func TestFetch(t *testing.T) {
-	other := func(h *header) { h.SHA256 = strings.Repeat("0", 64) }
+	other := func(h *load.Header) { h.SHA256 = strings.Repeat("0", 64) }
 	tests := []struct {
 		name     string
 		sendings []sending
 		spdy     bool
-		offsets  []int64
+		calls    int
 		want     []string // of the error
 	}{
-		{name: "whole", sendings: []sending{{}}, offsets: []int64{0}},
-		{name: "over SPDY", spdy: true, sendings: []sending{{}}, offsets: []int64{0}},
-		{name: "cut over SPDY", spdy: true, sendings: []sending{{cut: 70_000}, {}}, offsets: []int64{0, 70_000}},
-		{name: "cut silently", sendings: []sending{{cut: 100}, {cut: 70_000}, {}}, offsets: []int64{0, 100, 70_100}},
-		{name: "broken", sendings: []sending{{cut: 50_000, broken: true}, {}}, offsets: []int64{0, 50_000}},
-		{name: "killed", sendings: []sending{{cut: 50_000, code: 137}, {}}, offsets: []int64{0, 50_000}},
-		{name: "hangs once", sendings: []sending{{cut: 50_000, hang: true}, {}}, offsets: []int64{0, 50_000}},
-		{name: "hangs at the end", sendings: []sending{{hang: true}}, offsets: []int64{0}},
-		{name: "other bytes once", sendings: []sending{{other: true}, {}}, offsets: []int64{0, 0}},
+		{name: "whole", sendings: []sending{{}}, calls: 1},
+		{name: "over SPDY", spdy: true, sendings: []sending{{}}, calls: 1},
+		{name: "cut over SPDY", spdy: true, sendings: []sending{{cut: 70_000}, {}}, calls: 2},
+		{name: "cut silently", sendings: []sending{{cut: 70_000}, {cut: 100}, {}}, calls: 3},
+		{name: "broken", sendings: []sending{{cut: 50_000, broken: true}, {}}, calls: 2},
+		{name: "killed", sendings: []sending{{cut: 50_000, code: 137}, {}}, calls: 2},
+		{name: "hangs once", sendings: []sending{{cut: 50_000, hang: true}, {}}, calls: 2},
+		{name: "hangs at the end", sendings: []sending{{hang: true}}, calls: 1},
+		{name: "other bytes once", sendings: []sending{{other: true}, {}}, calls: 2},
 		{
-			name: "cut for ever", sendings: []sending{{cut: 100}}, offsets: []int64{0, 100, 200, 300, 400},
-			want: []string{"after 5 tries and 500 bytes: the stream ended early, at 500 of 160000 bytes"},
+			name: "cut for ever", sendings: []sending{{cut: 100}}, calls: 5,
+			want: []string{"after 5 tries: the stream ended early, at 100 of 160000 bytes"},
 		},
 		{
 			name: "hangs for ever", sendings: []sending{{cut: 100}, {raw: "{", hang: true}},
-			offsets: []int64{0, 100, 100, 100, 100}, want: []string{retry.ErrStalled.Error()},
+			calls: 5, want: []string{retry.ErrStalled.Error()},
 		},
-		{name: "other bytes", sendings: []sending{{other: true}}, offsets: []int64{0, 0, 0, 0, 0}, want: []string{errDigest.Error()}},
-		{name: "another digest", sendings: []sending{{head: other}}, offsets: []int64{0, 0, 0, 0, 0}, want: []string{errDigest.Error()}},
+		{name: "other bytes", sendings: []sending{{other: true}}, calls: 5, want: []string{errDigest.Error()}},
+		{name: "another digest", sendings: []sending{{head: other}}, calls: 5, want: []string{errDigest.Error()}},
 		{
-			name: "more than announced", sendings: []sending{{extra: "x"}}, offsets: []int64{0},
+			name: "more than announced", sendings: []sending{{extra: "x"}}, calls: 1,
 			want: []string{"more than the 160000 bytes"},
 		},
 		{
-			name: "another file", sendings: []sending{{head: func(h *header) { h.File = "other" }}}, offsets: []int64{0},
+			name: "another file", sendings: []sending{{head: func(h *load.Header) { h.File = "other" }}}, calls: 1,
 			want: []string{`it sends "other"`},
 		},
 		{
-			name: "another offset", sendings: []sending{{head: func(h *header) { h.Offset = 5 }}}, offsets: []int64{0},
-			want: []string{"asked for byte 0 on, it sends 5 to 160000"},
+			name: "a negative size", sendings: []sending{{head: func(h *load.Header) { h.Size = -1 }}}, calls: 1,
+			want: []string{"it sends -1 bytes"},
 		},
 		{
-			name: "a negative size", sendings: []sending{{head: func(h *header) { h.Size = -1 }}}, offsets: []int64{0},
-			want: []string{"it sends 0 to -1"},
-		},
-		{
-			name: "no digest", sendings: []sending{{head: func(h *header) { h.SHA256 = "ABC" }}}, offsets: []int64{0},
+			name: "no digest", sendings: []sending{{head: func(h *load.Header) { h.SHA256 = "ABC" }}}, calls: 1,
 			want: []string{`"ABC" is not a sha256`},
 		},
-		{name: "no header", sendings: []sending{{raw: "hello\n"}}, offsets: []int64{0}, want: []string{"no header", "hello"}},
+		{name: "no header", sendings: []sending{{raw: "hello\n"}}, calls: 1, want: []string{"no header", "hello"}},
 		{
-			name: "no line", sendings: []sending{{raw: strings.Repeat("x", maxHeader+1)}}, offsets: []int64{0},
+			name: "no line", sendings: []sending{{raw: strings.Repeat("x", maxHeader+1)}}, calls: 1,
 			want: []string{"the first 4096 bytes are no header"},
 		},
 		{
-			name: "changed meanwhile", sendings: []sending{{cut: 100}, {head: other}}, offsets: []int64{0, 100},
-			want: []string{"the file changed while it was fetched"},
-		},
-		{
-			name: "no such file", sendings: []sending{{code: 2, stderr: "no file\n::error::x\n"}}, offsets: []int64{0},
+			name: "no such file", sendings: []sending{{code: 2, stderr: "no file\n::error::x\n"}}, calls: 1,
 			want: []string{"capture pod send", "exit code 2: no file ::error::x"},
 		},
 		{
-			name: "nothing", sendings: []sending{{raw: "{"}}, offsets: []int64{0, 0, 0, 0, 0},
+			name: "nothing", sendings: []sending{{raw: "{"}}, calls: 5,
 			want: []string{"the stream ended early, without a header"},
 		},
 		{
-			name: "forbidden", sendings: []sending{{status: http.StatusForbidden}}, offsets: []int64{0, 0}, // and over SPDY
+			name: "forbidden", sendings: []sending{{status: http.StatusForbidden}}, calls: 2, // and over SPDY
 			want: []string{"pods \"p\" is forbidden", "deploy/"},
 		},
 	}
@@ -261,8 +250,8 @@ func TestFetch(t *testing.T) {
 			c := s.start()
 			dst := filepath.Join(t.TempDir(), "file")
 			got, err := c.Fetch(t.Context(), "p", "c", "/trace", "file", dst)
-			if !slices.Equal(s.offsets, test.offsets) {
-				t.Errorf("asked from %v, want %v", s.offsets, test.offsets)
+			if got := int(s.calls.Load()); got != test.calls {
+				t.Errorf("asked %d times, want %d", got, test.calls)
 			}
 			if len(test.want) == 0 {
 				sum := sha256.Sum256(content)
@@ -289,7 +278,7 @@ func TestFetch(t *testing.T) {
 // TestFetchKeepsWhatIsThere also when the file appears while another is fetched.
 func TestFetchKeepsWhatIsThere(t *testing.T) {
 	dst := filepath.Join(t.TempDir(), "file")
-	s := &execServer{t: t, sendings: []sending{{head: func(*header) {
+	s := &execServer{t: t, sendings: []sending{{head: func(*load.Header) {
 		if err := os.WriteFile(dst, []byte("mine"), 0o600); err != nil {
 			t.Error(err)
 		}

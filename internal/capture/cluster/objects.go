@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -50,11 +51,14 @@ type queue struct {
 	} `json:"status"`
 }
 
+// errOtherAPI is about an object that is not as this program knows it.
+var errOtherAPI = errors.New("not as this version of its API says")
+
 // decode makes a typed object of what the server sent.
 func decode[T any](from *unstructured.Unstructured) (*T, error) {
 	into := new(T)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(from.Object, into); err != nil {
-		return nil, fmt.Errorf("%s %s is not as this version of its API says: %w", from.GetKind(), from.GetName(), err)
+		return nil, fmt.Errorf("%s %s is %w: %w", from.GetKind(), from.GetName(), errOtherAPI, err)
 	}
 	return into, nil
 }

@@ -20,15 +20,12 @@ type right struct{ group, resource, part, verb string }
 var rights = []right{
 	{"batch", "jobs", "", "create"},
 	{"batch", "jobs", "", "list"},
-	{"batch", "jobs", "", "watch"},
 	{"batch", "jobs", "", "delete"},
 	{"", "pods", "", "list"},
-	{"", "pods", "", "watch"},
 	{"", "pods", "log", "get"},
 	{"", "pods", "exec", "get"},
 	{"", "pods", "exec", "create"},
 	{kueueGroup, "workloads", "", "list"},
-	{kueueGroup, "workloads", "", "watch"},
 	{kueueGroup, "localqueues", "", "get"},
 }
 
@@ -164,7 +161,7 @@ func (c *Client) queue(ctx context.Context, name string) (*queue, error) {
 		return c.in(localQueues).Get(ctx, name, metav1.GetOptions{})
 	})
 	if apierrors.IsNotFound(err) {
-		if _, listed := c.list(ctx, localQueues, ""); apierrors.IsNotFound(listed) {
+		if _, listed := c.list(ctx, localQueues, metav1.ListOptions{}); apierrors.IsNotFound(listed) {
 			return nil, fmt.Errorf("%s serves no %s/%s: install Kueue 0.15 or newer", c.host, kueueGroup, kueueVersion)
 		}
 		return nil, fmt.Errorf("no LocalQueue %s in namespace %s of %s: %s", name, c.namespace, c.host, applyQueues)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -88,7 +89,7 @@ func (c *Client) alone(ctx context.Context, job *deploy.Job, ours *batchv1.Job) 
 	if len(target) == 0 {
 		return nil
 	}
-	found, err := c.list(ctx, jobs, target.String())
+	found, err := c.list(ctx, jobs, metav1.ListOptions{LabelSelector: target.String()})
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (c *Client) List(ctx context.Context, selector string) ([]State, error) {
 	if _, err := labels.Parse(selector); err != nil {
 		return nil, fmt.Errorf("label selector %q: %w", selector, err)
 	}
-	found, err := c.list(ctx, jobs, selector)
+	found, err := c.list(ctx, jobs, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, err
 	}
@@ -142,31 +143,27 @@ func (c *Client) List(ctx context.Context, selector string) ([]State, error) {
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	existing, err := c.list(ctx, pods, jobNameLabel)
+	existing, err := c.list(ctx, pods, metav1.ListOptions{LabelSelector: jobNameLabel})
 	if err != nil {
 		return nil, err
 	}
 	var queued []*unstructured.Unstructured
 	if slices.ContainsFunc(all, func(j batchv1.Job) bool { return j.Labels[QueueLabel] != "" }) {
-		if queued, err = c.list(ctx, workloads, ""); err != nil {
+		if queued, err = c.list(ctx, workloads, metav1.ListOptions{}); err != nil {
 			return nil, err
 		}
 	}
 	var states []State
 	for _, job := range all {
 		o := objects{job: &job}
-		if err := o.setPods(ofJob(existing, &job)); err != nil {
+		if o.pods, err = ofJob[corev1.Pod](existing, job.UID); err != nil {
 			return nil, err
 		}
-		if err := o.setWorkloads(ofJob(queued, &job)); err != nil {
+		if o.workloads, err = ofJob[workload](queued, job.UID); err != nil {
 			return nil, err
 		}
 		states = append(states, stateOf(o))
 	}
 	slices.SortFunc(states, func(a, b State) int { return cmp.Compare(a.Name, b.Name) })
 	return states, nil
-}
-
-func ofJob(all []*unstructured.Unstructured, job *batchv1.Job) []*unstructured.Unstructured {
-	return slices.DeleteFunc(slices.Clone(all), func(u *unstructured.Unstructured) bool { return !ownedBy(u, job.UID) })
 }

@@ -3,11 +3,10 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
-	"sync"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -17,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vllm-vcr/conformance/internal/base/retry"
 )
 
 // Budgets are how long each stage may last, counted from when it was first seen. 0 is without end.
@@ -25,6 +26,13 @@ type Budgets struct {
 	Start     time.Duration // from there until all containers run and the sidecars are ready
 	Load      time.Duration // from there until the main containers are ready
 }
+
+const (
+	// pollTime is how often a Job is looked at. Each of its stages lasts minutes.
+	pollTime = 2 * time.Second
+	// causeTime is how long a fault may wait for its cause: the controller of Jobs deletes a pod before it says why.
+	causeTime = 4 * time.Second
+)
 
 // Watch waits until the Job is ready or complete, and calls seen, which may be nil, for each state on the way that
 // differs from the one before. It returns a [FailedError] as soon as the Job cannot come to a good end, or a budget is
@@ -35,8 +43,16 @@ func (c *Client) Watch(ctx context.Context, name string, budgets Budgets, seen f
 	if err != nil {
 		return State{}, err
 	}
-	w := &watcher{client: c, budgets: budgets, seen: seen, uid: job.UID, now: objects{job: job}}
-	return w.run(ctx)
+	w := &watcher{client: c, name: name, budgets: budgets, seen: seen, uid: job.UID, reached: time.Now()}
+	for {
+		over, err := w.look(ctx)
+		if over || err != nil {
+			return w.last, err
+		}
+		if err := retry.Pause(ctx, pollTime); err != nil {
+			return w.last, err
+		}
+	}
 }
 
 // job fetches one Job.
@@ -53,125 +69,59 @@ func (c *Client) job(ctx context.Context, name string) (*batchv1.Job, error) {
 	return decode[batchv1.Job](found)
 }
 
-// A watcher follows one Job.
+// A watcher looks at one Job again and again.
 type watcher struct {
 	client  *Client
+	name    string // of the Job
+	uid     types.UID
 	budgets Budgets
 	seen    func(State)
 
-	uid      types.UID // of the Job
-	now      objects
-	last     State     // that was told
-	pod      types.UID // that was seen, if any
-	stage    int
-	stageEnd *time.Timer
-	causeEnd *time.Timer // runs while a fault waits for its cause
-	waits    bool
+	reached    time.Time // when the server last answered
+	last       State     // that was reported
+	pods       []corev1.Pod
+	stage      int
+	stageBegan time.Time
+	effect     time.Time // when a fault was first seen that has no cause yet; zero without one
 }
 
-// causeTime is how long a fault may wait for its cause: the controller of Jobs deletes a pod before it says why.
-const causeTime = 3 * time.Second
-
-// A change replaces a part of what is known.
-type change struct {
-	kind  schema.GroupVersionResource
-	apply func(*objects)
-}
-
-func (w *watcher) run(ctx context.Context) (State, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	changes, broken := make(chan change), make(chan error, 8)
-	followers := w.followers(ctx, changes)
-	for _, f := range followers {
-		running.Go(func() { w.follow(ctx, f, changes, broken) })
+// look reads what there is of the Job, reports it, and returns whether that is the end.
+func (w *watcher) look(ctx context.Context) (over bool, err error) {
+	now, err := w.client.gather(ctx, w.name)
+	switch {
+	case ctx.Err() != nil:
+		return false, context.Cause(ctx)
+	case errors.Is(err, ErrNotFound), err == nil && now.job.UID != w.uid:
+		now = objects{}
+	case err != nil && !passing(err):
+		return false, err
+	case err != nil && time.Since(w.reached) > w.client.opt.Outage:
+		return false, fmt.Errorf("job %s: %w (%v): %w", w.name, ErrOutage, w.client.opt.Outage, err)
+	case err != nil:
+		w.client.opt.Log.Info("the API server does not answer, trying again", "job", w.name, "error", err)
+		return false, nil
 	}
-	w.stageEnd, w.causeEnd = stoppedTimer(), stoppedTimer()
-	defer w.stageEnd.Stop()
-	defer w.causeEnd.Stop()
-	told := map[schema.GroupVersionResource]bool{}
-	for {
-		select {
-		case <-ctx.Done():
-			return w.last, context.Cause(ctx)
-		case err := <-broken:
-			if ctx.Err() != nil {
-				return w.last, context.Cause(ctx)
-			}
-			return w.last, fmt.Errorf("job %s: %w", w.now.name(w.last), err)
-		case <-w.stageEnd.C:
-			if state, over, err := w.lookAgain(ctx, w.outOfTime(), true); over {
-				return state, err
-			}
-		case <-w.causeEnd.C:
-			if f := w.diagnose(w.now); f == nil {
-				w.waits = false
-			} else if state, over, err := w.lookAgain(ctx, f, false); over {
-				return state, err
-			}
-		case next := <-changes:
-			next.apply(&w.now)
-			told[next.kind] = true
-			if len(told) < len(followers) {
-				continue // nothing is missing before each of them was read
-			}
-			if state, over, err := w.judge(ctx); over {
-				return state, err
-			}
+	w.reached = time.Now()
+	if f := w.diagnose(now); f != nil {
+		if f.Effect && w.effect.IsZero() {
+			w.effect = time.Now()
 		}
-	}
-}
-
-func stoppedTimer() *time.Timer {
-	timer := time.NewTimer(time.Hour)
-	timer.Stop()
-	return timer
-}
-
-// follow runs one follower to its end.
-func (w *watcher) follow(ctx context.Context, f *follower, changes chan<- change, broken chan<- error) {
-	err := f.run(ctx)
-	if f.spare && apierrors.IsForbidden(err) {
-		w.client.opt.Log.Info("not watched, as this account may not", "kind", f.kind.Resource, "error", err)
-		err = send(ctx, changes, change{f.kind, func(*objects) {}})
-		<-ctx.Done()
-	}
-	broken <- err
-}
-
-func (o objects) name(last State) string {
-	if o.job != nil {
-		return o.job.Name
-	}
-	return last.Name
-}
-
-// judge looks at what there is, and reports whether that is the end.
-func (w *watcher) judge(ctx context.Context) (State, bool, error) {
-	if f := w.diagnose(w.now); f != nil && f.Effect {
-		if !w.waits {
-			w.waits = true
-			w.causeEnd.Reset(causeTime)
+		if f.Effect && time.Since(w.effect) < causeTime {
+			return false, nil
 		}
-		return w.last, false, nil
-	} else if f != nil {
-		return w.lookAgain(ctx, f, false)
+		return true, w.fail(ctx, now, f)
 	}
-	return w.goOn()
-}
-
-// goOn is for a Job that nothing is wrong with.
-func (w *watcher) goOn() (State, bool, error) {
-	w.waits = false
-	state := stateOf(w.now)
-	if pod := w.now.pod(); pod != nil {
-		w.pod = pod.UID
-	}
+	w.effect = time.Time{}
+	w.pods = now.pods
+	state := stateOf(now)
 	w.report(state)
-	w.keepTime(state.Phase)
-	return state, state.Phase == Ready || state.Phase == Complete, nil
+	if state.Phase == Ready || state.Phase == Complete {
+		return true, nil
+	}
+	if f := w.outOfTime(state); f != nil {
+		return true, w.fail(ctx, now, f)
+	}
+	return false, nil
 }
 
 // diagnose is the same as for any Job, and knows that there was a pod.
@@ -179,10 +129,24 @@ func (w *watcher) diagnose(o objects) *fault {
 	if o.job != nil && jobCondition(o.job, batchv1.JobComplete) != nil {
 		return nil
 	}
-	if w.pod != "" && !slices.ContainsFunc(o.pods, func(p corev1.Pod) bool { return p.UID == w.pod }) {
-		o.lost = w.last.Pod
+	if before := (objects{pods: w.pods}).pod(); before != nil && !slices.ContainsFunc(o.pods, func(p corev1.Pod) bool { return p.UID == before.UID }) {
+		o.lost = before.Name
 	}
 	return diagnose(o)
+}
+
+// fail is the end of a Job that has a fault.
+func (w *watcher) fail(ctx context.Context, now objects, f *fault) error {
+	state := w.last
+	if now.job != nil {
+		state = stateOf(now)
+	}
+	if len(now.pods) == 0 {
+		now.pods = w.pods // of which there may still be a log
+	}
+	failed := w.client.fail(ctx, now, state, f)
+	w.report(failed.State)
+	return failed
 }
 
 func (w *watcher) report(state State) {
@@ -192,188 +156,119 @@ func (w *watcher) report(state State) {
 	w.last = state
 }
 
-// keepTime begins the budget of a stage. A Job that falls back gets no more time.
-func (w *watcher) keepTime(phase Phase) {
-	stage, budget := 1, w.budgets.Admission
-	switch phase {
+// outOfTime is the fault of a stage that lasts too long, nil if it does not. A Job that falls back gets no more time.
+func (w *watcher) outOfTime(state State) *fault {
+	stage := 1
+	switch state.Phase {
 	case Admitted, Scheduled, Starting:
-		stage, budget = 2, w.budgets.Start
+		stage = 2
 	case Running:
-		stage, budget = 3, w.budgets.Load
+		stage = 3
 	}
-	if stage <= w.stage {
-		return
+	if stage > w.stage {
+		w.stage, w.stageBegan = stage, time.Now()
 	}
-	w.stage = stage
-	w.stageEnd.Stop()
-	if budget > 0 {
-		w.stageEnd.Reset(budget)
+	budget := []time.Duration{w.budgets.Admission, w.budgets.Start, w.budgets.Load}[w.stage-1]
+	if budget == 0 || time.Since(w.stageBegan) < budget {
+		return nil
 	}
-}
-
-// outOfTime is the fault of a stage that lasted too long.
-func (w *watcher) outOfTime() *fault {
 	because := ""
-	if text := cmp.Or(w.last.Message, w.last.Reason); text != "" {
+	if text := cmp.Or(state.Message, state.Reason); text != "" {
 		because = ": " + text
 	}
 	switch w.stage {
 	case 1:
 		return &fault{
-			Reason: "NotAdmitted", Message: fmt.Sprintf("no quota after %v%s", w.budgets.Admission, because),
+			Reason: "NotAdmitted", Message: fmt.Sprintf("no quota after %v%s", budget, because),
 			Hint: "see what else is in the queue, or give it more time",
 		}
 	case 2:
 		reason := "NotStarted"
-		if w.last.Phase == Admitted {
+		if state.Phase == Admitted {
 			reason = "NotScheduled"
 		}
 		return &fault{
-			Reason: reason, Message: fmt.Sprintf("%s for %v after it was admitted%s", w.last.Phase, w.budgets.Start, because),
+			Reason: reason, Message: fmt.Sprintf("%s for %v after it was admitted%s", state.Phase, budget, because),
 			Hint: "see its logs and nodes, or give it more time",
 		}
 	}
 	return &fault{
-		Reason: "NotReady", Message: fmt.Sprintf("the load has not ended after %v", w.budgets.Load),
+		Reason: "NotReady", Message: fmt.Sprintf("the load has not ended after %v", budget),
 		Hint: "see the logs, or give it more time",
 	}
 }
 
-// lookAgain reads everything once more: what causes a fault may be told after what follows from it, and a fault may be
-// over, or a Job ready in the last moment.
-func (w *watcher) lookAgain(ctx context.Context, f *fault, late bool) (State, bool, error) {
-	fresh, err := w.client.gather(ctx, w.now.name(w.last))
-	if err == nil && fresh.job.UID == w.uid {
-		fresh.warning, fresh.queues, fresh.queueKnown = w.now.warning, w.now.queues, w.now.queueKnown
-		cause := w.diagnose(fresh)
-		phase := stateOf(fresh).Phase
-		if cause == nil && (!late || phase == Ready || phase == Complete) {
-			w.now = fresh
-			return w.goOn()
+// gather reads what there is of a Job at this moment. Its queue and the events about it, which this account need not be allowed
+// to see, are read only where they say why it does not advance.
+func (c *Client) gather(ctx context.Context, name string) (o objects, err error) {
+	if o.job, err = c.job(ctx, name); err != nil {
+		return objects{}, err
+	}
+	if o.pods, err = owned[corev1.Pod](ctx, c, pods, jobNameLabel+"="+name, o.job.UID); err != nil {
+		return o, err
+	}
+	queue := o.job.Labels[QueueLabel]
+	if queue != "" {
+		if o.workloads, err = owned[workload](ctx, c, workloads, jobUIDLabel+"="+string(o.job.UID), o.job.UID); err != nil {
+			return o, err
 		}
-		if len(fresh.pods) == 0 {
-			fresh.pods = w.now.pods // of which there may still be a log
-		}
-		w.now, f = fresh, cmp.Or(cause, f)
 	}
-	state := w.last
-	if w.now.job != nil {
-		state = stateOf(w.now)
+	switch {
+	case len(o.pods) > 0:
+	case !o.waiting():
+		err = c.gatherWarning(ctx, &o)
+	case queue != "":
+		err = c.gatherQueue(ctx, queue, &o)
 	}
-	failed := w.client.fail(ctx, w.now, state, f)
-	w.report(failed.State)
-	return failed.State, true, failed
-}
-
-// followers are one for each kind of object that has a say.
-func (w *watcher) followers(ctx context.Context, changes chan<- change) []*follower {
-	job := w.now.job
-	mine := func(u *unstructured.Unstructured) bool { return u.GetUID() == job.UID }
-	owned := func(u *unstructured.Unstructured) bool { return ownedBy(u, job.UID) }
-	about := func(u *unstructured.Unstructured) bool { return aboutUID(u) == string(job.UID) }
-	list := []*follower{
-		w.follower(ctx, changes, jobs, "metadata.name="+job.Name, "", mine, (*objects).setJob),
-		w.follower(ctx, changes, pods, "", jobNameLabel+"="+job.Name, owned, (*objects).setPods),
-		w.follower(ctx, changes, events, "involvedObject.uid="+string(job.UID), "", about, (*objects).setWarning),
+	if apierrors.IsForbidden(err) {
+		err = nil
 	}
-	if name := job.Labels[QueueLabel]; name != "" {
-		named := func(u *unstructured.Unstructured) bool { return u.GetName() == name }
-		list = append(list,
-			w.follower(ctx, changes, workloads, "", jobUIDLabel+"="+string(job.UID), owned, (*objects).setWorkloads),
-			w.follower(ctx, changes, localQueues, "metadata.name="+name, "", named, (*objects).setQueue))
-	}
-	return list
+	return o, err
 }
 
-// follower sends a change whenever one of the objects does, of a kind, that keep keeps.
-func (w *watcher) follower(
-	ctx context.Context, changes chan<- change, kind schema.GroupVersionResource, fields, labels string,
-	keep func(*unstructured.Unstructured) bool, set func(*objects, []*unstructured.Unstructured) error,
-) *follower {
-	tell := func(known map[types.UID]*unstructured.Unstructured) error {
-		var part objects
-		if err := set(&part, sorted(known)); err != nil {
-			return err
-		}
-		return send(ctx, changes, change{kind, part.replacing(kind)})
-	}
-	return &follower{
-		client: w.client, kind: kind, opts: metav1.ListOptions{FieldSelector: fields, LabelSelector: labels},
-		keep: keep, tell: tell, spare: kind == events || kind == localQueues,
-	}
-}
-
-func send(ctx context.Context, changes chan<- change, c change) error {
-	select {
-	case changes <- c:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func sorted(known map[types.UID]*unstructured.Unstructured) []*unstructured.Unstructured {
-	return slices.SortedFunc(maps.Values(known), func(a, b *unstructured.Unstructured) int {
-		return cmp.Or(cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetUID(), b.GetUID()))
-	})
-}
-
-// Each of these sets one part from what the server has of a kind.
-
-func (o *objects) setJob(found []*unstructured.Unstructured) (err error) {
-	o.job = nil
-	if len(found) > 0 {
-		o.job, err = decode[batchv1.Job](found[0])
-	}
-	return err
-}
-
-func (o *objects) setPods(found []*unstructured.Unstructured) (err error) {
-	o.pods, err = decodeAll[corev1.Pod](found)
-	return err
-}
-
-func (o *objects) setWorkloads(found []*unstructured.Unstructured) (err error) {
-	o.workloads, err = decodeAll[workload](found)
-	return err
-}
-
-func (o *objects) setQueue(found []*unstructured.Unstructured) (err error) {
-	o.queues, err = decodeAll[queue](found)
-	return err
-}
-
-// setWarning takes the last of them: the names of events end in the time that they were first seen at.
-func (o *objects) setWarning(found []*unstructured.Unstructured) error {
+// gatherWarning takes the last of the events that warn: their names end in the time that they were first seen at.
+func (c *Client) gatherWarning(ctx context.Context, o *objects) error {
+	found, err := c.list(ctx, events, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(o.job.UID)})
+	slices.SortFunc(found, func(a, b *unstructured.Unstructured) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	for _, event := range found {
-		if kind, _, _ := unstructured.NestedString(event.Object, "type"); kind == corev1.EventTypeWarning {
+		about, _, _ := unstructured.NestedString(event.Object, "involvedObject", "uid")
+		if kind, _, _ := unstructured.NestedString(event.Object, "type"); kind == corev1.EventTypeWarning && about == string(o.job.UID) {
 			o.warning, _, _ = unstructured.NestedString(event.Object, "message")
 		}
 	}
-	return nil
+	return err
 }
 
-// replacing puts the part of a kind of o into another.
-func (o objects) replacing(kind schema.GroupVersionResource) func(*objects) {
-	return func(into *objects) {
-		switch kind {
-		case jobs:
-			into.job = o.job
-		case pods:
-			into.pods = o.pods
-		case workloads:
-			into.workloads = o.workloads
-		case localQueues:
-			into.queues, into.queueKnown = o.queues, true
-		case events:
-			into.warning = o.warning
-		}
+func (c *Client) gatherQueue(ctx context.Context, name string, o *objects) error {
+	found, err := call(ctx, c, func(ctx context.Context) (*unstructured.Unstructured, error) {
+		return c.in(localQueues).Get(ctx, name, metav1.GetOptions{})
+	})
+	switch o.queueKnown = err == nil || apierrors.IsNotFound(err); {
+	case !o.queueKnown:
+		return c.explain("get LocalQueue "+name, err)
+	case err != nil:
+		return nil
 	}
+	o.queues, err = decodeAll[queue]([]*unstructured.Unstructured{found})
+	return err
 }
 
-func aboutUID(event *unstructured.Unstructured) string {
-	uid, _, _ := unstructured.NestedString(event.Object, "involvedObject", "uid")
-	return uid
+// owned lists what belongs to a Job, by name.
+func owned[T any](ctx context.Context, c *Client, kind schema.GroupVersionResource, selector string, uid types.UID) ([]T, error) {
+	all, err := c.list(ctx, kind, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, err
+	}
+	return ofJob[T](all, uid)
+}
+
+// ofJob are those of a list that belong to a Job, by name.
+func ofJob[T any](all []*unstructured.Unstructured, uid types.UID) ([]T, error) {
+	mine := slices.DeleteFunc(slices.Clone(all), func(u *unstructured.Unstructured) bool { return !ownedBy(u, uid) })
+	slices.SortFunc(mine, func(a, b *unstructured.Unstructured) int {
+		return cmp.Or(cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetUID(), b.GetUID()))
+	})
+	return decodeAll[T](mine)
 }
 
 func decodeAll[T any](found []*unstructured.Unstructured) ([]T, error) {
@@ -388,45 +283,9 @@ func decodeAll[T any](found []*unstructured.Unstructured) ([]T, error) {
 	return all, nil
 }
 
-// gather reads what there is of a Job at this moment.
-func (c *Client) gather(ctx context.Context, name string) (objects, error) {
-	job, err := c.job(ctx, name)
-	if err != nil {
-		return objects{}, err
-	}
-	o := objects{job: job}
-	found, err := c.owned(ctx, pods, jobNameLabel+"="+name, job.UID)
-	if err == nil {
-		err = o.setPods(found)
-	}
-	if err != nil || job.Labels[QueueLabel] == "" {
-		return o, err
-	}
-	if found, err = c.owned(ctx, workloads, jobUIDLabel+"="+string(job.UID), job.UID); err == nil {
-		err = o.setWorkloads(found)
-	}
-	return o, err
-}
-
-// owned lists what belongs to a Job.
-func (c *Client) owned(
-	ctx context.Context, kind schema.GroupVersionResource, selector string, uid types.UID,
-) ([]*unstructured.Unstructured, error) {
-	all, err := c.list(ctx, kind, selector)
-	var mine []*unstructured.Unstructured
-	for _, one := range all {
-		if ownedBy(one, uid) {
-			mine = append(mine, one)
-		}
-	}
-	return mine, err
-}
-
-func (c *Client) list(
-	ctx context.Context, kind schema.GroupVersionResource, selector string,
-) ([]*unstructured.Unstructured, error) {
+func (c *Client) list(ctx context.Context, kind schema.GroupVersionResource, opts metav1.ListOptions) ([]*unstructured.Unstructured, error) {
 	list, err := call(ctx, c, func(ctx context.Context) (*unstructured.UnstructuredList, error) {
-		return c.in(kind).List(ctx, metav1.ListOptions{LabelSelector: selector})
+		return c.in(kind).List(ctx, opts)
 	})
 	if err != nil {
 		return nil, c.explain("list "+kind.Resource, err)

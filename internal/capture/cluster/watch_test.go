@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
@@ -98,7 +97,6 @@ func TestWatchTellsEachState(t *testing.T) {
 		state, err := f.client.Watch(t.Context(), "j", Budgets{}, func(s State) {
 			phases = append(phases, s.Phase)
 			if s.Phase == Running {
-				synctest.Wait() // the watches are there
 				parse(t, pod(tapRuns, loadReady, ""), &p.Status)
 				f.put(pods, p)
 			}
@@ -221,56 +219,13 @@ func (f *fakeCluster) remove(kind schema.GroupVersionResource, name string) {
 	}
 }
 
-// TestWatchBroken has watches end in all ways that they can: what happens meanwhile is seen all the same.
-func TestWatchBroken(t *testing.T) {
-	gone := apierrors.NewResourceExpired("too old")
-	tests := []struct {
-		name  string
-		watch func() (watch.Interface, error)
-	}{
-		{"refused", func() (watch.Interface, error) { return nil, apierrors.NewInternalError(errors.New("not now")) }},
-		{"closed at once", func() (watch.Interface, error) {
-			w := watch.NewFake()
-			w.Stop()
-			return w, nil
-		}},
-		{"410 Gone", func() (watch.Interface, error) {
-			w := watch.NewFakeWithChanSize(1, false)
-			w.Error(&gone.ErrStatus)
-			return w, nil
-		}},
-		{"alive and mute", func() (watch.Interface, error) { return watch.NewFake(), nil }},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFake(t)
-				p := f.running()
-				f.api.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
-					w, err := test.watch()
-					return true, w, err
-				})
-				state, err := f.client.Watch(t.Context(), "j", Budgets{Load: time.Hour}, func(s State) {
-					if s.Phase == Running {
-						parse(t, pod(tapRuns, loadReady, ""), &p.Status)
-						f.put(pods, p)
-					}
-				})
-				if err != nil || state.Phase != Ready {
-					t.Errorf("%+v, %v", state, err)
-				}
-			})
-		})
-	}
-}
-
 // TestWatchOutage has the server go away for good.
 func TestWatchOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t)
 		f.running()
 		var down atomic.Bool
-		f.api.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		f.api.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return down.Load(), nil, apierrors.NewInternalError(errors.New("etcd is away"))
 		})
 		began := time.Now()
@@ -295,15 +250,18 @@ func TestWatchRefused(t *testing.T) {
 		t.Run(test.kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake(t)
-				p := f.running()
-				parse(t, pod(tapRuns, loadReady, ""), &p.Status)
-				f.put(pods, p)
-				f.api.PrependReactor("list", test.kind, func(a clienttesting.Action) (bool, runtime.Object, error) {
+				f.running()
+				f.remove(pods, "p")
+				job := testJob()
+				*job.Spec.Suspend = test.kind == "localqueues"
+				f.put(jobs, job)
+				began := time.Now()
+				f.api.PrependReactor("*", test.kind, func(a clienttesting.Action) (bool, runtime.Object, error) {
 					return true, nil, apierrors.NewForbidden(a.GetResource().GroupResource(), "", errors.New("no role"))
 				})
-				_, err := f.client.Watch(t.Context(), "j", Budgets{}, nil)
-				if test.fatal != (err != nil) || err != nil && !strings.Contains(err.Error(), "bind it to the role in deploy/") {
-					t.Errorf("got %v", err)
+				_, err := f.client.Watch(t.Context(), "j", Budgets{Admission: time.Minute, Start: time.Minute}, nil)
+				if test.fatal == (time.Since(began) > 0) || strings.Contains(err.Error(), "bind it to the role in deploy/") != test.fatal {
+					t.Errorf("got %v after %v", err, time.Since(began))
 				}
 			})
 		})
@@ -316,8 +274,8 @@ func TestWatchPodTakenAway(t *testing.T) {
 		name, cause, want string
 		after             time.Duration
 	}{
-		{"nobody says why", "", "PodDeleted", causeTime},
-		{"the deadline", "{conditions: [{type: FailureTarget, status: 'True', reason: DeadlineExceeded}]}", "DeadlineExceeded", time.Second},
+		{"nobody says why", "", "PodDeleted", causeTime + pollTime},
+		{"the deadline", "{conditions: [{type: FailureTarget, status: 'True', reason: DeadlineExceeded}]}", "DeadlineExceeded", pollTime},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -328,7 +286,6 @@ func TestWatchPodTakenAway(t *testing.T) {
 					if s.Phase != Running {
 						return
 					}
-					synctest.Wait()
 					f.remove(pods, "p")
 					time.AfterFunc(time.Second, func() {
 						job := testJob()
@@ -368,7 +325,6 @@ func TestWatchEnds(t *testing.T) {
 			f.running()
 			_, err := f.client.Watch(t.Context(), "j", Budgets{}, func(s State) {
 				if s.Phase == Running {
-					synctest.Wait()
 					f.remove(jobs, "j")
 					other := testJob()
 					other.UID = "job-2"

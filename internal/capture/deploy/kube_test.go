@@ -227,10 +227,10 @@ func checkRoles(t *testing.T, k *testenv.Kube) {
 	}{
 		{name: "submit", verb: "create", group: "batch", resource: "jobs", namespace: "vllm-vcr", want: true},
 		{name: "clean", verb: "delete", group: "batch", resource: "jobs", namespace: "vllm-vcr", want: true},
-		{name: "watch", verb: "watch", resource: "pods", namespace: "vllm-vcr", want: true},
+		{name: "watch", verb: "watch", resource: "pods", namespace: "vllm-vcr", want: false},
 		{name: "logs", verb: "get", resource: "pods", sub: "log", namespace: "vllm-vcr", want: true},
 		{name: "fetch", verb: "create", resource: "pods", sub: "exec", namespace: "vllm-vcr", want: true},
-		{name: "admission", verb: "watch", group: "kueue.x-k8s.io", resource: "workloads", namespace: "vllm-vcr", want: true},
+		{name: "admission", verb: "list", group: "kueue.x-k8s.io", resource: "workloads", namespace: "vllm-vcr", want: true},
 		{name: "the queue", verb: "get", group: "kueue.x-k8s.io", resource: "clusterqueues", object: "conformance-queue", want: true},
 		{name: "another queue", verb: "get", group: "kueue.x-k8s.io", resource: "clusterqueues", object: "theirs"},
 		{name: "raise the quota", verb: "update", group: "kueue.x-k8s.io", resource: "clusterqueues", object: "conformance-queue"},

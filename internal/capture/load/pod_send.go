@@ -3,24 +3,21 @@ package load
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
 	"strings"
+
+	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 )
 
 // A Header is the line before the bytes of a file.
 type Header struct {
-	File string `json:"file"`
-	// Size is that of the whole file, of which the bytes from Offset on follow.
-	Size   int64 `json:"size"`
-	Offset int64 `json:"offset"`
-	// SHA256 is that of the whole file, in hex.
-	SHA256 string `json:"sha256"`
+	File   string `json:"file"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"` // in hex
 }
 
 // ErrUsage is in errors of requests for what cannot be.
@@ -30,9 +27,9 @@ func podUsage(format string, args ...any) error {
 	return fmt.Errorf("%s%w", fmt.Sprintf(format, args...), ErrUsage)
 }
 
-// Send writes the header of a file, and its bytes from offset on. It reads the file twice, as the header has the digest of
-// all of it; what changes meanwhile is an error. The file lies in the folder itself and is not a link.
-func (d Dir) Send(w io.Writer, name string, offset int64) error {
+// Send writes the header of a file, and its bytes. It reads the file twice, as the header has the digest; what changes meanwhile is an
+// error. The file lies in the folder itself and is not a link.
+func (d Dir) Send(w io.Writer, name string) error {
 	file, err := d.open(name)
 	if err != nil {
 		return err
@@ -42,51 +39,30 @@ func (d Dir) Send(w io.Writer, name string, offset int64) error {
 	if err != nil {
 		return err
 	}
-	if offset < 0 || offset > before.Size() {
-		return podUsage("%s has %d bytes: want an offset from 0 to that, not %d", name, before.Size(), offset)
-	}
-	head, whole, err := digests(file, offset)
-	if err != nil {
+	sum := sha256.New()
+	if _, err := io.Copy(sum, file); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	line, err := json.Marshal(Header{File: name, Size: before.Size(), Offset: offset, SHA256: hex.EncodeToString(whole)})
+	digest := hex.EncodeToString(sum.Sum(nil))
+	line, err := jsonout.Line(Header{File: name, Size: before.Size(), SHA256: digest})
 	if err != nil {
 		return err
 	}
-	if _, err := w.Write(append(line, '\n')); err != nil {
+	if _, err := w.Write(line); err != nil {
 		return fmt.Errorf("send %s: %w", name, err)
 	}
-	if _, err := file.Seek(offset, io.SeekStart); err != nil {
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	sent, err := io.Copy(io.MultiWriter(w, head), io.LimitReader(file, before.Size()-offset))
+	sum.Reset()
+	sent, err := io.Copy(io.MultiWriter(w, sum), io.LimitReader(file, before.Size()))
 	if err != nil {
 		return fmt.Errorf("send %s: %w after %d bytes", name, err, sent)
 	}
-	if string(head.Sum(nil)) != string(whole) || !d.still(before, name) {
+	if hex.EncodeToString(sum.Sum(nil)) != digest || !d.still(before, name) {
 		return fmt.Errorf("%s changed while it was uploaded: run the command again", name)
 	}
 	return nil
-}
-
-// digests are the state of a digest behind offset bytes, and the digest of all.
-func digests(r io.Reader, offset int64) (head hash.Hash, whole []byte, err error) {
-	sum := sha256.New()
-	if _, err := io.CopyN(sum, r, offset); err != nil {
-		return nil, nil, err
-	}
-	cloner, ok := sum.(hash.Cloner)
-	if !ok {
-		return nil, nil, errors.New("this build's SHA-256 cannot be cloned")
-	}
-	copied, err := cloner.Clone()
-	if err != nil {
-		return nil, nil, err
-	}
-	if _, err := io.Copy(sum, r); err != nil {
-		return nil, nil, err
-	}
-	return copied, sum.Sum(nil), nil
 }
 
 // open opens a regular file of the folder.

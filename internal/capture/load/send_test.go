@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -22,19 +21,13 @@ func TestSend(t *testing.T) {
 	d := Dir{t.TempDir()}
 	put(t, d, "a.gz", text)
 	put(t, d, "empty", "")
-	for _, offset := range []int64{0, 1, 9, 10} {
-		var b bytes.Buffer
-		require.NoError(t, d.Send(&b, "a.gz", offset))
-		line, rest, _ := strings.Cut(b.String(), "\n")
-		var got Header
-		require.NoError(t, json.Unmarshal([]byte(line), &got))
-		if diff := cmp.Diff(Header{"a.gz", 10, offset, hex.EncodeToString(sum[:])}, got); diff != "" || rest != text[offset:] {
-			t.Errorf("offset %d: sent %q (-want +got):\n%s", offset, rest, diff)
-		}
-	}
 	var b bytes.Buffer
-	const nothing = `{"file":"empty","size":0,"offset":0,"sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}` + "\n"
-	if err := d.Send(&b, "empty", 0); err != nil || b.String() != nothing {
+	require.NoError(t, d.Send(&b, "a.gz"))
+	want := `{"file":"a.gz","size":10,"sha256":"` + hex.EncodeToString(sum[:]) + `"}` + "\n" + text
+	require.NoDiff(t, cmp.Diff(want, b.String()), "sent (-want +got)")
+	b.Reset()
+	const nothing = `{"file":"empty","size":0,"sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}` + "\n"
+	if err := d.Send(&b, "empty"); err != nil || b.String() != nothing {
 		t.Errorf("got %q, %v", b.String(), err)
 	}
 }
@@ -50,7 +43,6 @@ func TestSendRefuses(t *testing.T) {
 	require.NoError(t, os.Mkdir(d.path("folder"), 0o777))
 	tests := []struct {
 		name, file string
-		offset     int64
 		want       string
 		usage      bool
 	}{
@@ -65,13 +57,11 @@ func TestSendRefuses(t *testing.T) {
 		{name: "a link within", file: "in", want: "in is not a regular file", usage: true},
 		{name: "a folder in it", file: "folder", want: "folder is not a regular file", usage: true},
 		{name: "absent", file: "b", want: "no such file"},
-		{name: "behind the end", file: "a", offset: 11, want: "a has 10 bytes: want an offset from 0 to that, not 11", usage: true},
-		{name: "before the beginning", file: "a", offset: -1, want: "want an offset from 0", usage: true},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var b bytes.Buffer
-			err := d.Send(&b, test.file, test.offset)
+			err := d.Send(&b, test.file)
 			if err == nil || !strings.Contains(err.Error(), test.want) || errors.Is(err, ErrUsage) != test.usage {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
@@ -124,7 +114,7 @@ func TestSendNoticesChanges(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			d := Dir{t.TempDir()}
 			put(t, d, "a", text)
-			err := d.Send(&meanwhile{do: func() { test.change(t, d) }}, "a", 5)
+			err := d.Send(&meanwhile{do: func() { test.change(t, d) }}, "a")
 			if err == nil || err.Error() != test.want {
 				t.Errorf("got %v, want %s", err, test.want)
 			}
@@ -138,5 +128,5 @@ func TestSendToNobody(t *testing.T) {
 	put(t, d, "a", "0123456789")
 	r, w := io.Pipe()
 	r.Close()
-	require.ErrorIs(t, d.Send(w, "a", 0), io.ErrClosedPipe)
+	require.ErrorIs(t, d.Send(w, "a"), io.ErrClosedPipe)
 }

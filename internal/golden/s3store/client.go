@@ -37,8 +37,7 @@ type store struct {
 	mu     sync.Mutex
 	client *client // nil: not made yet
 
-	roleTimeout     time.Duration // for tests; 0: the constant
-	maxPut, minPart int64         // for tests; 0: the constants
+	roleTimeout time.Duration // for tests; 0: the constant
 }
 
 // Connect returns the S3 of a store of goldens. It makes no request: credentials are looked for at the first use.

@@ -31,17 +31,16 @@ type step = testenv.Step
 // A goldenStore is a store of goldens whose S3 is as its options say when it is first used.
 type goldenStore struct {
 	golden.Store
-	S3              Options
-	roleTimeout     time.Duration
-	maxPut, minPart int64
-	once            sync.Once
-	connected       *store
+	S3          Options
+	roleTimeout time.Duration
+	once        sync.Once
+	connected   *store
 }
 
 // Connect implements [golden.Connector].
 func (s *goldenStore) Connect(t golden.Transport) golden.ObjectStore {
 	s.once.Do(func() {
-		s.connected = &store{opt: s.S3, Transport: t, roleTimeout: s.roleTimeout, maxPut: s.maxPut, minPart: s.minPart}
+		s.connected = &store{opt: s.S3, Transport: t, roleTimeout: s.roleTimeout}
 	})
 	return s.connected
 }

@@ -75,7 +75,7 @@ var importRules = map[string][]string{
 	"internal/serve/jinja":    {},
 	"internal/serve/builtin":  {"player", "internal/engine/tokenizer", "internal/serve/enginepb", "internal/serve/jinja", "internal/wire/pack", "internal/wire/protocol", "github.com/zeebo", grpc, protobuf},
 	"internal/serve": {
-		".", "player", "internal/frontends", "internal/engine/tokenizer", "internal/capture/local", "internal/wire/protocol",
+		".", "player", "internal/frontends", "internal/engine/tokenizer", "internal/capture/load", "internal/capture/local", "internal/wire/protocol",
 	},
 	"internal/serve/simulator": {"internal/engine", "internal/serve", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"},
 

@@ -99,7 +99,7 @@ func newEngine(opt *Options, codec *protocol.Codec, ready protocol.ReadyResponse
 		return nil, err
 	}
 	longest := ready.MaxModelLen
-	if len(opt.Pooling.Tasks) > 0 {
+	if !slices.Contains(opt.tasks(), taskGenerate) {
 		// A pooling model generates nothing after the prompt, which may so fill the context
 		// (vllm/v1/core/sched/scheduler.py num_sampled_tokens_per_step). An engine of 0.27
 		// waits for ever for the last token of such a prompt, if that is computed in chunks.

@@ -219,7 +219,7 @@ type LoRAOptions struct {
 type PoolingOptions struct {
 	// Tasks are what the model supports ("embed", "classify", "token_embed",
 	// "token_classify", "plugin", "embed&token_classify"); none is a model that
-	// generates.
+	// generates. With "generate" among them the player does both, as no engine of vLLM.
 	Tasks []string
 	// Size is how many numbers an embedding has, default 1024, and Labels how many a
 	// classification has, default 1.

@@ -10,8 +10,10 @@ import (
 )
 
 // poolingTasks are what a pooling model may support (vllm/tasks.py
-// PoolingTask).
-var poolingTasks = []string{"embed", "classify", "token_embed", "token_classify", "plugin", "embed&token_classify"}
+// PoolingTask), and taskGenerate, with which the player generates too.
+var poolingTasks = []string{"embed", "classify", "token_embed", "token_classify", "plugin", "embed&token_classify", taskGenerate}
+
+const taskGenerate = "generate"
 
 // Sizes of what is pooled, where the options name none.
 const (
@@ -19,12 +21,12 @@ const (
 	defaultPoolingLabels = 1
 )
 
-// tasks are those that the player reports: a real engine generates or pools.
+// tasks are those that the player reports. A real engine generates or pools.
 func (o *Options) tasks() []string {
 	if len(o.Pooling.Tasks) > 0 {
 		return o.Pooling.Tasks
 	}
-	return []string{"generate"}
+	return []string{taskGenerate}
 }
 
 // pooling is a pooling request.

@@ -3,6 +3,7 @@ package player
 import (
 	"errors"
 	"math"
+	"slices"
 )
 
 // Sentences is a [Source] of readable text: English sentences, in the order that the seed and the request choose. A request
@@ -29,8 +30,9 @@ const sentenceOrders = 16
 // maxSentences is how long an answer is at most.
 const maxSentences = 5
 
-// NewSentences encodes the sentences. It fails where the vocabulary cannot spell them.
-func NewSentences(encoder Encoder, seed uint64) (*Sentences, error) {
+// NewSentences encodes the sentences, and more ones. It fails where the vocabulary cannot spell them.
+func NewSentences(encoder Encoder, seed uint64, more ...string) (*Sentences, error) {
+	sentences := append(slices.Clip(sentences), more...)
 	s := &Sentences{seed: seed, opening: make([][]uint32, len(sentences))}
 	spaced := make([][]uint32, len(sentences))
 	for i, text := range sentences {

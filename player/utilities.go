@@ -211,6 +211,9 @@ func (e *engine) resetPrefixCache(running, connector bool) (bool, error) {
 	}
 	done := e.pool.Reset()
 	e.counters.reset = e.counters.reset || done
+	if e.publish != nil && e.opt.KVCache.Events.AtOnce {
+		e.publish(e.pool.TakeEvents())
+	}
 	if running && !done {
 		return false, errors.New("the KV cache was not emptied: requests hold blocks that are transferred from or to another engine")
 	}

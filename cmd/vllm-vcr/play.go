@@ -314,6 +314,7 @@ type peerOptions struct {
 	hash          string
 	hashSeed      string // in the place of PYTHONHASHSEED
 	firstBatch    uint64 // the number of the first batch of KV events
+	eventArrays   bool   // KV events are arrays
 	kvTransfer    string
 	kvPeers       []string
 	nixl          string
@@ -427,7 +428,7 @@ func (opts *peerOptions) configureKVEvents(env *environment, opt *player.Options
 	if opt.KVCache.Events == nil {
 		return nil
 	}
-	opt.KVCache.Events.First = opts.firstBatch
+	opt.KVCache.Events.First, opt.KVCache.Events.AtOnce, opt.KVCache.Events.Arrays = opts.firstBatch, opts.firstBatch > 0, opts.eventArrays
 	if opts.replica != nil {
 		opt.KVCache.Events.Topic, opt.KVCache.Events.Host = cmp.Or(opt.KVCache.Events.Topic, opts.replica.topic), opts.replica.host
 	}
@@ -491,7 +492,7 @@ func (opts *coreOptions) add(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.speculative, "speculative-config", "", "speculative decoding as `JSON`: num_speculative_tokens, and synthetic_acceptance_rates (one for each position) or "+
 		"synthetic_acceptance_length (mean number of tokens in a step) (default none)")
 	flags.IntVar(&o.Decoding.TokensPerStep, "output-token-chunk-size", 1, "number of output tokens of a request in each step, as in a diffusion model")
-	flags.StringSliceVar(&o.Pooling.Tasks, "pooling-tasks", nil, "run as a pooling model with these tasks: embed, classify, token_embed, token_classify (default none)")
+	flags.StringSliceVar(&o.Pooling.Tasks, "pooling-tasks", nil, "run as a pooling model with these tasks: embed, classify, token_embed, token_classify; with generate too it also generates (default none)")
 	flags.IntVar(&o.Pooling.Size, "pooling-size", 0, "length of an embedding (default 1024)")
 	flags.IntVar(&o.Pooling.Labels, "pooling-labels", 0, "number of classes in a classification (default 1)")
 	least0(flags, "max-loras", "max-cpu-loras")

@@ -44,11 +44,12 @@ type sourceOptions struct {
 	seed      uint64
 	// deterministic leaves the ids of requests out of what is drawn.
 	deterministic bool
-	length        string // of answers that are made up
-	context       int    // context length of requests, if it is not that of the engine
-	randomRow     bool   // a row of the dataset answers where none has the prompt
-	toolParser    string // of the frontend; "" is hermes
-	reasoning     string // parser of reasoning: then sentences follow some reasoning
+	length        string   // of answers that are made up
+	context       int      // context length of requests, if it is not that of the engine
+	randomRow     bool     // a row of the dataset answers where none has the prompt
+	sentences     []string // more of them than those of the player
+	toolParser    string   // of the frontend; "" is hermes
+	reasoning     string   // parser of reasoning: then sentences follow some reasoning
 	// configHash is what all recordings must have been made with; empty is any.
 	configHash string
 	// sha256 is that of the bytes of recording; empty is any.
@@ -154,7 +155,7 @@ func (opts *sourceOptions) source(ctx context.Context, env *environment, opt *pl
 	case modeEcho:
 		made = player.Echo{}
 	case modeText:
-		if made, err = player.NewSentences(tok, opts.seed); err != nil {
+		if made, err = player.NewSentences(tok, opts.seed, opts.sentences...); err != nil {
 			return nil, fmt.Errorf("--mode text: %s: %w", opts.tokenizer, err)
 		}
 	}

@@ -298,7 +298,7 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 		return nil
 	}
 	if tasks := engine.opt.Pooling.Tasks; len(tasks) > 0 && opts.cfg.Frontend.Wanted != serve.Python {
-		return fmt.Errorf("--pooling-tasks %s: vllm-rs has no endpoint for it: add --frontend builtin (embed), or python", strings.Join(tasks, ","))
+		return fmt.Errorf("--pooling-tasks %s: vllm-rs has no endpoint for it: add --frontend builtin (embed and generate), or python", strings.Join(tasks, ","))
 	}
 	if released && engine.opt.VLLMVersion == protocol.Nightly {
 		return errors.New("--vllm-version nightly: no released frontend is of that line: give --frontend with the path of its vllm-rs")
@@ -526,7 +526,7 @@ func (opts *serveOptions) remote(ctx context.Context, env *environment) (*serve.
 	}
 	env.log.Info("the engine has registered", "release", engine.Release(), "line", engine.Line())
 	return &serve.Engines{
-		Group: engine, Count: 1, LoRA: engine.Engines()[0].MaxLoRAs != 0, Tasks: engine.PoolingTasks(),
+		Group: engine, Count: 1, LoRA: engine.Engines()[0].MaxLoRAs != 0, Tasks: engine.Tasks(),
 		TextOnly: true, // an engine needs the pixels of images
 		Close:    func() {},
 	}, nil

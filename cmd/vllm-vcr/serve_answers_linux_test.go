@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -26,7 +25,8 @@ func TestAnswers(t *testing.T) {
 		{"builtin", "rules.toml", "asked.txt", []string{"--frontend", "builtin"}},
 		{"vllm-rs", "rules.toml", "asked.txt", nil},
 		{"what only the builtin frontend has", "builtin.json", "builtin.txt", []string{"--frontend", "builtin", "--", "--reasoning-parser", "qwen3"}},
-		{"embeddings", "builtin.json", "embeddings.txt", []string{"--frontend", "builtin", "--pooling-tasks", "embed", "--", "--reasoning-parser", "qwen3"}},
+		{"an image", "rules.toml", "image.txt", []string{"tiny-vl", "--served-model-name", "tiny"}},
+		{"embeddings and a chat about an image", "builtin.json", "embeddings.txt", []string{"tiny-vl", "--served-model-name", "tiny", "--frontend", "builtin", "--pooling-tasks", "embed,generate", "--", "--reasoning-parser", "qwen3"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -128,41 +128,6 @@ func shownAnswer(t *testing.T, text string) string {
 		}
 	}
 	return b.String()
-}
-
-// TestAnswersAtRunTime: rules come to a server that runs, all of them or none.
-func TestAnswersAtRunTime(t *testing.T) {
-	s := startServe(t, "--frontend", "builtin", "--admin-token", "secret")
-	for _, step := range []struct {
-		method, rules, token string
-		status               int
-		want                 string
-	}{
-		{"PUT", `{"rules": []}`, "wrong", 401, "the admin token is wrong"},
-		{"PUT", `{"rules": [{"answer": {"text": "first"}}, {"match": {"nth": 1}, "answer": {"text": "never"}}]}`, "secret", 200, `{"answered":[0,0],"requests":0,"rules":[{"answer":{"text":"first"}},{"match":{"nth":1},"answer":{"text":"never"}}]}`},
-		{"POST /v1/completions", `{"prompt": "x"}`, "", 200, `"text":"first"`},
-		{"PUT", `{"rules": [{"answer": {"text": "second"}}, {"answer": {"txt": "x"}}]}`, "secret", 400, `rule 2: json: unknown field "txt"`},
-		{"POST /v1/completions", `{"prompt": "x"}`, "", 200, `"text":"first"`},
-		{"GET", "", "secret", 200, `{"answered":[2,0],"requests":2,"rules":[{"answer":{"text":"first"}},`},
-		{"DELETE", "", "secret", 200, `{"answered":[],"requests":0,"rules":[]}`},
-	} {
-		method, path, own := strings.Cut(step.method, " ")
-		if !own {
-			path = "/admin/answers"
-		}
-		r, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(step.rules))
-		require.NoError(t, err)
-		r.Header.Set("Authorization", "Bearer "+step.token)
-		r.Header.Set("Content-Type", "application/json")
-		answer, err := http.DefaultClient.Do(r)
-		require.NoError(t, err)
-		text, err := io.ReadAll(answer.Body)
-		answer.Body.Close()
-		require.NoError(t, err)
-		if answer.StatusCode != step.status || !strings.Contains(string(text), step.want) {
-			t.Errorf("%s %s: status %d, %s; want %d and %s in it", step.method, step.rules, answer.StatusCode, text, step.status, step.want)
-		}
-	}
 }
 
 // TestAnswersOfParsers: the parsers of a released frontend read the calls that are written for them.

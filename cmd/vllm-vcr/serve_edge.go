@@ -292,6 +292,7 @@ func (opts *serveOptions) simulate(env *environment, cfg *serve.Config) (err err
 	cfg.Builtin.Simulator = o
 	settings := opts.sim.Settings(o)
 	source := &opts.play.source
+	source.sentences = simulator.Sentences
 	if source.context, source.randomRow, o.Deterministic = o.MaxModelLen, true, source.deterministic; source.length == "" {
 		source.length = "simulator"
 	}
@@ -314,7 +315,7 @@ func (opts *serveOptions) rankAsSimulator(env *environment, play *playOptions, n
 	rank, err := opts.sim.Rank(env.getenv, n)
 	play.peers.rank, play.engine.opt.EngineIndex, play.engine.opt.DataParallelSize, play.engine.alone = 0, rank.Index, 1, true
 	if play.peers.kvEvents == "" && rank.KVEvents != "" {
-		play.peers.firstBatch, play.peers.kvEvents = 1, rank.KVEvents
+		play.peers.firstBatch, play.peers.kvEvents, play.peers.eventArrays = 1, rank.KVEvents, rank.Arrays
 	}
 	return err
 }

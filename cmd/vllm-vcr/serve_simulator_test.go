@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/serve/simulator"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
@@ -166,41 +164,6 @@ func TestSimulatorArguments(t *testing.T) {
 			}
 			if got != want {
 				t.Errorf("got  %s\nwant %s", got, want)
-			}
-		})
-	}
-}
-
-// TestSimulatorRefusals gives the command flags that it refuses, and those whose values are out of bounds.
-func TestSimulatorRefusals(t *testing.T) {
-	for _, test := range []struct{ args, want string }{
-		{"--simulator", "model parameter is empty"},
-		{"--model m --dataset-path none.sqlite --dataset-url http://x/y", "--dataset-url is a flag of llm-d-inference-sim that serve does not have: serve downloads nothing"},
-		{"--model m --dataset-table-name other", "--dataset-table-name is a flag of llm-d-inference-sim that serve does not have: --dataset reads the table llmd"},
-		{"--model m --engine sglang", "--engine is a flag of llm-d-inference-sim that serve does not have: only vllm"},
-		{"--model m --max-running-requests 3", "use --max-num-seqs"},
-		{"--model m --max-num-seqs 0", "--max-num-seqs 0: want more than 0"},
-		{"--model m --mode quiet", `--mode "quiet": want one of random, text, echo`},
-		{"--model m --image-emission-rate 101", "image emission rate should be between 0 and 100"},
-		{"--model m --block-size 17", "token block size should be one of the following: 8, 16, 32, 64, 128"},
-		{"--model m --latency-calculator fast", "unknown latency-calculator fast, supported calculators are: constant and per-token"},
-		{"--model m --min-tool-call-integer-param 101", "MaxToolCallIntegerParam cannot be less than MinToolCallIntegerParam"},
-		{"--model m --time-to-generate-image -1s", "time to generate image cannot be negative"},
-		{"--model m --lora-modules {\"path\":\"p\"}", "empty LoRA name"},
-		{"--model m --lora-modules {\"name\":\"l\",\"base_model_name\":\"b\"}", "unknown base model 'b' for LoRA 'l'"},
-		{"--model m --data-parallel-size 9", "data parallel size must be between 1 and 8"},
-		{"--model m --self-signed-certs --ssl-certfile a --ssl-keyfile b", "cannot use both self-signed-certs and explicit ssl-certfile/ssl-keyfile"},
-		{"--model m --mode echo --dataset-path d.sqlite", "dataset cannot be defined in echo mode"},
-		{"--model m --frontend rust", "work with the builtin frontend only"},
-		{"--model m --simulator=false", "--model needs --simulator"},
-		{"m --tensor-parallel-size 2", "--tensor-parallel-size needs --simulator"},
-	} {
-		t.Run(test.args, func(t *testing.T) {
-			var stderr bytes.Buffer
-			env := newEnvironment(io.Discard, &stderr, func(string) (string, bool) { return "", false })
-			code := env.main(t.Context(), append([]string{"serve", "--host", "127.0.0.1", "--port", "0"}, strings.Fields(test.args)...))
-			if code != conformance.ExitUsage || !strings.Contains(stderr.String(), test.want) {
-				t.Errorf("exit code %d, %s\nwant %q", code, stderr.String(), test.want)
 			}
 		})
 	}

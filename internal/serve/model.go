@@ -20,6 +20,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 )
 
@@ -39,13 +40,16 @@ type Model struct {
 	Remove func()
 }
 
-// DefaultName is the name of the embedded model.
-const DefaultName = "tiny"
+// DefaultName is the name of the embedded model, and VisionName that of the one that takes images.
+const (
+	DefaultName = "tiny"
+	VisionName  = "tiny-vl"
+)
 
 // hubName is a name of the Hugging Face hub: one or two words.
 var hubName = lazyregexp.New(`^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$`)
 
-// FindModel finds the files for a MODEL argument: the embedded ones for "", a folder as it is, and for a name of the
+// FindModel finds the files for a MODEL argument: the embedded ones for "" and [VisionName], a folder as it is, and for a name of the
 // Hugging Face hub those of the local hub cache, else the embedded ones. Nothing is downloaded.
 func FindModel(name string, getenv func(string) string) (Model, error) {
 	if name == "" {
@@ -143,8 +147,8 @@ func cached(name string, getenv func(string) string) (dir string, ok bool) {
 // standInLength is the context length of the embedded model in tokens, as common models have it.
 const standInLength = 32768
 
-// standInFiles are the files of the embedded model, with a longer context and a chat template that knows tools.
-func standInFiles() (map[string][]byte, error) {
+// standInFiles are the files of an embedded model, with a longer context and a chat template that knows tools.
+func standInFiles(name string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	entries, err := fs.ReadDir(vcr.Files, vcr.ModelPath)
 	if err != nil {
@@ -154,6 +158,13 @@ func standInFiles() (map[string][]byte, error) {
 		if files[entry.Name()], err = vcr.Files.ReadFile(vcr.ModelPath + "/" + entry.Name()); err != nil {
 			return nil, err
 		}
+	}
+	if name == VisionName {
+		vision, err := load.Vision(files["tokenizer.json"])
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(files, vision)
 	}
 	for file, change := range map[string]map[string]any{
 		"config.json":           {"max_position_embeddings": standInLength},
@@ -177,7 +188,7 @@ func standInFiles() (map[string][]byte, error) {
 // written, into a temporary one.
 func standIn(name string) (Model, error) {
 	m := Model{Name: name, MaxModelLen: standInLength, StandIn: true, Remove: func() {}}
-	files, err := standInFiles()
+	files, err := standInFiles(name)
 	if err != nil {
 		return m, err
 	}

@@ -59,6 +59,8 @@ type Config struct {
 	Restart bool
 	// Output gets what frontends write.
 	Output io.Writer
+	// AcceptReady takes no connections before requests are answered for the first time: they wait.
+	AcceptReady bool
 	// Ready is called when requests are answered, at the start and after each restart.
 	Ready func(Started)
 	// Reachable is called when new requests can be sent to the server, and when they cannot any more; nil for none.
@@ -83,7 +85,7 @@ type Engines struct {
 	LoRA bool
 	// Transfer is the --kv-transfer-config of the engines; empty without one.
 	Transfer string
-	// Tasks are those of the engines if they pool.
+	// Tasks are what the engines do. None is "generate".
 	Tasks []string
 	// TextOnly engines take no images from the builtin frontend.
 	TextOnly bool
@@ -282,7 +284,17 @@ func (s *Server) UnmatchedFaults() ([]edge.Fault, int) { return s.edge.Unmatched
 func (s *Server) Run(ctx context.Context) error {
 	defer s.release()
 	serving := make(chan error, 1)
-	go func() { serving <- s.edge.Serve(context.WithoutCancel(ctx), s.cfg.Listeners...) }()
+	accept := sync.OnceFunc(func() {
+		go func() { serving <- s.edge.Serve(context.WithoutCancel(ctx), s.cfg.Listeners...) }()
+	})
+	if ready := s.cfg.Ready; s.cfg.AcceptReady {
+		s.cfg.Ready = func(result Started) {
+			accept()
+			ready(result)
+		}
+	} else {
+		accept()
+	}
 	defer func() {
 		// What ran has ended: its requests get their last answers.
 		limited, cancel := context.WithTimeout(context.Background(), lastAnswers)

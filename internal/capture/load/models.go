@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"embed"
 	"encoding/binary"
 	"encoding/json"
@@ -67,31 +68,42 @@ func mixture(config map[string]any) {
 	})
 }
 
-// makeVision makes a model of images, with the tiny one's tokens and five more.
+// makeVision makes a model of images in the folder of the tiny one.
 func makeVision(model string) error {
-	files, err := visionFiles.ReadDir("vision")
+	tokenizer, err := os.ReadFile(filepath.Join(model, "tokenizer.json"))
 	if err != nil {
 		return err
 	}
-	for _, f := range files {
-		data, err := visionFiles.ReadFile("vision/" + f.Name())
-		if err == nil {
-			err = os.WriteFile(filepath.Join(model, f.Name()), data, 0o644)
-		}
-		if err != nil {
-			return err
+	files, err := Vision(tokenizer)
+	for name, text := range files {
+		err = cmp.Or(err, os.WriteFile(filepath.Join(model, name), text, 0o644))
+	}
+	return err
+}
+
+// Vision are the files of a model of images, which has the tokens of a tokenizer.json and five more.
+func Vision(tokenizer []byte) (files map[string][]byte, err error) {
+	files = map[string][]byte{}
+	entries, err := visionFiles.ReadDir("vision")
+	for _, f := range entries {
+		if files[f.Name()], err = visionFiles.ReadFile("vision/" + f.Name()); err != nil {
+			return nil, err
 		}
 	}
-	return edit(filepath.Join(model, "tokenizer.json"), func(tokenizer map[string]any) {
-		added, _ := tokenizer["added_tokens"].([]any)
-		for i, word := range []string{"vision_start", "vision_end", "image_pad", "video_pad", "vision_pad"} {
-			added = append(added, map[string]any{
-				"id": 2048 + i, "content": "<|" + word + "|>", "special": true, "normalized": false, "single_word": false,
-				"lstrip": false, "rstrip": false,
-			})
-		}
-		tokenizer["added_tokens"] = added
-	})
+	value := map[string]any{}
+	if err = cmp.Or(err, json.Unmarshal(tokenizer, &value)); err != nil {
+		return nil, err
+	}
+	added, _ := value["added_tokens"].([]any)
+	for i, word := range []string{"vision_start", "vision_end", "image_pad", "video_pad", "vision_pad"} {
+		added = append(added, map[string]any{
+			"id": 2048 + i, "content": "<|" + word + "|>", "special": true, "normalized": false, "single_word": false,
+			"lstrip": false, "rstrip": false,
+		})
+	}
+	value["added_tokens"] = added
+	files["tokenizer.json"], err = json.Marshal(value)
+	return files, err
 }
 
 // edit changes a JSON file.

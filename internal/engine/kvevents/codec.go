@@ -74,8 +74,8 @@ var values = map[string]map[string]func(c *codec, b []byte, e *event) []byte{
 	},
 }
 
-func newCodec(p *protocol.Profile, rank int, digests bool) (*codec, error) {
-	c := &codec{rank: rank, digests: digests}
+func newCodec(p *protocol.Profile, o Options) (*codec, error) {
+	c := &codec{rank: o.Rank, digests: o.Digests}
 	batch := p.Structs["KVEventBatch"]
 	names := []string{"ts", "events", "data_parallel_rank"}
 	if batch.Encoding != "array" || len(batch.Fields) != len(names) {
@@ -91,6 +91,9 @@ func newCodec(p *protocol.Profile, rank int, digests bool) (*codec, error) {
 		s, ok := p.Structs[name]
 		if !ok {
 			return nil, fmt.Errorf("wire profile %s has no struct %s", p.Line, name)
+		}
+		if o.Arrays {
+			s.Encoding = "array"
 		}
 		var err error
 		if *l, err = newLayout(s, values[name]); err != nil {

@@ -243,7 +243,7 @@ func TestEncodesAsEngines(t *testing.T) {
 	}
 	for _, c := range captures(t) {
 		t.Run(c.Version, func(t *testing.T) {
-			codec, err := newCodec(profile(t, c.Version), 3, false)
+			codec, err := newCodec(profile(t, c.Version), Options{Rank: 3})
 			require.NoError(t, err)
 			got := codec.appendBatch(nil, 1.5, events)
 			if !bytes.Equal(got, c.encoded) {
@@ -278,7 +278,7 @@ func TestEncodesSessions(t *testing.T) {
 		{name: "before there were sessions", line: "0.29", want: batch + "8b" + begin + "8b" + begin + "00"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			codec, err := newCodec(profile(t, tt.line), 0, false)
+			codec, err := newCodec(profile(t, tt.line), Options{})
 			require.NoError(t, err)
 			got := codec.appendBatch(nil, 1.5, []kvcache.Event{block, named})
 			require.NoDiff(t, cmp.Diff(tt.want, hex.EncodeToString(got)), "(-engine +ours)")

@@ -52,6 +52,9 @@ type Options struct {
 	// Digests writes hashes in all their bytes, as VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0
 	// does; else they are numbers, their last 8 bytes.
 	Digests bool
+	// Arrays writes events as arrays on every line, and AtOnce publishes that the cache was emptied before the next step.
+	// Both are what llm-d-inference-sim does.
+	Arrays, AtOnce bool
 	// Linger is how long Close lets subscribers take what waits for them. vLLM's drops it.
 	Linger time.Duration
 	// Subscribed is called with the topic that a subscriber asks for, by any goroutine; nil calls nothing.
@@ -102,7 +105,7 @@ func New(profile *protocol.Profile, o Options) (*Publisher, error) {
 		return nil, err
 	}
 	p := &Publisher{opt: o, topic: []byte(o.Topic), next: o.First}
-	if p.codec, err = newCodec(profile, o.Rank, o.Digests); err != nil {
+	if p.codec, err = newCodec(profile, o); err != nil {
 		return nil, err
 	}
 	if p.frames, err = partsOf(profile, "KV events"); err != nil {

@@ -469,7 +469,7 @@ func TestAllLines(t *testing.T) {
 		s.Encoding = "array"
 		arrays.Structs[name] = s
 	}
-	c, err := newCodec(arrays, 0, true)
+	c, err := newCodec(arrays, Options{Digests: true})
 	require.NoError(t, err)
 	b := c.appendBatch(nil, 1, []kvcache.Event{
 		kvcache.BlockStored{Hashes: [][]byte{{1}}, Tokens: []uint32{7}, BlockSize: 1, Keys: [][]kvcache.Key{nil}},

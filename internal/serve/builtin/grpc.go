@@ -180,7 +180,7 @@ func (r *rpc) Generate(in *enginepb.GenerateRequest, out grpc.ServerStreamingSer
 	p.logprobs, wrong = candidateCount("logprobs", in.SamplingParams.Logprobs)
 	rank := in.GetDataParallelRank()
 	switch {
-	case len(r.opt.Tasks) > 0:
+	case !r.generates():
 		return invalid("the model does not generate")
 	case *p.max < 1:
 		return invalid("max_tokens must be at least 1, got 0")
@@ -390,7 +390,7 @@ func (r *rpc) GetModelInfo(context.Context, *enginepb.GetModelInfoRequest) (*eng
 	_ = json.Unmarshal(r.model.generation, &given) // [readModel] has reported what is wrong with it
 	sampling, _ := json.Marshal(given)
 	m := &enginepb.GetModelInfoResponse{
-		ModelPath: r.opt.Model, IsGeneration: len(r.opt.Tasks) == 0, MaxContextLength: uint32(r.maxModelLen),
+		ModelPath: r.opt.Model, IsGeneration: r.generates(), MaxContextLength: uint32(r.maxModelLen),
 		VocabSize:       uint32(cmp.Or(int(config.number("vocab_size")), r.opt.Tokenizer.VocabSize())),
 		ServedModelName: r.opt.Names[0], TokenizerPath: r.opt.Dir, ModelType: config.text("model_type"),
 		PadTokenId: int32(config.number("pad_token_id")), BosTokenId: int32(config.number("bos_token_id")), MaxReqInputLen: int32(r.maxModelLen),

@@ -102,7 +102,7 @@ func (s *Server) allRoutes() []route {
 func (s *Server) route() {
 	scaling := s.opt.Flags.ScaleOut || slices.Contains(s.opt.Env, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1")
 	has := map[group]bool{
-		always: true, generates: len(s.opt.Tasks) == 0, scalesOut: len(s.opt.Tasks) == 0, embeds: slices.Contains(s.opt.Tasks, "embed"),
+		always: true, generates: s.generates(), scalesOut: s.generates(), embeds: slices.Contains(s.opt.Tasks, "embed"),
 		loadsLoRA: s.opt.LoRA, developers: slices.Contains(s.opt.Env, "VLLM_SERVER_DEV_MODE=1"),
 	}
 	s.open.all = has[scalesOut] && scaling || has[developers]

@@ -48,7 +48,7 @@ type Options struct {
 	Simulator *Simulator
 	// Release is what /version answers with.
 	Release string
-	// Tasks are those of the engines if they pool: then nothing is generated.
+	// Tasks are what the engines do. None is "generate".
 	Tasks []string
 	// LoRA lets adapters be loaded.
 	LoRA  bool
@@ -145,6 +145,11 @@ func (s *Server) Run(ctx context.Context) error {
 		err = failed
 	}
 	return err
+}
+
+// generates reports whether the engines do more than pool.
+func (s *Server) generates() bool {
+	return len(s.opt.Tasks) == 0 || slices.Contains(s.opt.Tasks, "generate")
 }
 
 func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) *apiError {

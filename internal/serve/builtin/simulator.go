@@ -51,6 +51,8 @@ type Simulator struct {
 	Omni                       bool
 	ImageRate                  int
 	ImageTime, ImageTimeStdDev time.Duration
+	// EngineIDs are those of all ranks.
+	EngineIDs []string
 	// Adapters are loaded at the start.
 	Adapters []Adapter
 	// Deterministic draws calls of tools from the request alone.
@@ -60,7 +62,6 @@ type Simulator struct {
 // simulator is the state of a [Simulator]. Its methods do nothing on a nil one: the server then does as vLLM.
 type simulator struct {
 	Simulator
-	engineID  string
 	open      atomic.Int64 // answers that are not complete
 	imageRate atomic.Int64
 
@@ -131,7 +132,7 @@ type planner func(i, n int) *plan
 
 // simulate sets up a server with a [Simulator].
 func (s *Server) simulate(o *Simulator) {
-	sim := &simulator{Simulator: *o, engineID: newUUID(), rng: rand.New(rand.NewPCG(o.Seed, 1)), blocks: map[uint64]bool{}}
+	sim := &simulator{Simulator: *o, rng: rand.New(rand.NewPCG(o.Seed, 1)), blocks: map[uint64]bool{}}
 	sim.imageRate.Store(int64(o.ImageRate))
 	s.sim, s.opt.Flags.PromptDetails = sim, true
 	s.maxModelLen, s.metrics = o.MaxModelLen, newMetrics(s.opt.Names[0], len(s.balance.open), o.MaxModelLen)
@@ -146,8 +147,17 @@ func (s *Server) simulate(o *Simulator) {
 	}
 	for _, r := range s.allRoutes() {
 		if r.path == "/sleep" || r.path == "/wake_up" {
-			if !o.Sleeps {
+			switch serve := r.serve; {
+			case !o.Sleeps:
 				r.serve = s.serveHealth
+			case r.path == "/sleep":
+				r.serve = func(w http.ResponseWriter, r *http.Request) *apiError {
+					err := serve(w, r)
+					if err == nil { // requests are served all the same
+						_, _ = s.call(r.Context(), "resume_scheduler") // it cannot fail
+					}
+					return err
+				}
 			}
 			own = append(own, r)
 		}
@@ -160,7 +170,8 @@ func (s *Server) simulate(o *Simulator) {
 	}
 }
 
-func newUUID() string {
+// NewUUID makes an id.
+func NewUUID() string {
 	id := randomHex()
 	return id[:8] + "-" + id[8:12] + "-4" + id[13:16] + "-a" + id[17:20] + "-" + id[20:]
 }
@@ -168,8 +179,8 @@ func newUUID() string {
 // serveQuery is what the bootstrap server of Mooncake's connector answers.
 func (s *Server) serveQuery(w http.ResponseWriter, _ *http.Request) *apiError {
 	answer := object{}
-	for _, e := range s.opt.Group.Engines() {
-		answer = append(answer, member{strconv.Itoa(e.Index), object{{"engine_id", s.sim.engineID}}})
+	for rank, id := range s.sim.EngineIDs {
+		answer = append(answer, member{strconv.Itoa(rank), object{{"engine_id", id}}})
 	}
 	return succeed(w, answer)
 }

@@ -94,6 +94,8 @@ type Policy struct {
 	OpenAdmin bool
 	// ReturnError lets a request ask for an error with X-Return-Error, also without Options.RequestFaults.
 	ReturnError bool
+	// NoRetryAfter leaves Retry-After out of the failures of llm-d-inference-sim.
+	NoRetryAfter bool
 	// Metrics returns the text that /metrics shows in the place of the frontend's, nil for the frontend's own. If it is
 	// complete, nothing is added to it. The function may be nil.
 	Metrics func() (text []byte, complete bool)

@@ -211,35 +211,6 @@ func TestFanOutClientGone(t *testing.T) {
 	gone.Wait()
 }
 
-func TestAPIKey(t *testing.T) {
-	e := before(t, Options{APIKeys: []string{"one", "two"}}, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "ok") })
-	for _, test := range []struct {
-		name, method, path, key string
-		status                  int
-	}{
-		{"first", "POST", "/v1/completions", "Bearer one", 200},
-		{"second", "GET", "/v1/models", "Bearer two", 200},
-		{"wrong", "GET", "/v1/models", "Bearer three", 401},
-		{"without Bearer", "GET", "/v1/models", "one", 401},
-		{"none", "POST", "/v1/completions", "", 401},
-		{"empty", "POST", "/v1/completions", "Bearer ", 401},
-		{"probe", "GET", "/health", "", 200},
-		{"probe of readiness", "GET", "/ready", "", 200},
-		{"metrics", "GET", "/metrics", "", 200},
-		{"POST to a probe", "POST", "/health", "", 401},
-		{"preflight", "OPTIONS", "/v1/completions", "", 200},
-		{"double slash", "POST", "//v1/completions", "", 401},
-		{"sleep", "POST", "/sleep", "", 401},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			answer, body := fetch(t, test.method, e.url+test.path, "", "Authorization", test.key)
-			if answer.StatusCode != test.status {
-				t.Errorf("got %d %s", answer.StatusCode, body)
-			}
-		})
-	}
-}
-
 func TestReady(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -288,18 +259,6 @@ func TestReady(t *testing.T) {
 	e := before(t, Options{Faults: faults}, stream)
 	if answer, _ := fetch(t, "GET", e.url+"/ready", ""); answer.StatusCode != 503 {
 		t.Errorf("with a fault: %d", answer.StatusCode)
-	}
-}
-
-func TestIdentity(t *testing.T) {
-	e := before(t, Options{PodName: "pod-1", PodNamespace: "ns"}, stream)
-	answer, _ := fetch(t, "POST", e.url+"/v1/completions", asked2)
-	_, port, _ := net.SplitHostPort(strings.TrimPrefix(e.url, "http://"))
-	if h := answer.Header; h.Get("x-inference-pod") != "pod-1" || h.Get("x-inference-port") != port || h.Get("x-inference-namespace") != "ns" {
-		t.Errorf("headers: %v", h)
-	}
-	if answer, _ = fetch(t, "GET", e.url+"/health", ""); answer.Header.Get("x-inference-pod") != "" {
-		t.Errorf("headers of a probe: %v", answer.Header)
 	}
 }
 

@@ -126,6 +126,9 @@ func (e *Edge) inject(next http.Handler) http.Handler {
 			}
 		}
 		p := newPlan(faults, x.asked.model, x.asked.stream || isCall(r))
+		if e.opt.Policy.NoRetryAfter && p.refusal != nil && p.refusal.retryAfter > 0 {
+			p.refusal.retryAfter = 0
+		}
 		if e.early(w, r, p) {
 			return
 		}

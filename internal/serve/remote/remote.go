@@ -115,13 +115,8 @@ func (e *Engine) askTasks(ctx context.Context) error {
 	return nil
 }
 
-// PoolingTasks are those of an engine that generates nothing; nil of one that does.
-func (e *Engine) PoolingTasks() []string {
-	if slices.Contains(e.tasks, "generate") {
-		return nil
-	}
-	return e.tasks
-}
+// Tasks are what the engine does.
+func (e *Engine) Tasks() []string { return e.tasks }
 
 // Handshake is where the engine has come from.
 func (e *Engine) Handshake() string { return e.front.Handshake() }

@@ -29,6 +29,9 @@ type Flag struct {
 	wrong  string
 }
 
+// mapEvents is the flag for the format of KV events.
+const mapEvents = "use-vllm-map-event-format"
+
 // unbounded is an upper bound that no value reaches.
 const unbounded = 1 << 53
 
@@ -81,7 +84,7 @@ var Table = []Flag{
 	{Name: "kv-events-replay-endpoint", Kind: "text", Action: Renamed, Here: "`replay_endpoint` of `--kv-events-config`"},
 	{Name: "kv-events-replay-queue-size", Kind: "int", Fallback: "1024", Action: Renamed, Here: "`buffer_steps` of `--kv-events-config`", lo: 1, hi: unbounded, wrong: "kv-events-replay-queue-size cannot be less than 1"},
 	{Name: "event-batch-size", Kind: "int", Fallback: "16", Action: Ignored, Here: "a batch has the events of one step, as in vLLM", lo: 1, hi: unbounded, wrong: "event batch size cannot less than 1"},
-	{Name: "use-vllm-map-event-format", Kind: "bool", Action: Ignored, Here: "events have the format of the line, see `--vllm-version`"},
+	{Name: mapEvents, Kind: "bool", Action: Own, Here: "`false` publishes events as arrays; without it they have the format of the line, maps"},
 	{Name: "global-cache-hit-threshold", Kind: "number", Fallback: "0", Action: Own, hi: 1, wrong: "global cache hit threshold must be between in range [0, 1]"},
 	{Name: "failure-injection-rate", Kind: "int", Fallback: "0", Action: Same},
 	{Name: "failure-types", Kind: "list", Action: Same},

@@ -25,6 +25,13 @@ import (
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
 )
 
+// Sentences are those of random answers that have signs, as parsers should see: with those of serve they are a prime number.
+var Sentences = []string{
+	`"Who is there?" she asked; nobody answered.`, "The list:\n- one (1)\n- two [2]\n- three {3}", "Café, naïve, Ω ≈ 3.14, 你好, 🙂!",
+	`{"name": "x", "values": [1, 2.5, null]}`, "It's 50% off: #1 @ $9.99 & more…", `A path: C:\temp\new, and one: /tmp/a_b.txt`,
+	"```go\nfunc f() {}\n```", "<b>bold</b> | 'single' | ~tilde~ | ^caret^", "Tabs\tand = signs + 2 * 3 / 4 - 5.", "Ja, „gut“ — ¿qué? ¡Sí!",
+}
+
 // get is the value of a flag of serve.
 func (s *Flags) get(name string) string { return s.flags.Lookup(name).Value.String() }
 
@@ -208,13 +215,14 @@ func (s *Flags) TLS() (*tls.Config, error) {
 type Rank struct {
 	// Index is its number.
 	Index int
-	// KVEvents is its --kv-events-config, empty without events.
+	// KVEvents is its --kv-events-config, empty without events. Arrays writes these as arrays.
 	KVEvents string
+	Arrays   bool
 }
 
 // Rank is the engine behind the frontend number n. Each has a topic of KV events of its own, with its port.
 func (s *Flags) Rank(getenv func(string) string, n int) (Rank, error) {
-	rank := Rank{Index: max(s.int("data-parallel-rank"), n)}
+	rank := Rank{Index: max(s.int("data-parallel-rank"), n), Arrays: s.given(mapEvents) && !s.bool(mapEvents)}
 	if !s.bool("enable-kvcache") {
 		return rank, nil
 	}
@@ -290,6 +298,10 @@ func (s *Flags) Builtin(getenv func(string) string) (o *builtin.Simulator, err e
 	case float64(o.ImageTimeStdDev) > 0.3*float64(o.ImageTime):
 		return nil, errors.New("time to generate image standard deviation cannot be more than 30% of time to generate image")
 	}
+	ranks, _ := strconv.Atoi(s.get("data-parallel-size"))
+	for range ranks {
+		o.EngineIDs = append(o.EngineIDs, builtin.NewUUID())
+	}
 	o.Adapters, err = s.adapters()
 	return o, err
 }
@@ -303,7 +315,8 @@ func (s *Flags) Apply(cfg *serve.Config, fake *Fake, settings *Settings) {
 	cfg.HTTP.Limits.Body = int64(s.int("max-request-body-size-mb")) << 20
 	cfg.HTTP.Settings = append(cfg.HTTP.Settings, settings)
 	cfg.HTTP.Policy.HideID = !s.bool("enable-request-id-headers")
-	cfg.HTTP.Policy.OpenAdmin, cfg.HTTP.Policy.ReturnError = true, true
+	cfg.HTTP.Policy.OpenAdmin, cfg.HTTP.Policy.ReturnError, cfg.HTTP.Policy.NoRetryAfter = true, true, true
+	cfg.AcceptReady = true
 	cfg.HTTP.Policy.Endpoints = map[string]http.Handler{"POST /fake_metrics": fake}
 	var requests atomic.Uint64
 	// Servers with the same seed give the same ids, and so the same answers, in the same order. An id has the form of a

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const (
@@ -160,9 +162,7 @@ func TestImports(t *testing.T) {
 // TestConformanceIsLean: a module that imports conformance for its tests links no library that only commands need.
 func TestConformanceIsLean(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "./conformance").Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
+	require.NoErrorf(t, err, "go list")
 	for path := range strings.Lines(string(out)) {
 		path = strings.TrimSpace(path)
 		if slices.ContainsFunc([]string{k8s, "github.com/google/go-github", "github.com/spf13/cobra"}, func(folder string) bool { return within(path, folder) }) {
@@ -177,9 +177,7 @@ func listPackages(t *testing.T) []goPackage {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("go list: %v\n%s", err, stderr.String())
-	}
+	require.NoErrorf(t, err, "go list\n%s", stderr.String())
 	var packages []goPackage
 	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p goPackage
@@ -317,9 +315,7 @@ func TestBrokenRules(t *testing.T) {
 				t.Fatalf("got %q, want %d failures", got, len(test.want))
 			}
 			for i, want := range test.want {
-				if !strings.Contains(got[i], want) {
-					t.Errorf("got %q, want it to contain %q", got[i], want)
-				}
+				require.Contains(t, got[i], want)
 			}
 		})
 	}

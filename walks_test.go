@@ -41,9 +41,7 @@ func TestWalks(t *testing.T) {
 			}
 		}
 	}
-	if rows < 15 {
-		t.Errorf("%d rows were read: the tables have another form", rows)
-	}
+	require.True(t, rows >= 15, "%d rows were read: the tables have another form", rows)
 }
 
 // source is the text of a Go file, or of all of a package.

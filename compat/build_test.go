@@ -1,6 +1,10 @@
 package compat
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
+)
 
 func TestParseBuild(t *testing.T) {
 	tests := []struct {
@@ -34,9 +38,7 @@ func TestParseBuild(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b, err := ParseBuild(tt.in)
 			if tt.want == "" {
-				if err == nil {
-					t.Errorf("ParseBuild(%q) = %s, want an error", tt.in, b)
-				}
+				require.True(t, err != nil, "ParseBuild(%q) = %s, want an error", tt.in, b)
 				return
 			}
 			if err != nil || b.String() != tt.want || b.Line() != tt.line || b.Variant() != tt.variant {
@@ -83,9 +85,7 @@ func FuzzParseBuild(f *testing.F) {
 			return
 		}
 		again, err := ParseBuild(b.String())
-		if err != nil || again != b || again.Compare(b) != 0 {
-			t.Errorf("%q reads as %s, which reads as %s, %v", s, b, again, err)
-		}
+		require.True(t, err == nil && again == b && again.Compare(b) == 0, "%q reads as %s, which reads as %s, %v", s, b, again, err)
 		if v, err := ParseVersion(s); (err == nil) != b.IsRelease() || err == nil && v != b.Version {
 			t.Errorf("%q reads as %s, and as version %s, %v", s, b, v, err)
 		}

@@ -2,6 +2,8 @@ package compat
 
 import (
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const matrix = `
@@ -62,9 +64,7 @@ func TestLookup(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			l, ok := m.Lookup(tt.tag)
-			if l.Name != tt.found || ok != (tt.found != "") {
-				t.Errorf("Lookup(%q) = %q, %v, want %q", tt.tag, l.Name, ok, tt.found)
-			}
+			require.True(t, l.Name == tt.found && ok == (tt.found != ""), "Lookup(%q) = %q, %v, want %q", tt.tag, l.Name, ok, tt.found)
 		})
 	}
 }

@@ -42,9 +42,7 @@ func TestParseTags(t *testing.T) {
 			releases, err := ParseTags("f", []byte(tt.dump))
 			var got []string
 			for _, r := range releases {
-				if r.Yanked || len(r.Rev) != fullRev {
-					t.Errorf("%s has %+v", r.Version, r)
-				}
+				require.True(t, !r.Yanked && len(r.Rev) == fullRev, "%s has %+v", r.Version, r)
 				got = append(got, r.String()+"="+r.Rev[:1])
 			}
 			if err != nil {

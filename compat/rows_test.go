@@ -70,9 +70,7 @@ func TestSelect(t *testing.T) {
 			if err != nil {
 				got = "error: " + err.Error()
 			}
-			if got != tt.want {
-				t.Errorf("got %s, want %s", got, tt.want)
-			}
+			require.Equal(t, got, tt.want, "got")
 		})
 	}
 }

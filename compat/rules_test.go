@@ -51,9 +51,7 @@ func TestPolicy(t *testing.T) {
 		return n
 	}
 	m, diagnostics := Policy{MaxStable: 1}.Parse("compat.toml", []byte(matrix))
-	if count(diagnostics, codeTooMany, tomlfile.Warning) != 1 {
-		t.Errorf("diagnostics %v, want C017 with one stable line allowed", diagnostics)
-	}
+	require.Equal(t, count(diagnostics, codeTooMany, tomlfile.Warning), 1, "C017 with one stable line allowed, in %v", diagnostics)
 	if _, diagnostics = (Policy{MaxStable: 2}).Parse("compat.toml", []byte(matrix)); len(diagnostics) != 0 {
 		t.Errorf("diagnostics %v, want none with two stable lines allowed", diagnostics)
 	}

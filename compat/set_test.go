@@ -85,9 +85,7 @@ func TestSet(t *testing.T) {
 				got = "error: " + err.Error()
 			}
 			require.NoDiff(t, cmp.Diff(tt.want, got), "-want +got")
-			if diff := cmp.Diff(parse(t, matrix), m); diff != "" {
-				t.Errorf("the matrix itself was changed (-want +got):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(parse(t, matrix), m), "the matrix itself was changed (-want +got)")
 		})
 	}
 }
@@ -113,9 +111,7 @@ func TestNewLinesGoWhereTheyBelong(t *testing.T) {
 			if after.Lines, err = m.Set(Change{Line: tt.add, Tag: &tt.add, Rev: ptr("aaaaaaaaa"), Add: true}); err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Join(after.names(), " "); got != tt.want {
-				t.Errorf("got %s, want %s", got, tt.want)
-			}
+			require.Equal(t, strings.Join(after.names(), " "), tt.want, "lines after")
 		})
 	}
 }

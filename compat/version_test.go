@@ -30,9 +30,7 @@ func TestMinorLine(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, ok := MinorLine(tt.in)
-			if got != tt.want || ok != (tt.want != "") {
-				t.Errorf("MinorLine(%q) = %q, %v, want %q", tt.in, got, ok, tt.want)
-			}
+			require.True(t, got == tt.want && ok == (tt.want != ""), "MinorLine(%q) = %q, %v, want %q", tt.in, got, ok, tt.want)
 		})
 	}
 }
@@ -69,14 +67,10 @@ func TestParseVersion(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			v, err := ParseVersion(tt.in)
 			if tt.want == "" {
-				if err == nil {
-					t.Errorf("ParseVersion(%q) = %s, want an error", tt.in, v)
-				}
+				require.True(t, err != nil, "ParseVersion(%q) = %s, want an error", tt.in, v)
 				return
 			}
-			if err != nil || v.String() != tt.want || v.Tag() != "v"+tt.want {
-				t.Errorf("ParseVersion(%q) = %s, %v, want %s", tt.in, v, err, tt.want)
-			}
+			require.True(t, err == nil && v.String() == tt.want && v.Tag() == "v"+tt.want, "ParseVersion(%q) = %s, %v, want %s", tt.in, v, err, tt.want)
 		})
 	}
 }
@@ -100,9 +94,7 @@ func FuzzParseVersion(f *testing.F) {
 			return
 		}
 		again, err := ParseVersion(v.Tag())
-		if err != nil || again != v {
-			t.Errorf("%q reads as %s, which reads as %s, %v", s, v, again, err)
-		}
+		require.True(t, err == nil && again == v, "%q reads as %s, which reads as %s, %v", s, v, again, err)
 		// A number with leading zeros keeps them in MinorLine, nowhere else.
 		if line, ok := MinorLine(v.String()); !ok || line != v.Line() {
 			t.Errorf("MinorLine(%s) = %q, want %q", v, line, v.Line())
@@ -129,9 +121,7 @@ func TestNearer(t *testing.T) {
 				require.NoError(t, err)
 				return v
 			}
-			if got := parse(test.v).Nearer(parse(test.w), parse(test.release)); got != test.want {
-				t.Errorf("%s nearer than %s to %s: %v, want %v", test.v, test.w, test.release, got, test.want)
-			}
+			require.Equal(t, parse(test.v).Nearer(parse(test.w), parse(test.release)), test.want, "%s nearer than %s to %s", test.v, test.w, test.release)
 		})
 	}
 }

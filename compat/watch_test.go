@@ -95,9 +95,7 @@ func runWatch(t *testing.T, tests []watchTest, decide func(*Matrix, watchTest) (
 	t.Helper()
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if diff := gocmp.Diff(test.want, shown(decide(matrixOf(t, test.matrix), test))); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			require.NoDiff(t, gocmp.Diff(test.want, shown(decide(matrixOf(t, test.matrix), test))), "-want +got")
 		})
 	}
 }
@@ -211,16 +209,12 @@ func TestWatchNotes(t *testing.T) {
 	m.Lines[1].PatchRepo, m.Lines[1].PatchRev = "https://example.com/f", "ccccccccc"
 	releases := releasesOf(t, "0.33.0 0.34.0rc1")
 	want := "note: v0.34.0rc1 is commit " + revOf("0.34.0rc1") + " in the list, but line rc has aaaaaaaaa: find out which one the release was built from"
-	if got := shown(m.WatchRC(releases)); got != want {
-		t.Errorf("rc: %s, want %s", got, want)
-	}
+	require.Equal(t, shown(m.WatchRC(releases)), want, "rc")
 	if got := shown(m.WatchStable(releases, 0)); got != "" {
 		t.Errorf("an abbreviated commit: %s, want nothing", got)
 	}
 	want = "0.33 v0.33.0>v0.33.1 gates no; note: line 0.33 takes its protocol from a fork at ccccccccc, which may not fit v0.33.1"
-	if got := shown(m.WatchStable(releasesOf(t, "0.33.1"), 0)); got != want {
-		t.Errorf("a fork: %s, want %s", got, want)
-	}
+	require.Equal(t, shown(m.WatchStable(releasesOf(t, "0.33.1"), 0)), want, "a fork")
 }
 
 func TestResolve(t *testing.T) {
@@ -237,9 +231,7 @@ func TestResolve(t *testing.T) {
 		return revOf(v.String()), nil
 	})
 	require.NoError(t, err)
-	if diff := gocmp.Diff([]string{"0.34.0", "0.32.1"}, asked); diff != "" {
-		t.Errorf("asked for (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, gocmp.Diff([]string{"0.34.0", "0.32.1"}, asked), "asked for (-want +got)")
 	if l := byName(d.Lines, "0.34"); l.ProtocolRev != revOf("0.34.0") {
 		t.Errorf("0.34 has commit %s", l.ProtocolRev)
 	}
@@ -262,9 +254,7 @@ func TestWatchProperties(t *testing.T) {
 			text = checkWatch(t, text, releases, func(m *Matrix) (*Decision, error) { return m.WatchRC(releases) })
 			m, diagnostics := Policy{MaxStable: limit}.Parse("compat.toml", text)
 			for _, f := range diagnostics {
-				if f.Code != codeGap && f.Code != codeRCTag {
-					t.Errorf("diagnostic: %s", f)
-				}
+				require.True(t, f.Code == codeGap || f.Code == codeRCTag, "diagnostic: %s", f)
 			}
 			checkKept(t, shipped, text, m)
 		})
@@ -300,9 +290,7 @@ func checkWatch(t *testing.T, text []byte, releases []Release, decide func(*Matr
 	edited, err := Rewrite("compat.toml", text, d.Lines)
 	require.NoError(t, err)
 	after, diagnostics := Parse("compat.toml", edited)
-	if tomlfile.HasErrors(diagnostics) {
-		t.Errorf("diagnostics: %v", diagnostics)
-	}
+	require.True(t, !tomlfile.HasErrors(diagnostics), "diagnostics: %v", diagnostics)
 	if got := Diff(d.Lines, after.Lines); len(got) > 0 {
 		t.Errorf("the text is not what was decided: %v", got)
 	}
@@ -320,16 +308,12 @@ func checkDifference(t *testing.T, c Difference, releases []Release) {
 	}
 	if c.Added() || c.Moved() {
 		ok := slices.ContainsFunc(releases, func(r Release) bool { return r.Tag() == c.To.Tag && r.Rev == c.To.ProtocolRev && !r.Yanked })
-		if !ok || c.To.FidelityValidated {
-			t.Errorf("%s: want a release that was not yanked, and no gate", c)
-		}
+		require.True(t, ok && !c.To.FidelityValidated, "%s: want a release that was not yanked, and no gate", c)
 		return
 	}
 	from := c.From
 	from.Default = c.To.Default
-	if !sameEntry(from, c.To) {
-		t.Errorf("%s: want nothing but the default to change", c)
-	}
+	require.True(t, sameEntry(from, c.To), "%s: want nothing but the default to change", c)
 }
 
 // checkKept checks that all comments of the file are still there, and all lines that
@@ -345,9 +329,7 @@ func checkKept(t *testing.T, before, after []byte, m *Matrix) {
 		}
 		return all
 	}
-	if diff := gocmp.Diff(comments(before), comments(after)); diff != "" {
-		t.Errorf("comments (-before +after):\n%s", diff)
-	}
+	require.NoDiff(t, gocmp.Diff(comments(before), comments(after)), "comments (-before +after)")
 	if l := byName(m.Lines, Nightly); l.Tag != Nightly || l.ProtocolRev == "" {
 		t.Errorf("nightly became %+v", l)
 	}

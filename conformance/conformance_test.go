@@ -180,9 +180,7 @@ func TestVacuousLineFails(t *testing.T) {
 			if err := vacuous(test.cases, test.results); err != nil {
 				got = err.Error()
 			}
-			if got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			require.Equal(t, got, test.want, "got")
 		})
 	}
 }

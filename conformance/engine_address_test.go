@@ -50,9 +50,7 @@ func TestAddress(t *testing.T) {
 	runner := Runner{Store: g, Timeouts: patient(), Address: address, Subject: Description{Kind: "engine", Command: address}}
 	report := runner.Run(t.Context(), cases)
 	outcome{exit: ExitOK}.check(t, report)
-	if len(report.Results) != 3 || report.Subject.Command != address || report.Subject.Versions["0.33"] != "0.33.0" {
-		t.Errorf("%d results of %+v", len(report.Results), report.Subject)
-	}
+	require.True(t, len(report.Results) == 3 && report.Subject.Command == address && report.Subject.Versions["0.33"] == "0.33.0", "%d results of %+v", len(report.Results), report.Subject)
 }
 
 func TestAddressLive(t *testing.T) {
@@ -170,9 +168,7 @@ func TestCheckAddress(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			err := CheckAddress(test.address, test.cases)
-			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
+			require.ErrorText(t, err, test.want)
 		})
 	}
 }
@@ -216,9 +212,7 @@ func TestKeepAlive(t *testing.T) {
 			runner := Runner{Store: g, Engine: test.engine(t, "").Engine, Timeouts: Timeouts{Connect: 1, Idle: 1, Golden: 1}}
 			runner.KeepAlive = func(at Attached) {
 				for _, before := range seen {
-					if alive(before.Pid) {
-						t.Errorf("process %d is still there when the next one starts", before.Pid)
-					}
+					require.True(t, !alive(before.Pid), "process %d is still there when the next one starts", before.Pid)
 				}
 				seen = append(seen, at)
 			}
@@ -233,9 +227,7 @@ func TestKeepAlive(t *testing.T) {
 				}
 				cancel()
 			}}, cases)
-			if told.Load() == 0 {
-				t.Error("the run ended before it was told to")
-			}
+			require.True(t, told.Load() != 0, "the run ended before it was told to")
 			if test.name == "replay" {
 				outcome{exit: ExitOK}.check(t, report)
 			} else {
@@ -261,7 +253,5 @@ func TestKeepAliveOfTheLost(t *testing.T) {
 	outcome{exit: ExitFail, verdict: map[string]Verdict{"schema": Error}, says: map[string][]string{
 		"schema": {"| ValueError: no such model"},
 	}}.check(t, report)
-	if announced != 1 {
-		t.Errorf("%d engines announced, want 1", announced)
-	}
+	require.Equal(t, announced, 1, "engines announced")
 }

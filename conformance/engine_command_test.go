@@ -142,22 +142,16 @@ func TestSessionInOwnTime(t *testing.T) {
 			g := goldenOf(t, "0.33", "wire-edge-s1")
 			r := g.judged(t, Runner{Engine: mock(t, test.fault).Engine, Timeouts: patient()}, Selection{Assertions: []Assertion{Wire}}).Results[0]
 			if test.code == "" {
-				if r.Verdict != Pass || r.Asserted < 100 || r.Note != test.says {
-					t.Errorf("%s with %d assertions, %q: %v", r.Verdict, r.Asserted, r.Note, r.Failures)
-				}
+				require.True(t, r.Verdict == Pass && r.Asserted >= 100 && r.Note == test.says, "%s with %d assertions, %q: %v", r.Verdict, r.Asserted, r.Note, r.Failures)
 				return
 			}
 			found := slices.ContainsFunc(r.Failures, func(f Failure) bool { return f.Code == test.code && strings.Contains(f.Message, test.says) })
-			if r.Verdict == Pass || !found {
-				t.Errorf("%s, want %s: %q: %v", r.Verdict, test.code, test.says, r.Failures)
-			}
+			require.True(t, r.Verdict != Pass && found, "%s, want %s: %q: %v", r.Verdict, test.code, test.says, r.Failures)
 		})
 	}
 	t.Run("started by somebody else", func(t *testing.T) {
 		g := goldenOf(t, "0.33", "wire-edge-s1")
 		r := (&Runner{Store: g, Address: "tcp://127.0.0.1:29550"}).Run(t.Context(), g.plan(t, Selection{Assertions: []Assertion{Wire}})).Results[0]
-		if r.Verdict != Skip || r.Note != "not judged: nobody gave the engine this session to replay" {
-			t.Errorf("%s: %q, %v", r.Verdict, r.Note, r.Failures)
-		}
+		require.True(t, r.Verdict == Skip && r.Note == "not judged: nobody gave the engine this session to replay", "%s: %q, %v", r.Verdict, r.Note, r.Failures)
 	})
 }

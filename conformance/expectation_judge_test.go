@@ -159,9 +159,7 @@ func TestStaleSaysWhere(t *testing.T) {
 	all, _ := EveryCase(smallMatrix, smallManifest, Selection{})
 	r := reportOf(&Expectations{List: listed(Fail, caseA)}, all, map[string][]Failure{caseA: nil}, time.Now())
 	const want = `the case passes, but e.toml:1 expects it to fail: remove the expectation of "0.33/b/fidelity-index-1", or narrow its pattern (a race; #1)`
-	if got := saidBy(r.Results[0]); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	require.Equal(t, saidBy(r.Results[0]), want, "said")
 	if want := "passes what is expected to fail on 0.33"; r.Reason != want {
 		t.Errorf("reason %q, want %q", r.Reason, want)
 	}
@@ -212,9 +210,7 @@ func TestExpectationProblems(t *testing.T) {
 			if len(r.Problems) > 0 {
 				got = string(r.Problems[0].Code) + " " + r.Problems[0].Message
 			}
-			if test.want == "" && (got != "" || r.ExitCode != ExitOK) {
-				t.Errorf("exit code %d, problem %q, want none", r.ExitCode, got)
-			}
+			require.True(t, test.want != "" || (got == "" && r.ExitCode == ExitOK), "exit code %d, problem %q, want none", r.ExitCode, got)
 			if test.want != "" && (!strings.HasPrefix(got, test.want) || r.ExitCode != ExitFail || r.Verdict != Fail || r.Reason != "the expectations do not hold (problems of the run: 1)") {
 				t.Errorf("exit code %d, %s: %q, problem %q, want %q", r.ExitCode, r.Verdict, r.Reason, got, test.want)
 			}

@@ -144,14 +144,10 @@ func TestUpdateExpectations(t *testing.T) {
 				t.Fatalf("notes %q, want %q", got.Notes, parts)
 			}
 			for i, part := range parts {
-				if !strings.Contains(got.Notes[i], part) {
-					t.Errorf("note %q, want %q", got.Notes[i], part)
-				}
+				require.Contains(t, got.Notes[i], part)
 			}
 			_, after := ParseExpectations("f.toml", got.Data)
-			if (len(got.Added) > 0) != tomlfile.HasErrors(after) {
-				t.Errorf("with %q added, the file has the findings %v", got.Added, after)
-			}
+			require.Equal(t, len(got.Added) > 0, tomlfile.HasErrors(after), "with %q added, the file has the findings %v", got.Added, after)
 		})
 	}
 	if _, err := UpdateExpectations("f.toml", []byte("[[expect]]\n"), nil, all, now); err == nil || !strings.Contains(err.Error(), "f.toml:1: X105") {

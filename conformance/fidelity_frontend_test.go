@@ -6,6 +6,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -27,9 +28,7 @@ func TestRealFrontend(t *testing.T) {
 			report := liveRunner().Run(t.Context(), frontendCases(t, line, mf, frontend))
 			for _, r := range report.Results {
 				t.Logf("%s: %s: %d streams, %d tokens, %v", r.Case.Name(), r.Verdict, r.Asserted, r.Tokens, r.Duration)
-				if r.Verdict != Pass || r.Tokens == 0 {
-					t.Errorf("%s: %s: %v", r.Case.Name(), r.Verdict, r.Failures)
-				}
+				require.True(t, r.Verdict == Pass && r.Tokens != 0, "%s: %s: %v", r.Case.Name(), r.Verdict, r.Failures)
 			}
 		})
 	}

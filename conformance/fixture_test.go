@@ -257,12 +257,8 @@ func judgedOnce(exit int, check string, v Verdict, says ...string) outcome {
 
 func (o outcome) check(t *testing.T, report *Report) {
 	t.Helper()
-	if report.ExitCode != o.exit {
-		t.Errorf("exit code %d (%s), want %d", report.ExitCode, report.Reason, o.exit)
-	}
-	if len(report.Results) == 0 {
-		t.Error("no results")
-	}
+	require.True(t, report.ExitCode == o.exit, "exit code %d (%s), want %d", report.ExitCode, report.Reason, o.exit)
+	require.True(t, len(report.Results) != 0, "no results")
 	for _, r := range report.Results {
 		check := r.Case.Check()
 		want, named := o.verdict[check]
@@ -278,9 +274,7 @@ func (o outcome) check(t *testing.T, report *Report) {
 				t.Errorf("%s says %q, want it to contain %q", check, got, part)
 			}
 		}
-		if r.Verdict == Pass && r.Asserted == 0 {
-			t.Errorf("%s passes without having asserted anything", check)
-		}
+		require.True(t, r.Verdict != Pass || r.Asserted != 0, "%s passes without having asserted anything", check)
 	}
 }
 

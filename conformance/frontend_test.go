@@ -101,9 +101,7 @@ func TestFrontendSuiteOnRealFrontends(t *testing.T) {
 	for _, version := range testenv.FrontendVersions() {
 		t.Run(version, func(t *testing.T) {
 			report := underExpectations(t, realUnderTest(t, version), protocol.LineOf(version), Timeouts{}, known)
-			if report.ExitCode != ExitOK {
-				t.Errorf("exit code %d: %s %v", report.ExitCode, report.Reason, report.Problems)
-			}
+			require.Equal(t, report.ExitCode, ExitOK, "exit code: %s %v", report.Reason, report.Problems)
 			notes := map[Assertion]string{}
 			for _, r := range report.Results {
 				t.Logf("%s: %s: %d asserted, %d tokens, %v: %s", r.Case.Name(), r.Verdict, r.Asserted, r.Tokens, r.Duration.Round(time.Millisecond), r.Note)
@@ -177,9 +175,7 @@ func TestFrontendSuiteOnTheWrongLine(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.frontend+" on "+test.line, func(t *testing.T) {
 			report := underTest(t, realUnderTest(t, test.frontend), test.line, Timeouts{})
-			if report.ExitCode != ExitFail {
-				t.Errorf("exit code %d, want %d: %s", report.ExitCode, ExitFail, report.Reason)
-			}
+			require.Equal(t, report.ExitCode, ExitFail, "exit code: %s", report.Reason)
 			var failures []Failure
 			for _, r := range report.Results {
 				failures = append(failures, r.Failures...)
@@ -188,9 +184,7 @@ func TestFrontendSuiteOnTheWrongLine(t *testing.T) {
 				}
 			}
 			for _, want := range test.want {
-				if !slices.ContainsFunc(failures, func(f Failure) bool { return tells(f, want) }) {
-					t.Errorf("no failure %q among %+v", want, failures)
-				}
+				require.True(t, slices.ContainsFunc(failures, func(f Failure) bool { return tells(f, want) }), "no failure %q among %+v", want, failures)
 			}
 		})
 	}
@@ -213,13 +207,9 @@ func TestFrontendsAreStartedAgain(t *testing.T) {
 	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: realUnderTest(t, line.Tag[1:])}
 	report := runner.Run(t.Context(), cases)
 	for _, r := range report.Results {
-		if r.Verdict != Pass {
-			t.Errorf("%s: %s (%s) %+v", r.Case.Name(), r.Verdict, r.Note, r.Failures)
-		}
+		require.Equal(t, r.Verdict, Pass, "%s: (%s) %+v", r.Case.Name(), r.Note, r.Failures)
 	}
-	if got := report.Subject.Versions[line.Name]; got != line.Tag[1:] {
-		t.Errorf("the frontend is of version %q, want that of %s", got, line.Tag)
-	}
+	require.Equal(t, report.Subject.Versions[line.Name], line.Tag[1:], "version of the frontend of %s", line.Tag)
 }
 
 // A released frontend without the variables that switch its routes for adapters on is not judged by them, and the verdict says which they are.
@@ -228,13 +218,9 @@ func TestFrontendWithoutItsVariables(t *testing.T) {
 	front := realUnderTest(t, version)
 	front.Env = []string{"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "NO_COLOR=1"}
 	report := underTest(t, front, protocol.LineOf(version), Timeouts{}, frontendsuite.LoRA, frontendsuite.Health)
-	if report.ExitCode != ExitOK {
-		t.Errorf("exit code %d", report.ExitCode)
-	}
+	require.Equal(t, report.ExitCode, ExitOK, "exit code")
 	for _, name := range []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES="} {
-		if !strings.Contains(report.Reason, name) {
-			t.Errorf("the verdict does not name %s: %s", name, report.Reason)
-		}
+		require.Contains(t, report.Reason, name)
 	}
 }
 
@@ -255,7 +241,7 @@ func TestFrontendsThatDoNotServe(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			if test.script != "" {
-				require.NoError(t, os.WriteFile(filepath.Join(dir, "frontend"), []byte("#!/bin/sh\n"+test.script+"\n"), 0o755))
+				testenv.WriteProgram(t, filepath.Join(dir, "frontend"), "#!/bin/sh\n"+test.script+"\n")
 			}
 			front := &FrontendUnderTest{Command: dir + "/frontend {handshake} {http_port}", Dir: dir, ReadyTimeout: time.Second}
 			report := underTest(t, front, "0.33", Timeouts{})
@@ -265,21 +251,13 @@ func TestFrontendsThatDoNotServe(t *testing.T) {
 				text += string(f.Code) + " " + f.Message + "\n"
 			}
 			for _, want := range test.want {
-				if !strings.Contains(text, want) {
-					t.Errorf("report lacks %q: %s", want, text)
-				}
+				require.Contains(t, text, want)
 			}
-			if strings.Contains(text, "\n::error") || strings.Contains(text, "##[") {
-				t.Errorf("a command of the frontend's got through: %s", text)
-			}
+			require.True(t, !strings.Contains(text, "\n::error") && !strings.Contains(text, "##["), "a command of the frontend's got through: %s", text)
 			for _, r := range report.Results[1:] {
-				if r.Verdict != Skip || !strings.Contains(r.Note, "see handshake") {
-					t.Errorf("%s: %s (%s), want not judged", r.Case.Name(), r.Verdict, r.Note)
-				}
+				require.True(t, r.Verdict == Skip && strings.Contains(r.Note, "see handshake"), "%s: %s (%s), want not judged", r.Case.Name(), r.Verdict, r.Note)
 			}
-			if !first.Verdict.Red() || report.ExitCode == ExitOK {
-				t.Errorf("%s, exit code %d", first.Verdict, report.ExitCode)
-			}
+			require.True(t, first.Verdict.Red() && report.ExitCode != ExitOK, "%s, exit code %d", first.Verdict, report.ExitCode)
 			isGone(t, filepath.Join(dir, "child"))
 		})
 	}
@@ -295,9 +273,7 @@ func isGone(t *testing.T, file string) {
 	// A process of ours that ended and was not waited for is a zombie: its command
 	// line is empty.
 	line, err := os.ReadFile(filepath.Join("/proc", strings.TrimSpace(string(pid)), "cmdline"))
-	if err == nil && len(line) > 0 {
-		t.Errorf("process %s, which the frontend started, is still there: %q", pid, line)
-	}
+	require.True(t, err != nil || len(line) == 0, "process %s, which the frontend started, is still there: %q", pid, line)
 }
 
 func TestFrontendUnderTestCheck(t *testing.T) {
@@ -332,9 +308,7 @@ func TestFrontendUnderTestCheck(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.front.Check(test.cases)
-			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
+			require.ErrorText(t, err, test.want)
 		})
 	}
 }
@@ -394,13 +368,9 @@ func TestFrontendsWithoutTokenIDs(t *testing.T) {
 				frontendsuite.Usage, frontendsuite.Finish, frontendsuite.Aborts, frontendsuite.Concurrency, frontendsuite.Errors, frontendsuite.Transfer, frontendsuite.RealEngine)
 			for _, r := range report.Results {
 				notes += strings.Count(r.Note, test.note)
-				if r.Verdict != Pass || r.Asserted == 0 {
-					t.Errorf("%s: %s (%s) %+v", r.Case.Name(), r.Verdict, r.Note, r.Failures)
-				}
+				require.True(t, r.Verdict == Pass && r.Asserted != 0, "%s: %s (%s) %+v", r.Case.Name(), r.Verdict, r.Note, r.Failures)
 			}
-			if notes != 1 {
-				t.Errorf("%d notes %q, want one", notes, test.note)
-			}
+			require.Equal(t, notes, 1, "notes %q", test.note)
 		})
 	}
 }
@@ -430,9 +400,7 @@ func TestFrontendWithoutAConnector(t *testing.T) {
 			t.Errorf("%s: %s (%s), want %s passed: %+v", r.Case.Name(), r.Verdict, r.Note, want, r.Failures)
 		}
 	}
-	if needs := report.Results[2].Needs; !strings.Contains(needs, "--kv-transfer-config") {
-		t.Errorf("the case needs %q", needs)
-	}
+	require.Contains(t, report.Results[2].Needs, "--kv-transfer-config")
 }
 
 // A case that takes too long could not be judged: its frontend is not blamed for what did not come any more.
@@ -441,7 +409,5 @@ func TestFrontendCasesThatAreCutShort(t *testing.T) {
 	cases := frontendsuite.Cases(line, &manifest.Manifest{}, []Assertion{frontendsuite.Completions}, true)
 	runner := Runner{Store: NewStore(StoreOptions{}), Frontend: front, Timeouts: Timeouts{Idle: time.Minute, Golden: time.Millisecond}}
 	r := runner.Run(t.Context(), cases).Results[0]
-	if r.Verdict != Error || len(r.Failures) != 1 || r.Failures[0].Code != check.CodeDeadline {
-		t.Errorf("%s, want an error for the deadline alone: %+v", r.Verdict, r.Failures)
-	}
+	require.True(t, r.Verdict == Error && len(r.Failures) == 1 && r.Failures[0].Code == check.CodeDeadline, "%s, want an error for the deadline alone: %+v", r.Verdict, r.Failures)
 }

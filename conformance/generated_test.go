@@ -87,9 +87,7 @@ func TestGeneratedSessions(t *testing.T) {
 					messages++
 				}
 			}
-			if messages > 3 && defect.always {
-				t.Errorf("%d messages, want at most 3: %s", messages, data)
-			}
+			require.True(t, messages <= 3 || !defect.always, "%d messages, want at most 3: %s", messages, data)
 			again := generatedRun(t, defect.old, defect.now, check.Generate{File: file}).Results[0]
 			if defect.always && (again.Verdict != Fail || again.Failures[0].Code != r.Failures[0].Code) {
 				t.Errorf("the session again: %s %v, want %s", again.Verdict, again.Failures, r.Failures[0].Code)

@@ -42,12 +42,8 @@ func FuzzWireMessage(f *testing.F) {
 		c.Stray(want, seen)
 		var found check.Outcome
 		c.Report(&found)
-		if len(found.Failures) == 0 || len(found.Failures) > replay.MaxWireFailures || found.Asserted != 1 {
-			t.Errorf("%d failures, %d asserted", len(found.Failures), found.Asserted)
-		}
-		if seen.Class == replay.WireStep && len(found.Failures) == 1 && pack.Validate(payload) != nil {
-			t.Errorf("%x is no message, and nothing is wrong with it", payload)
-		}
+		require.True(t, len(found.Failures) != 0 && len(found.Failures) <= replay.MaxWireFailures && found.Asserted == 1, "%d failures, %d asserted", len(found.Failures), found.Asserted)
+		require.True(t, seen.Class != replay.WireStep || len(found.Failures) != 1 || pack.Validate(payload) == nil, "%x is no message, and nothing is wrong with it", payload)
 	})
 }
 
@@ -68,9 +64,7 @@ func FuzzLiveValues(f *testing.F) {
 		}
 		rows, columns = rows&0xff, columns&0xff
 		if found, err := live.LogprobTable(raw, nil, rows, columns); err == nil {
-			if len(found) != rows*columns {
-				t.Errorf("%d ids of %d rows and %d columns", len(found), rows, columns)
-			}
+			require.Equal(t, len(found), rows*columns, "ids of %d rows and %d columns", rows, columns)
 			_ = live.FirstColumn(found, columns, make([]uint32, rows))
 		}
 		if first := replay.FirstIDs(raw, nil); len(first) > len(raw) {

@@ -8,6 +8,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -85,9 +86,7 @@ func TestUnreadableInputs(t *testing.T) {
 	matrix, findings := compat.Load(missing)
 	mf, more := manifest.Load(missing)
 	for _, found := range [][]tomlfile.Diagnostic{findings, more} {
-		if !tomlfile.HasErrors(found) || !strings.HasPrefix(found[0].String(), missing+": ") {
-			t.Errorf("got %v, want an error that names %s", found, missing)
-		}
+		require.True(t, tomlfile.HasErrors(found) && strings.HasPrefix(found[0].String(), missing+": "), "got %v, want an error that names %s", found, missing)
 	}
 	if cases, err := NewPlan(matrix, mf, Selection{}); err != nil || len(cases) != 0 {
 		t.Errorf("%d cases, %v", len(cases), err)
@@ -102,9 +101,7 @@ func TestPlayedVersion(t *testing.T) {
 		{"0.33", "v0.33.0", "v0.33.0"}, {"rc", "v0.34.0rc1", "v0.34.0rc1"}, {"nightly", "nightly", "nightly"},
 	} {
 		t.Run(test.line, func(t *testing.T) {
-			if got := check.PlayedVersion(compat.Line{Name: test.line, Tag: test.tag}); got != test.want {
-				t.Errorf("got %s, want %s", got, test.want)
-			}
+			require.Equal(t, check.PlayedVersion(compat.Line{Name: test.line, Tag: test.tag}), test.want, "PlayedVersion")
 		})
 	}
 }

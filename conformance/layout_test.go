@@ -18,9 +18,7 @@ func TestUnknownKeysAreNoted(t *testing.T) {
 	codec, err := protocol.CodecFor("0.33")
 	require.NoError(t, err)
 	b := codec.NewBatch(0)
-	if err := b.Add(codec.NewStream(&protocol.Request{ID: "a", Sampling: protocol.Sampling{Logprobs: protocol.NoLogprobs, PromptLogprobs: protocol.NoLogprobs}}), &protocol.Output{Tokens: []uint32{7}}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, b.Add(codec.NewStream(&protocol.Request{ID: "a", Sampling: protocol.Sampling{Logprobs: protocol.NoLogprobs, PromptLogprobs: protocol.NoLogprobs}}), &protocol.Output{Tokens: []uint32{7}}))
 	m, err := b.Finish(&protocol.SchedulerStats{}, 1)
 	require.NoError(t, err)
 	frame := bytes.Replace(m[0], []byte("num_running_reqs"), []byte("num_sitting_reqs"), 1)
@@ -31,13 +29,9 @@ func TestUnknownKeysAreNoted(t *testing.T) {
 	var f check.Outcome
 	layout.Report(&f)
 	const want = "keys that line 0.33 does not know, and frontends skip: EngineCoreOutputs.scheduler_stats.num_sitting_reqs"
-	if f.Note != want {
-		t.Errorf("note %q, want %q", f.Note, want)
-	}
+	require.Equal(t, f.Note, want, "note")
 	for _, wrong := range f.Failures {
-		if strings.Contains(wrong.Path, "sitting") {
-			t.Errorf("it fails: %v", wrong)
-		}
+		require.True(t, !strings.Contains(wrong.Path, "sitting"), "it fails: %v", wrong)
 	}
 }
 
@@ -80,19 +74,13 @@ func TestLayoutIsToldOnce(t *testing.T) {
 		!strings.HasPrefix(got.Message, "message 1: EngineCoreOutputs.outputs[0]: expected 19 fields, found 2 fields") || !strings.HasSuffix(got.Message, " (the first of 3 messages)") {
 		t.Errorf("got %+v", got)
 	}
-	if at := replay.OutputID(message("b", "a")[0], 1); at != "a" {
-		t.Errorf("output 1 is of %q, want a", at)
-	}
+	require.Equal(t, replay.OutputID(message("b", "a")[0], 1), "a", "output 1 is of")
 	for _, broken := range [][]byte{{}, {0x90}, {0x92, 0x00}, {0x92, 0x00, 0x91, 0x07}, {0x92, 0x00, 0x91, 0x90}, {0x92, 0x00, 0x91, 0x91, 0x07}} {
-		if id := replay.OutputID(broken, 0); id != "" {
-			t.Errorf("%x names %q", broken, id)
-		}
+		require.Equal(t, replay.OutputID(broken, 0), "", "%x names", broken)
 	}
 	for range 2 * replay.MaxLayoutKinds { // of another protocol
 		at := len(layout.Kinds)
 		layout.Add(protocol.Mismatch{Path: fmt.Sprint("x", at)}, Failure{})
 	}
-	if len(layout.Kinds) != replay.MaxLayoutKinds {
-		t.Errorf("%d kinds are kept, want %d", len(layout.Kinds), replay.MaxLayoutKinds)
-	}
+	require.True(t, len(layout.Kinds) == replay.MaxLayoutKinds, "%d kinds are kept, want %d", len(layout.Kinds), replay.MaxLayoutKinds)
 }

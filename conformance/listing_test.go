@@ -51,9 +51,7 @@ func TestRequests(t *testing.T) {
 	// Request 0 is on line 7, with 24 tokens in chunks of one.
 	want := []string{"7", fmt.Sprint(len(replay.PromptOf(record))), "24", "24", record.FinishReason.String()}
 	require.NoDiff(t, cmp.Diff(want, rows["0.33/multiturn-s7/fidelity-index-1/replay-0"]), "request 0 -want +got")
-	if rows["0.33/multiturn-s7/fidelity-index-1/replay-179"] == nil || len(rows) != 360 {
-		t.Errorf("%d requests, want 180 of each of two cases", len(rows))
-	}
+	require.True(t, rows["0.33/multiturn-s7/fidelity-index-1/replay-179"] != nil && len(rows) == 360, "%d requests, want 180 of each of two cases", len(rows))
 }
 
 func TestRequestsOfNothing(t *testing.T) {
@@ -65,7 +63,5 @@ func TestRequestsOfNothing(t *testing.T) {
 	}
 	g.data = g.data[:100]
 	err := runner.Requests(t.Context(), &text, g.plan(t, Selection{}))
-	if err == nil || !strings.HasPrefix(err.Error(), "0.33/multiturn-s7/fidelity-index-1: ") || !strings.Contains(err.Error(), "sha256") {
-		t.Errorf("a golden with other bytes: %v", err)
-	}
+	require.True(t, err != nil && strings.HasPrefix(err.Error(), "0.33/multiturn-s7/fidelity-index-1: ") && strings.Contains(err.Error(), "sha256"), "a golden with other bytes: %v", err)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/check/live"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 )
 
@@ -44,9 +45,7 @@ func wantAllPass(t *testing.T, report *Report, skips map[Assertion]string) {
 		}
 		t.Logf("%s: %s, %d asserted, %d tokens in %v: %s", r.Case.Name(), r.Verdict, r.Asserted, r.Tokens, r.Duration, r.Note)
 	}
-	if len(report.Results) == 0 {
-		t.Error("no results")
-	}
+	require.True(t, len(report.Results) != 0, "no results")
 }
 
 // TestLivePlayer: the embedded player makes up tokens, and is a good engine of each
@@ -108,9 +107,7 @@ func TestLiveStuck(t *testing.T) {
 	runner := mockRunner(t, "hangs-before-hello")
 	runner.Timeouts.Stuck = 200 * time.Millisecond
 	r := runner.Run(t.Context(), mockCases(t)).Results[0]
-	if r.Verdict != Error || r.Failures[0].Code != check.CodeNoHandshake || !strings.Contains(r.Failures[0].Message, "no sign of life within 200ms") {
-		t.Errorf("%s: %v", r.Verdict, r.Failures)
-	}
+	require.True(t, r.Verdict == Error && r.Failures[0].Code == check.CodeNoHandshake && strings.Contains(r.Failures[0].Message, "no sign of life within 200ms"), "%s: %v", r.Verdict, r.Failures)
 }
 
 // TestLiveLogits: the wire does not tell what numbers an engine sends as log-probabilities, and the caller does.
@@ -173,9 +170,7 @@ func TestLiveLost(t *testing.T) {
 					t.Errorf("%s passes after the engine was lost", a)
 				}
 			}
-			if report.ExitCode != test.exit {
-				t.Errorf("exit code %d (%s), want %d", report.ExitCode, report.Reason, test.exit)
-			}
+			require.True(t, report.ExitCode == test.exit, "exit code %d (%s), want %d", report.ExitCode, report.Reason, test.exit)
 		})
 	}
 }
@@ -196,9 +191,7 @@ func TestLiveInterrupted(t *testing.T) {
 			t.Errorf("%s: %s %v", r.Case.Name(), r.Verdict, r.Failures)
 		}
 	}
-	if report.ExitCode != ExitInfra {
-		t.Errorf("exit code %d, want %d", report.ExitCode, ExitInfra)
-	}
+	require.Equal(t, report.ExitCode, ExitInfra, "exit code")
 }
 
 // TestLiveCases: a line has each assertion once, by name, in order; the registration
@@ -268,9 +261,7 @@ func TestLiveThirdParties(t *testing.T) {
 				t.Errorf("no failure is %q: %q", test.worst, all)
 			}
 			for _, code := range test.causes {
-				if !kinds[string(code)] {
-					t.Errorf("no %s: %q", code, all)
-				}
+				require.True(t, kinds[string(code)], "no %s: %q", code, all)
 			}
 			for _, l := range report.Levels {
 				if want, asked := test.levels[l.Level]; asked && l.Verdict != want {

@@ -152,9 +152,7 @@ func (d *manifestCopy) conform(t *testing.T, store Store) {
 	cases, err := NewPlan(d.Matrix, d.parsed(t), Selection{Lines: []string{d.golden.Line}, Goldens: []string{d.ID}, Enforce: EnforceAll})
 	require.NoError(t, err)
 	report := (&Runner{Store: store}).Run(t.Context(), cases)
-	if report.ExitCode != ExitOK || report.Counts[Pass] != len(cases) {
-		t.Errorf("%s: %v", report.Reason, report.Results)
-	}
+	require.True(t, report.ExitCode == ExitOK && report.Counts[Pass] == len(cases), "%s: %v", report.Reason, report.Results)
 }
 
 // edit makes its manifest from a file.

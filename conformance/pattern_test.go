@@ -176,9 +176,7 @@ func TestEveryCase(t *testing.T) {
 	require.NoError(t, err)
 	all := names(every)
 	for _, want := range []string{"nightly", "0.33/a/integrity", "0.32/a/fidelity-index-16", "0.32/a/fidelity-index-3", "0.33/b/fidelity-frontend-stream-index-16"} {
-		if !slices.Contains(all, want) {
-			t.Errorf("%s is missing among %q", want, all)
-		}
+		require.True(t, slices.Contains(all, want), "%s is missing among %q", want, all)
 	}
 	slices.Sort(all)
 	if n := len(slices.Compact(slices.Clone(all))); n != len(all) {

@@ -141,9 +141,7 @@ func TestNewPlanOnlyOtherRoles(t *testing.T) {
 	mf := &manifest.Manifest{Goldens: []manifest.Golden{{Line: "0.33", ID: "a", Role: manifest.Schema}}}
 	cases, err := NewPlan(smallMatrix, mf, Selection{Lines: []string{"0.33"}, Assertions: []Assertion{Fidelity}})
 	require.NoError(t, err)
-	if len(cases) != 1 || planned(cases[0]) != "0.33 gates (no golden has the role that the selected assertions need)" {
-		t.Errorf("got %v", cases)
-	}
+	require.True(t, len(cases) == 1 && planned(cases[0]) == "0.33 gates (no golden has the role that the selected assertions need)", "got %v", cases)
 }
 
 func TestNewPlanErrors(t *testing.T) {
@@ -173,9 +171,7 @@ func TestNewPlanErrors(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			cases, err := NewPlan(smallMatrix, smallManifest, test.sel)
-			if err == nil || !strings.Contains(err.Error(), test.want) || cases != nil {
-				t.Errorf("got %d cases and %v, want an error with %q", len(cases), err, test.want)
-			}
+			require.True(t, err != nil && strings.Contains(err.Error(), test.want) && cases == nil, "got %d cases and %v, want an error with %q", len(cases), err, test.want)
 		})
 	}
 }
@@ -193,9 +189,7 @@ func TestNewPlanIsPure(t *testing.T) {
 	}
 	again, _ := repository(t)
 	require.NoDiff(t, cmp.Diff(again, matrix), "the plan changed the matrix")
-	if !slices.Equal(sel.Assertions, []Assertion{Schema, Integrity}) {
-		t.Errorf("the plan changed the selection: %v", sel.Assertions)
-	}
+	require.True(t, slices.Equal(sel.Assertions, []Assertion{Schema, Integrity}), "the plan changed the selection: %v", sel.Assertions)
 }
 
 func names(cases []Case) []string {

@@ -167,9 +167,7 @@ func TestIdleStartsAnew(t *testing.T) {
 	if _, err := s.Receive(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !s.Quiet.Stop() {
-		t.Error("a message came, and the idle time runs on from before")
-	}
+	require.True(t, s.Quiet.Stop(), "a message came, and the idle time runs on from before")
 }
 
 // TestExplain: the reason why a subject ended comes before what its end caused,

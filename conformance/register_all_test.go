@@ -68,9 +68,7 @@ func TestRegisterAll(t *testing.T) {
 		reqs[i].CaptureRun, reqs[i].CapturedAt = "https://ci.example/runs/2", time.Unix(1_760_000_000, 0).UTC()
 	}
 	again, err := RegisterAll(t.Context(), reqs...)
-	if err != nil || again[0].Changed || again[1].Changed {
-		t.Errorf("%+v, %v", again, err)
-	}
+	require.True(t, err == nil && !again[0].Changed && !again[1].Changed, "%+v, %v", again, err)
 	require.NoDiff(t, cmp.Diff(files, d.files(t)), "registering again changed")
 }
 
@@ -105,9 +103,7 @@ func TestRegisterAllOrNone(t *testing.T) {
 			before := d.files(t)
 			_, err := RegisterAll(t.Context(), reqs...)
 			var refused *RegistrationError
-			if !errors.As(err, &refused) || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("got %v, want it to say %q", err, test.says)
-			}
+			require.True(t, errors.As(err, &refused) && strings.Contains(err.Error(), test.says), "got %v, want it to say %q", err, test.says)
 			require.NoDiff(t, cmp.Diff(before, d.files(t)), "refused, but changed")
 		})
 	}

@@ -36,9 +36,7 @@ func TestRegister(t *testing.T) {
 	entry := fmt.Sprintf("bucket_path = %q\n", d.golden.BucketPath)
 	writeTo(t, d.Manifest, []byte(strings.Replace(string(before), entry, entry+"notes = \"of the bytes before\"\n", 1)))
 	done := d.register(t)
-	if !done.Stored || !done.Changed || !done.Replaced || done.Report.ExitCode != ExitOK {
-		t.Errorf("%+v", done)
-	}
+	require.True(t, done.Stored && done.Changed && done.Replaced && done.Report.ExitCode == ExitOK, "%+v", done)
 	if want := filepath.Join(d.Goldens, d.golden.BucketPath); done.Removed != want {
 		t.Errorf("removed %q, want %q", done.Removed, want)
 	}
@@ -46,9 +44,7 @@ func TestRegister(t *testing.T) {
 	want, got := d.golden, d.registered(t)
 	want.SHA256, want.Size, want.BucketPath = got.SHA256, got.Size, got.BucketPath
 	require.NoDiff(t, cmp.Diff(want, got, cmpopts.IgnoreFields(manifest.Golden{}, "Pos", "RecorderVersion", "CapturedAt", "EngineBuild")), "golden, -before +now")
-	if !strings.HasPrefix(got.BucketPath, "conformance/v"+got.VLLMVersion+"/"+got.GPU+"/"+got.Model+"/"+d.ID+"-"+got.SHA256[:12]) {
-		t.Errorf("bucket_path is %s", got.BucketPath)
-	}
+	require.True(t, strings.HasPrefix(got.BucketPath, "conformance/v"+got.VLLMVersion+"/"+got.GPU+"/"+got.Model+"/"+d.ID+"-"+got.SHA256[:12]), "bucket_path is %s", got.BucketPath)
 	files := d.files(t)
 	if len(files) != 3 || files["goldens/"+got.BucketPath] == "" {
 		t.Errorf("there are %v", slices.Collect(maps.Keys(files)))
@@ -61,9 +57,7 @@ func TestRegister(t *testing.T) {
 	writeTo(t, d.Trace, inflated(t, d.capture.data))
 	plain := d.register(t)
 	for _, r := range []Registered{again, plain} {
-		if r.Stored || r.Changed || !r.Replaced || r.Removed != "" || r.Golden.SHA256 != got.SHA256 {
-			t.Errorf("again: %+v", r)
-		}
+		require.True(t, !r.Stored && !r.Changed && r.Replaced && r.Removed == "" && r.Golden.SHA256 == got.SHA256, "again: %+v", r)
 	}
 	delete(files, "run.jsonl")
 	now := d.files(t)
@@ -90,9 +84,7 @@ func TestRegisterANewGolden(t *testing.T) {
 		t.Fatalf("%d goldens, want one more than %d; %+v", len(m.Goldens), others, done)
 	}
 	g := m.Goldens[at]
-	if g.Workload != d.ID || g.Scenario != "baseline" || *g.Seed != 0 || g.RecorderVersion != "v1.2.3" || g.CapturedAt.IsZero() {
-		t.Errorf("%+v", g)
-	}
+	require.True(t, g.Workload == d.ID && g.Scenario == "baseline" && *g.Seed == 0 && g.RecorderVersion == "v1.2.3" && !g.CapturedAt.IsZero(), "%+v", g)
 	// The file of the other is not that of a golden that was replaced.
 	if _, err := os.Stat(filepath.Join(d.Goldens, d.golden.BucketPath)); err != nil {
 		t.Error(err)
@@ -109,9 +101,7 @@ func TestRegisterInABucket(t *testing.T) {
 	d := copyManifest(t)
 	d.Upload = "s3://goldens/ci/"
 	done := d.register(t)
-	if !strings.HasPrefix(done.Golden.BucketPath, "s3://goldens/ci/conformance/v") || !done.Stored || done.Location != done.Golden.BucketPath {
-		t.Errorf("%+v", done)
-	}
+	require.True(t, strings.HasPrefix(done.Golden.BucketPath, "s3://goldens/ci/conformance/v") && done.Stored && done.Location == done.Golden.BucketPath, "%+v", done)
 	if done.Removed == "" || len(d.files(t)) != 2 {
 		t.Errorf("left here: %v", slices.Collect(maps.Keys(d.files(t))))
 	}
@@ -132,9 +122,7 @@ func TestRegisterDry(t *testing.T) {
 	d.DryRun = true
 	before := d.files(t)
 	done := d.register(t)
-	if done.Stored || !done.Changed || done.Removed != "" || done.Report.Counts[Pass] == 0 {
-		t.Errorf("%+v", done)
-	}
+	require.True(t, !done.Stored && done.Changed && done.Removed == "" && done.Report.Counts[Pass] != 0, "%+v", done)
 	require.NoDiff(t, cmp.Diff(before, d.files(t)), "a dry run changed")
 }
 
@@ -181,13 +169,9 @@ func wantRefusal(t *testing.T, err error, code int, says ...string) {
 	if !errors.As(err, &refusal) {
 		t.Fatalf("got %v, want a *RegistrationError", err)
 	}
-	if refusal.ExitCode != code {
-		t.Errorf("exit code %d, want %d: %v", refusal.ExitCode, code, err)
-	}
+	require.Equal(t, refusal.ExitCode, code, "exit code: %v", err)
 	for _, part := range says {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q lacks %q", err, part)
-		}
+		require.True(t, strings.Contains(err.Error(), part), "%q lacks %q", err, part)
 	}
 }
 
@@ -204,9 +188,7 @@ func TestRegisterAllowsPatchDrift(t *testing.T) {
 	d.AllowPatchDrift = true
 	d.rewrite(t, otherPatch)
 	done := d.register(t)
-	if !slices.ContainsFunc(done.Warnings, func(f manifest.Diagnostic) bool { return f.Code == "C021" }) {
-		t.Errorf("warnings %v, want C021", done.Warnings)
-	}
+	require.True(t, slices.ContainsFunc(done.Warnings, func(f manifest.Diagnostic) bool { return f.Code == "C021" }), "warnings %v, want C021", done.Warnings)
 }
 
 // TestRegisterRefusals: what is wrong is told with its place and an exit code, and
@@ -350,9 +332,7 @@ func TestRegisterRefusals(t *testing.T) {
 			before := d.files(t)
 			_, err := Register(t.Context(), d.Registration)
 			wantRefusal(t, err, test.code, test.says...)
-			if strings.Contains(err.Error(), "\n::") {
-				t.Errorf("a command to the CI: %q", err)
-			}
+			require.True(t, !strings.Contains(err.Error(), "\n::"), "a command to the CI: %q", err)
 			require.NoDiff(t, cmp.Diff(before, d.files(t)), "refused, but changed")
 		})
 	}
@@ -370,9 +350,7 @@ func TestRegisterEditedMeanwhile(t *testing.T) {
 	require.NoDiff(t, cmp.Diff(before, d.files(t)), "refused, but changed")
 	d.Progress = nil
 	d.register(t)
-	if !strings.HasSuffix(d.files(t)["manifest.toml"], "# a colleague was here\n") {
-		t.Error("the colleague's edit was lost")
-	}
+	require.True(t, strings.HasSuffix(d.files(t)["manifest.toml"], "# a colleague was here\n"), "the colleague's edit was lost")
 }
 
 func TestRegisterWithoutPermission(t *testing.T) {
@@ -408,8 +386,6 @@ func TestPathSegment(t *testing.T) {
 	for text, want := range map[string]string{
 		"v0.33.0": "v0.33.0", "NVIDIA H200": "NVIDIA-H200", "..": "-", "": "-", "_x.y": "x.y", "a/b\\c?d#e:f": "a-b-c-d-e-f", "ü\n": "--",
 	} {
-		if got := pathSegment(text); got != want {
-			t.Errorf("%q became %q, want %q", text, got, want)
-		}
+		require.Equal(t, pathSegment(text), want, "%q became", text)
 	}
 }

@@ -160,7 +160,5 @@ func TestLineSummaries(t *testing.T) {
 		got = append(got, summary{l.Line, l.Gating, l.Goldens, l.Asserted, l.Tokens, l.Verdict, l.Counts})
 	}
 	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
-	if r.Tokens != 60 || r.Duration != time.Second {
-		t.Errorf("%d tokens in %v, want 60 in 1s", r.Tokens, r.Duration)
-	}
+	require.True(t, r.Tokens == 60 && r.Duration == time.Second, "%d tokens in %v, want 60 in 1s", r.Tokens, r.Duration)
 }

@@ -136,9 +136,7 @@ func TestCorruptGoldenWithoutIntegrity(t *testing.T) {
 	if cases[0].Golden.ID == bad.ID {
 		want = slices.Concat(want[2:], want[:2])
 	}
-	if !slices.Equal(got, want) || report.ExitCode != ExitFail {
-		t.Errorf("exit code %d, %q, want %d, %q", report.ExitCode, got, ExitFail, want)
-	}
+	require.True(t, slices.Equal(got, want) && report.ExitCode == ExitFail, "exit code %d, %q, want %d, %q", report.ExitCode, got, ExitFail, want)
 }
 
 // TestInterruptedRun: what ran until then is kept, the rest is not run and says
@@ -186,9 +184,7 @@ func TestSchemaGolden(t *testing.T) {
 	g.rewrite(t, dropTokens)
 	report := g.run(t)
 	outcome{exit: ExitOK}.check(t, report)
-	if n := len(report.Results); n != 4 {
-		t.Errorf("%d cases, want integrity, line, provenance and schema", n)
-	}
+	require.Equal(t, len(report.Results), 4, "cases: integrity, line, provenance and schema")
 }
 
 // TestRunTwiceAtOnce: what a run knows is its own, so one Runner serves several.
@@ -201,16 +197,12 @@ func TestRunTwiceAtOnce(t *testing.T) {
 		runs.Go(func() {
 			for range 2 {
 				report := runner.Run(t.Context(), cases)
-				if report.Counts[Pass] != len(cases) || len(report.Subject.Versions) != 1 {
-					t.Errorf("%s: %v, subject %+v", report.Reason, report.Counts, report.Subject)
-				}
+				require.True(t, report.Counts[Pass] == len(cases) && len(report.Subject.Versions) == 1, "%s: %v, subject %+v", report.Reason, report.Counts, report.Subject)
 			}
 		})
 	}
 	runs.Wait()
-	if runner.Timeouts != (Timeouts{}) || runner.Engine != nil || runner.Log != nil || runner.Subject.Versions != nil {
-		t.Errorf("the runs changed their runner: %+v", runner)
-	}
+	require.True(t, runner.Timeouts == (Timeouts{}) && runner.Engine == nil && runner.Log == nil && runner.Subject.Versions == nil, "the runs changed their runner: %+v", runner)
 }
 
 // TestGoldensAtOnce: a run that replays several goldens at a time reports what one does that replays one after the other, in the

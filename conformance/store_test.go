@@ -67,16 +67,10 @@ func TestRunnerFetchesAhead(t *testing.T) {
 	defer stop()
 	runner := Runner{Store: store}
 	report := runner.Run(ctx, cases)
-	if report.ExitCode != ExitOK {
-		t.Errorf("exit code %d: %s", report.ExitCode, report.Reason)
-	}
-	if len(asked) < parallel {
-		t.Errorf("only %d goldens were asked for", len(asked))
-	}
+	require.Equal(t, report.ExitCode, ExitOK, "exit code: %s", report.Reason)
+	require.True(t, len(asked) >= parallel, "only %d goldens were asked for", len(asked))
 	for path, n := range asked {
-		if n != 1 {
-			t.Errorf("%s was asked for %d times", path, n)
-		}
+		require.Equal(t, n, 1, "%s was asked for times", path)
 	}
 }
 
@@ -112,9 +106,7 @@ func TestPrefetchChangesNoReport(t *testing.T) {
 			fresh := NewStore(StoreOptions{Cache: t.TempDir()})
 			fresh.Bytes.HTTP, fresh.Bytes.Backoff = store.Bytes.HTTP, store.Bytes.Backoff
 			alone := (&Runner{Store: plainStore{fresh}}).Run(t.Context(), cases)
-			if ahead.ExitCode != test.exit {
-				t.Errorf("exit code %d, want %d: %s", ahead.ExitCode, test.exit, ahead.Reason)
-			}
+			require.Equal(t, ahead.ExitCode, test.exit, "exit code: %s", ahead.Reason)
 			same := cmp.Options{cmpopts.IgnoreFields(Result{}, "Duration"), cmpopts.IgnoreFields(Report{}, "Duration"), cmp.Exporter(func(reflect.Type) bool { return true })}
 			require.NoDiff(t, cmp.Diff(alone, ahead, same), "-alone +ahead")
 		})
@@ -129,9 +121,7 @@ func TestPrefetchEndsWithTheRun(t *testing.T) {
 		<-r.Context().Done()
 	})
 	report := (&Runner{Store: store}).Run(ctx, cases)
-	if report.ExitCode != ExitInfra {
-		t.Errorf("exit code %d, want %d", report.ExitCode, ExitInfra)
-	}
+	require.Equal(t, report.ExitCode, ExitInfra, "exit code")
 }
 
 // A golden that inflates without end is the golden's fault, whatever it is a golden of.
@@ -161,8 +151,6 @@ func TestGoldenBomb(t *testing.T) {
 		d.Trace = filepath.Join(t.TempDir(), "bomb.jsonl.gz")
 		require.NoError(t, os.WriteFile(d.Trace, bomb.Bytes(), 0o600))
 		_, err := Register(t.Context(), d.Registration)
-		if err == nil || !strings.Contains(err.Error(), d.Trace) || !strings.Contains(err.Error(), says[1]) {
-			t.Errorf("got %v", err)
-		}
+		require.True(t, err != nil && strings.Contains(err.Error(), d.Trace) && strings.Contains(err.Error(), says[1]), "got %v", err)
 	})
 }

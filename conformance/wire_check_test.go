@@ -57,9 +57,7 @@ func mustAgree(r *replay.WireReplay, t *testing.T, atLeast int) {
 	for _, wrong := range f.Failures {
 		t.Errorf("%s %s", wrong.Code, wrong.Message)
 	}
-	if f.Asserted < atLeast {
-		t.Errorf("%d messages compared, want those of a whole session", f.Asserted)
-	}
+	require.True(t, f.Asserted >= atLeast, "%d messages compared, want those of a whole session", f.Asserted)
 }
 
 // The player says what the real engine of every line said, message by message, and
@@ -90,11 +88,7 @@ func TestWireOfEveryLine(t *testing.T) {
 		})
 	}
 	for _, m := range replay.WireMasks {
-		if needed[m.Path] == 0 {
-			t.Errorf("the mask of %s is not needed on any line: take it out", m.Path)
-		}
-		if m.Reason == "" {
-			t.Errorf("the mask of %s has no reason", m.Path)
-		}
+		require.True(t, needed[m.Path] != 0, "the mask of %s is not needed on any line: take it out", m.Path)
+		require.True(t, m.Reason != "", "the mask of %s has no reason", m.Path)
 	}
 }

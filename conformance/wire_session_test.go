@@ -164,9 +164,7 @@ func TestWirePlaces(t *testing.T) {
 			if test.fails {
 				want = Fail
 			}
-			if r.Verdict != want {
-				t.Errorf("%s: %v, want %s", r.Verdict, r.Failures, want)
-			}
+			require.True(t, r.Verdict == want, "%s: %v, want %s", r.Verdict, r.Failures, want)
 		})
 	}
 }
@@ -187,9 +185,7 @@ func TestSessionsAreRepeated(t *testing.T) {
 			t.Fatalf("%s: %s: %q", id, report.Reason, note)
 		}
 		for _, place := range places {
-			if strings.Contains(note, place) {
-				t.Errorf("%s: %s is among what the player does not repeat: %s", id, place, note)
-			}
+			require.True(t, !strings.Contains(note, place), "%s: %s is among what the player does not repeat: %s", id, place, note)
 		}
 	}
 }

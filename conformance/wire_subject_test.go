@@ -7,6 +7,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/check/replay"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/player"
@@ -25,9 +26,7 @@ func TestRepeatedDifferences(t *testing.T) {
 		t.Fatalf("%s with %d failures", r.Verdict, len(r.Failures))
 	}
 	at := slices.IndexFunc(r.Failures, func(f Failure) bool { return f.Path == "EngineCoreOutputs.scheduler_stats.kv_cache_usage" })
-	if at < 0 || !strings.Contains(r.Failures[at].Message, " more like it)") {
-		t.Errorf("failures %+v", r.Failures)
-	}
+	require.True(t, at >= 0 && strings.Contains(r.Failures[at].Message, " more like it)"), "failures %+v", r.Failures)
 }
 
 // The runner judges engines whose answers are tampered with, or who end.

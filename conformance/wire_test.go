@@ -109,9 +109,7 @@ func TestRegisterFramesWithFacts(t *testing.T) {
 func TestRegisterWire(t *testing.T) {
 	d := copyWithFrames(t, capturedFrames(t, framesMetaText, nil))
 	done := d.register(t)
-	if done.Messages < 100 {
-		t.Errorf("%d messages", done.Messages)
-	}
+	require.True(t, done.Messages >= 100, "%d messages", done.Messages)
 	g := done.Golden
 	if g.ConfigHash != trace.ConfigHash("cpu", "v0.33.0", "enforce_eager=true") || g.VLLMVersion != "0.33.0" || g.RecorderVersion != "v1" ||
 		g.Records != 0 || g.TokensSHA256 != "" || g.Role != manifest.Wire {
@@ -127,9 +125,7 @@ func TestRegisterWire(t *testing.T) {
 	}
 	require.NoDiff(t, cmp.Diff([]string{"integrity", "line", "provenance", "wire"}, checks), "plan, -want +got")
 	report := (&Runner{Store: store}).Run(t.Context(), cases)
-	if report.ExitCode != ExitOK || report.Counts[Pass] != len(cases) {
-		t.Errorf("%s: %+v", report.Reason, report.Results)
-	}
+	require.True(t, report.ExitCode == ExitOK && report.Counts[Pass] == len(cases), "%s: %+v", report.Reason, report.Results)
 	if again := d.register(t); again.Changed || again.Stored {
 		t.Errorf("again: %+v", again)
 	}
@@ -138,16 +134,12 @@ func TestRegisterWire(t *testing.T) {
 	require.NoError(t, err)
 	damaged[len(damaged)/2] ^= 1
 	report = (&Runner{Store: memory{damaged, "wire.jsonl.gz"}}).Run(t.Context(), cases)
-	if report.ExitCode != ExitFail || report.Results[0].Verdict != Fail {
-		t.Errorf("damaged: %s: %+v", report.Reason, report.Results)
-	}
+	require.True(t, report.ExitCode == ExitFail && report.Results[0].Verdict == Fail, "damaged: %s: %+v", report.Reason, report.Results)
 	for i := range cases {
 		cases[i].Golden.ConfigHash = strings.Repeat("0", 64)
 	}
 	report = (&Runner{Store: store}).Run(t.Context(), cases)
-	if report.ExitCode != ExitFail || report.Results[2].Verdict != Fail {
-		t.Errorf("other config_hash: %s: %+v", report.Reason, report.Results)
-	}
+	require.True(t, report.ExitCode == ExitFail && report.Results[2].Verdict == Fail, "other config_hash: %s: %+v", report.Reason, report.Results)
 }
 
 func TestRegisterWireRefusals(t *testing.T) {
@@ -233,9 +225,7 @@ func FuzzReadFrames(f *testing.F) {
 	f.Add([]byte("{\"meta\":{}}\n{\"t\":1,\"note\":\"gone\"}\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		meta, messages, err := check.ReadFrames(text, "f.jsonl")
-		if err == nil && (meta.VLLMVersion == nil || meta.ReadyResponseHex == nil || *meta.ConfigHash == "") {
-			t.Errorf("%q gives %+v", text, meta)
-		}
+		require.True(t, err != nil || (meta.VLLMVersion != nil && meta.ReadyResponseHex != nil && *meta.ConfigHash != ""), "%q gives %+v", text, meta)
 		if err != nil {
 			return
 		}
@@ -244,9 +234,7 @@ func FuzzReadFrames(f *testing.F) {
 			return
 		}
 		for i, s := range w.Sent {
-			if s.Place < 0 || s.Place > len(w.Said) || i > 0 && s.Place < w.Sent[i-1].Place {
-				t.Errorf("%q: message %d is sent before message %d of the engine", text, i, s.Place)
-			}
+			require.True(t, s.Place >= 0 && s.Place <= len(w.Said) && (i <= 0 || s.Place >= w.Sent[i-1].Place), "%q: message %d is sent before message %d of the engine", text, i, s.Place)
 		}
 	})
 }

@@ -27,12 +27,8 @@ func TestRemoveLine(t *testing.T) {
 				t.Errorf("%d goldens, want %d", got, want)
 			}
 			got := string(editor.Bytes())
-			if strings.Contains(got, " "+line+" GOLDENS") || strings.Count(got, "\n\n\n") > strings.Count(string(text), "\n\n\n") {
-				t.Error("markers or blank lines are left")
-			}
-			if len(before.ForLine(line)) == 0 && got != string(text) {
-				t.Error("a line that is not there changed the text")
-			}
+			require.True(t, !strings.Contains(got, " "+line+" GOLDENS") && strings.Count(got, "\n\n\n") <= strings.Count(string(text), "\n\n\n"), "markers or blank lines are left")
+			require.True(t, len(before.ForLine(line)) != 0 || got == string(text), "a line that is not there changed the text")
 		})
 	}
 }

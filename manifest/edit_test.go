@@ -132,9 +132,7 @@ func TestEditorPut(t *testing.T) {
 			if strings.HasPrefix(got, "error: ") {
 				return
 			}
-			if again := edited(t, got, tt.change); again != got {
-				t.Errorf("the second time changes it to\n%s", again)
-			}
+			require.Equal(t, edited(t, got, tt.change), got, "the second time changes it to\n")
 		})
 	}
 }
@@ -152,9 +150,7 @@ func TestEditorPutsEveryKey(t *testing.T) {
 	require.NoError(t, err)
 	for _, want := range []Golden{full, someGolden("0.33", "a"), full} {
 		require.NoError(t, e.Put(want))
-		if d := diff.Diff([]Golden{want}, e.Manifest().Goldens, cmpopts.IgnoreFields(Golden{}, "Pos"), cmpopts.EquateApproxTime(0)); d != "" {
-			t.Errorf("-put +read:\n%s", d)
-		}
+		require.NoDiff(t, diff.Diff([]Golden{want}, e.Manifest().Goldens, cmpopts.IgnoreFields(Golden{}, "Pos"), cmpopts.EquateApproxTime(0)), "-put +read")
 	}
 	for _, p := range full.Pairs() {
 		if p.Value == nil || !strings.Contains(string(e.Bytes()), "\n"+p.Key+" = ") {

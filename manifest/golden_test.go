@@ -27,9 +27,7 @@ func TestLocation(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := (Golden{BucketPath: tt.path}).Location(tt.bucket, tt.dir); got != tt.want {
-				t.Errorf("Location(%q, %q) = %q, want %q", tt.bucket, tt.dir, got, tt.want)
-			}
+			require.Equal(t, (Golden{BucketPath: tt.path}).Location(tt.bucket, tt.dir), tt.want, "Location(%q, %q)", tt.bucket, tt.dir)
 		})
 	}
 }

@@ -106,18 +106,14 @@ func FuzzParse(f *testing.F) {
 		names := make(map[string]bool)
 		for _, g := range m.Goldens {
 			name := g.Line + "/" + g.ID
-			if names[name] || g.ID == "" || len(g.SHA256) != 64 {
-				t.Errorf("golden %s is not usable: %+v", name, g)
-			}
+			require.True(t, !names[name] && g.ID != "" && len(g.SHA256) == 64, "golden %s is not usable: %+v", name, g)
 			names[name] = true
 			if loc := g.Location("", "/goldens"); !strings.HasPrefix(filepath.ToSlash(loc), "/goldens/") && !strings.Contains(loc, "://") {
 				t.Errorf("golden %s leaves its directory: %s", name, loc)
 			}
 		}
 		for _, b := range m.Blocks {
-			if b.Begin >= b.End {
-				t.Errorf("block %+v", b)
-			}
+			require.True(t, b.Begin < b.End, "block %+v", b)
 		}
 	})
 }

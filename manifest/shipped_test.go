@@ -73,19 +73,13 @@ func TestShippedFile(t *testing.T) {
 		if g.Role != Frames { // which sessions a line has, the targets say, and a test there
 			got[g.Line][g.ID] = g.Role
 		}
-		if g.EngineConfig == "" || g.GPU == "" {
-			t.Errorf("golden %s/%s does not say what its config_hash is made of", g.Line, g.ID)
-		}
+		require.True(t, g.EngineConfig != "" && g.GPU != "", "golden %s/%s does not say what its config_hash is made of", g.Line, g.ID)
 	}
-	if d := diff.Diff(want, got); d != "" {
-		t.Errorf("goldens of each line (-want +got):\n%s", d)
-	}
+	require.NoDiff(t, diff.Diff(want, got), "goldens of each line (-want +got)")
 	for _, b := range m.Blocks {
 		gotBlocks = append(gotBlocks, b.Label)
 	}
-	if d := diff.Diff(wantBlocks, gotBlocks); d != "" {
-		t.Errorf("blocks (-want +got):\n%s", d)
-	}
+	require.NoDiff(t, diff.Diff(wantBlocks, gotBlocks), "blocks (-want +got)")
 }
 
 // Each file that is shipped is registered: nothing else would notice one that a
@@ -96,9 +90,7 @@ func TestShippedGoldensAreRegistered(t *testing.T) {
 		want[g.BucketPath] = true
 	}
 	err := fs.WalkDir(os.DirFS(goldensDir), ".", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && !want[path] {
-			t.Errorf("%s/%s is not registered", goldensDir, path)
-		}
+		require.True(t, err != nil || d.IsDir() || want[path], "%s/%s is not registered", goldensDir, path)
 		return err
 	})
 	require.NoError(t, err)

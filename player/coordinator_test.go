@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
@@ -180,9 +181,7 @@ func TestAGroupThatDoesNotComeTogether(t *testing.T) {
 			}()
 			c.answerHello()
 			err := <-c.ended
-			if err == nil || !strings.Contains(err.Error(), tt.want) || errors.Is(err, context.DeadlineExceeded) != tt.late {
-				t.Errorf("Run: %v, want %q", err, tt.want)
-			}
+			require.True(t, err != nil && strings.Contains(err.Error(), tt.want) && errors.Is(err, context.DeadlineExceeded) == tt.late, "Run: %v, want %q", err, tt.want)
 		})
 	}
 }

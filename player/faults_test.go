@@ -136,13 +136,9 @@ func TestFaultsByChance(t *testing.T) {
 	}
 	for _, tt := range []struct{ name, text, own string }{{"the player's", "refuse@0.1", ""}, {"their own", "", "refuse@0.1"}} {
 		some := hit(1, tt.text, tt.own)
-		if len(some) < 60 || len(some) > 140 {
-			t.Errorf("%s: %d of 1000 refused, want about 100", tt.name, len(some))
-		}
+		require.True(t, len(some) >= 60 && len(some) <= 140, "%s: %d of 1000 refused, want about 100", tt.name, len(some))
 		equal(t, tt.name+" with the same seed", some, hit(1, tt.text, tt.own))
-		if cmp.Equal(some, hit(2, tt.text, tt.own)) {
-			t.Errorf("%s: another seed refuses the same", tt.name)
-		}
+		require.True(t, !cmp.Equal(some, hit(2, tt.text, tt.own)), "%s: another seed refuses the same", tt.name)
 	}
 	equal(t, "with another fault", hit(1, "refuse@0.1", ""), hit(1, "refuse@0.1,stall:9@0.5", ""))
 	equal(t, "fail:3", []string{"a0", "a1", "a2"}, hit(1, "fail:3", ""))
@@ -162,18 +158,14 @@ func TestKill(t *testing.T) {
 			for {
 				var o protocol.Outputs
 				if _, err := s.front.Next(s.ctx, 0, &o); err != nil {
-					if s.ctx.Err() != nil || errors.Is(err, protocol.ErrEngineDead) {
-						t.Errorf("the connection ended with %v", err)
-					}
+					require.True(t, s.ctx.Err() == nil && !errors.Is(err, protocol.ErrEngineDead), "the connection ended with %v", err)
 					break
 				}
 				for _, out := range o.Outputs {
 					tokens += len(out.Tokens)
 				}
 			}
-			if tokens != tt.want {
-				t.Errorf("%d tokens came before the end, want %d", tokens, tt.want)
-			}
+			require.True(t, tokens == tt.want, "%d tokens came before the end, want %d", tokens, tt.want)
 			require.ErrorIs(t, <-s.ended, ErrKilled)
 		})
 	}
@@ -196,7 +188,5 @@ func TestAKilledEngineIsSilent(t *testing.T) {
 	if !r.killed || r.answers()["bad"] != nil {
 		t.Errorf("killed: %v, the request got %s", r.killed, outcome(r.answers()["bad"]))
 	}
-	if got := outcome(r.answer("other")); got != "[12]" {
-		t.Errorf("the other one got %s, want what it said in the step that killed", got)
-	}
+	require.Equal(t, outcome(r.answer("other")), "[12]", "the other one, which has what it sent in the step that killed")
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -33,9 +34,7 @@ func TestImagesThatCannotBeReadAreRefused(t *testing.T) {
 	if got := r.answer("a"); got.finish != protocol.FinishError || !strings.HasPrefix(got.err, "bad_request: mm_features[0]: ") {
 		t.Errorf("ended by %v: %s", got.finish, got.err)
 	}
-	if r.held() != 0 {
-		t.Errorf("%d blocks are held", r.held())
-	}
+	require.Equal(t, r.held(), 0, "blocks are held")
 }
 
 // tensorBeside is [dtype, [rows, columns], 1]: a tensor in the first auxiliary frame.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
@@ -71,9 +72,7 @@ func TestGarbageDoesNotStopTheService(t *testing.T) {
 	s.reply(0, "pause_scheduler", pack.AppendString(nil, "keep"))
 	s.submit(ask("open-x", count(0, 4), 5))
 	for _, g := range garbage {
-		if err := s.front.SendRaw(0, g.frames...); err != nil {
-			t.Fatalf("%s: %v", g.name, err)
-		}
+		require.NoErrorf(t, s.front.SendRaw(0, g.frames...), "%s", g.name)
 		if _, err := s.front.Call(0, "is_sleeping"); err != nil {
 			t.Fatal(err)
 		}
@@ -82,13 +81,9 @@ func TestGarbageDoesNotStopTheService(t *testing.T) {
 		}
 		select {
 		case got := <-told:
-			if g.quiet {
-				t.Errorf("%s: OnRefused was told %q", g.name, got)
-			}
+			require.True(t, !g.quiet, "%s: OnRefused was told %q", g.name, got)
 		default:
-			if !g.quiet {
-				t.Errorf("%s: OnRefused was told nothing", g.name)
-			}
+			require.True(t, g.quiet, "%s: OnRefused was told nothing", g.name)
 		}
 	}
 	s.reply(0, "resume_scheduler")
@@ -113,9 +108,7 @@ func TestABrokenUtilityCallIsAnsweredByItsNumber(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			must(t, s.front.SendRaw(0, []byte{protocol.TypeUtility}, tt.payload))
 			u := s.next(0).Utility
-			if u == nil || u.CallID != 9 || u.Failure != tt.want {
-				t.Errorf("answered %+v, want call 9: %s", u, tt.want)
-			}
+			require.True(t, u != nil && u.CallID == 9 && u.Failure == tt.want, "answered %+v, want call 9: %s", u, tt.want)
 		})
 	}
 }
@@ -128,9 +121,7 @@ func TestErrorsAreText(t *testing.T) {
 	r.player.answerBroken(&event{request: &broken, broken: fmt.Errorf("sampling_params: %s: no value", key)})
 	id := r.call(0, key)
 	for what, text := range map[string]string{"request": r.answer("a").err, "utility call": r.result(id)} {
-		if !utf8.ValidString(text) || !strings.Contains(text, "\ufffdkkk") || len(text) > 5000 {
-			t.Errorf("the %s got %d bytes: %.100q", what, len(text), text)
-		}
+		require.True(t, utf8.ValidString(text) && strings.Contains(text, "\ufffdkkk") && len(text) <= 5000, "the %s got %d bytes: %.100q", what, len(text), text)
 	}
 }
 
@@ -138,9 +129,7 @@ func TestErrorsAreText(t *testing.T) {
 func TestTheNameOfAnAdapterIsText(t *testing.T) {
 	r := newRig(t, Options{}, 1)
 	r.submit(ask("a", count(0, 4), 1, func(q *protocol.Request) { q.LoRA = &protocol.LoRA{Name: "\xff", ID: 1} }))
-	if got := r.answer("a").err; !strings.Contains(got, "is not UTF-8") {
-		t.Errorf("%q", got)
-	}
+	require.Contains(t, r.answer("a").err, "is not UTF-8")
 }
 
 // requestOf encodes a request as the line's frontend does.

@@ -92,9 +92,7 @@ func TestRealFrontendsServeAGroup(t *testing.T) {
 							<-waves.ended // all ranks agree that there is nothing left to do
 						}
 					}
-					if !together && len(waves.ended) > 0 {
-						t.Error("a wave has ended, and nobody can know that")
-					}
+					require.True(t, together || len(waves.ended) == 0, "a wave has ended, and nobody can know that")
 					checkSpread(t, server, sources)
 				})
 			}
@@ -119,9 +117,7 @@ func checkSpread(t *testing.T, server *vllmrs.Server, sources [ranks]*parrot) {
 		must(t, err)
 		got[m[1]] = int64(tokens)
 	}
-	if diff := gocmp.Diff(want, got); diff != "" {
-		t.Errorf("tokens by engine (-asked for +in the frontend's metrics):\n%s", diff)
-	}
+	require.NoDiff(t, gocmp.Diff(want, got), "tokens by engine (-asked for +in the frontend's metrics)")
 }
 
 var generated = regexp.MustCompile(`(?m)^vllm:generation_tokens_total\{[^}]*engine="(\d+)"[^}]*\} (\S+)$`)
@@ -205,7 +201,7 @@ func startFrontend(t *testing.T, version string, experts bool) *vllmrs.Server {
 	script := fmt.Sprintf("#!/bin/sh\nexec %s $(echo \"$@\" | sed 's/--data-parallel-size 1/--data-parallel-size %d/')\n",
 		testenv.Frontend(t, version), ranks)
 	binary := filepath.Join(dir, "frontend")
-	must(t, os.WriteFile(binary, []byte(script), 0o755))
+	testenv.WriteProgram(t, binary, script)
 	model := testenv.ModelDir(t)
 	if experts {
 		model = withExperts(t, model)

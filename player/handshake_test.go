@@ -132,9 +132,7 @@ func TestAHandshakeThatFails(t *testing.T) {
 			}
 			err := runToEnd(t, Options{Handshake: address, HandshakeTimeout: timeout})
 			require.ErrorContains(t, err, tt.want)
-			if got := errors.Is(err, context.DeadlineExceeded); got != tt.late {
-				t.Errorf("Run: %v: by the timeout: %v, want %v", err, got, tt.late)
-			}
+			require.Equal(t, errors.Is(err, context.DeadlineExceeded), tt.late, "Run: %v: by the timeout", err)
 		})
 	}
 }
@@ -192,9 +190,7 @@ func TestAFrontendThatDoesNotAnswer(t *testing.T) {
 			stop()
 			select {
 			case err := <-ended:
-				if err != nil {
-					t.Errorf("Run: %v, want nil as for any shutdown", err)
-				}
+				require.NoErrorf(t, err, "Run: want nil as for any shutdown")
 			case <-time.After(patience):
 				t.Error("Run does not return")
 			}

@@ -3,6 +3,8 @@ package player
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestLengthsOfTheSimulator compares the shares of the ranges with those that llm-d-inference-sim documents.
@@ -81,9 +83,7 @@ func TestLengthsEnd(t *testing.T) {
 				}
 				got %= 40
 			}
-			if got != tt.want {
-				t.Errorf("%d tokens, want %d", got, tt.want)
-			}
+			require.True(t, got == tt.want, "%d tokens, want %d", got, tt.want)
 		})
 	}
 }

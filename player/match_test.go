@@ -2,6 +2,8 @@ package player
 
 import (
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestReplayIndex(t *testing.T) {
@@ -55,9 +57,7 @@ func TestReplayIndex(t *testing.T) {
 			if !ok {
 				got = -1
 			}
-			if got != tt.want {
-				t.Errorf("ReplayIndex(%q, %q) = %d, want %d", tt.id, tt.external, got, tt.want)
-			}
+			require.Equal(t, got, tt.want, "ReplayIndex(%q, %q)", tt.id, tt.external)
 		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
@@ -70,9 +71,7 @@ func TestAnOutboxKeepsMessages(t *testing.T) {
 	if err := <-written; err != nil || b.size != 0 || b.full() {
 		t.Errorf("%v, %d bytes are kept, full: %v; want nothing", err, b.size, b.full())
 	}
-	if drained.Load() == 0 {
-		t.Error("nobody was told that there is room again")
-	}
+	require.True(t, drained.Load() != 0, "nobody was told that there is room again")
 }
 
 func nextMessage(t *testing.T, l *zmq.Listener) (frames []string) {

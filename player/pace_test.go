@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const ms = time.Millisecond
@@ -28,8 +30,6 @@ func TestTheLoopWaitsForWhatIsDue(t *testing.T) {
 		r.clock.advance(d)
 	}
 	cancel()
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, <-served)
 	equal(t, "sleeps", []time.Duration{10 * ms, 2 * ms, 4 * ms, 5 * ms}, sleeps)
 }

@@ -211,9 +211,7 @@ func TestShutdownWhileAClientReadsNothing(t *testing.T) {
 	front.stop()
 	select {
 	case err := <-front.ended:
-		if err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		require.NoErrorf(t, err, "Run")
 	case <-front.ctx.Done():
 		t.Error("Run does not return")
 	}

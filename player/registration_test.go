@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -34,15 +35,9 @@ func TestRegistrationIsTheRecordedOne(t *testing.T) {
 			if diffs, err := pack.Diff("ready", codec.AppendPlayerReady(nil, &want), s.engine.RawReady, pack.DiffOptions{}); err != nil || len(diffs) > 0 {
 				t.Errorf("registration: %v %v", diffs, err)
 			}
-			if !bytes.Equal(codec.AppendPlayerReady(nil, &want), s.engine.RawReady) {
-				t.Error("the registration's bytes differ")
-			}
-			if !protocol.IsPlayer(s.engine.RawReady) || protocol.IsPlayer(codec.AppendReady(nil, &recorded)) {
-				t.Errorf("instance id %q", s.engine.Ready.InstanceID)
-			}
-			if s.engine.Index != 3 || !bytes.Equal(s.engine.Identity, []byte{3, 0}) {
-				t.Errorf("engine %d with identity %x, want 3 with 0300", s.engine.Index, s.engine.Identity)
-			}
+			require.True(t, bytes.Equal(codec.AppendPlayerReady(nil, &want), s.engine.RawReady), "the registration's bytes differ")
+			require.True(t, protocol.IsPlayer(s.engine.RawReady) && !protocol.IsPlayer(codec.AppendReady(nil, &recorded)), "instance id %q", s.engine.Ready.InstanceID)
+			require.True(t, s.engine.Index == 3 && bytes.Equal(s.engine.Identity, []byte{3, 0}), "engine %d with identity %x, want 3 with 0300", s.engine.Index, s.engine.Identity)
 		})
 	}
 }

@@ -3,6 +3,8 @@ package player
 import (
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // letters encodes a text as its bytes.
@@ -50,9 +52,7 @@ func TestSentences(t *testing.T) {
 			t.Errorf("seed %d: with ignore_eos: %.200q", seed, long)
 		}
 	}
-	if len(texts) < 40 {
-		t.Errorf("50 seeds give only %d texts", len(texts))
-	}
+	require.True(t, len(texts) >= 40, "50 seeds give only %d texts", len(texts))
 	cold := Request{ID: "a", PromptTokenIDs: []uint32{1, 2}, Sampling: Sampling{EOSTokenID: eos}}
 	same, other := cold, cold
 	same.ID, other.PromptTokenIDs = "b", []uint32{1, 3}
@@ -85,9 +85,7 @@ func TestToolAnswered(t *testing.T) {
 			}
 			return b.String()
 		}
-		if got := ToolAnswered(decode)(&Request{PromptTokenIDs: ids}); got != want {
-			t.Errorf("%.80q: %v, want %v", prompt, got, want)
-		}
+		require.Equal(t, ToolAnswered(decode)(&Request{PromptTokenIDs: ids}), want, "%.80q", prompt)
 	}
 }
 
@@ -102,8 +100,6 @@ func TestOptionalCalls(t *testing.T) {
 	} {
 		raw := append([]byte{0x81, 0xae}, "structural_tag"...)
 		raw = append(append(raw, 0xd9, byte(len(text))), text...)
-		if got := callsAreOptional(raw); got != want {
-			t.Errorf("%s: %v, want %v", text, got, want)
-		}
+		require.Equal(t, callsAreOptional(raw), want, "%s", text)
 	}
 }

@@ -223,9 +223,7 @@ func TestShutdownAnswersWhatIsOpen(t *testing.T) {
 					t.Errorf("client %d was told %v, want that the engine is gone", client, err)
 				}
 			}
-			if err := s.wait(); err != nil {
-				t.Errorf("Run: %v", err)
-			}
+			require.NoErrorf(t, s.wait(), "Run")
 		})
 	}
 }
@@ -297,16 +295,12 @@ func TestAnAbortReachesABusyEngine(t *testing.T) {
 	must(t, err)
 	for o := s.next(0); o.Utility == nil || o.Utility.CallID != id; o = s.next(0) {
 		for _, out := range o.Outputs {
-			if out.Finish != protocol.Unfinished {
-				t.Errorf("the aborted request finished by %v", out.Finish)
-			}
+			require.Equal(t, out.Finish, protocol.Unfinished, "the aborted request finished by")
 		}
 	}
 	s.submit(ask("after-x", count(0, 4), 1))
 	o := s.next(0)
-	if len(o.Outputs) != 1 || string(o.Outputs[0].ID) != "after-x" {
-		t.Errorf("%d outputs after the abort, want one for the next request", len(o.Outputs))
-	}
+	require.True(t, len(o.Outputs) == 1 && string(o.Outputs[0].ID) == "after-x", "%d outputs after the abort, want one for the next request", len(o.Outputs))
 }
 
 func TestAnUndecodableRequestIsAnswered(t *testing.T) {
@@ -375,9 +369,7 @@ func TestOtherLineNamed(t *testing.T) {
 			t.Errorf("player %s, frontend %s: %d lines:\n%s", test.player, test.frontend, lines, log.String())
 		}
 		for _, want := range test.want {
-			if !strings.Contains(log.String(), want) {
-				t.Errorf("player %s, frontend %s: without %q:\n%s", test.player, test.frontend, want, log.String())
-			}
+			require.True(t, strings.Contains(log.String(), want), "player %s, frontend %s: without %q:\n%s", test.player, test.frontend, want, log.String())
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/engine/grammar"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -140,15 +141,11 @@ func TestTextsThatCannotBeSpelt(t *testing.T) {
 		s.Seed = seed
 		script, err := made(s, forSource(ask("a", nil, 10, constrainedText("regex", "é|è"), eos(testEOS))))
 		must(t, err)
-		if text := e.decode(script.Tokens[:len(script.Tokens)-1]); text != "è" {
-			t.Errorf("seed %d: said %q", seed, text)
-		}
+		require.Equal(t, e.decode(script.Tokens[:len(script.Tokens)-1]), "è", "seed %d: said", seed)
 	}
 	_, err := made(structured(t, e), forSource(ask("a", nil, 10, constrainedText("regex", "é+"), eos(testEOS))))
 	var refused *Refusal
-	if !errors.As(err, &refused) || !errors.Is(err, errSpelling) {
-		t.Errorf("got %v, want a refusal", err)
-	}
+	require.True(t, errors.As(err, &refused) && errors.Is(err, errSpelling), "got %v, want a refusal", err)
 }
 
 // Ranks of one process share a source.
@@ -184,9 +181,7 @@ func TestStructuredIsSafeForConcurrentUse(t *testing.T) {
 		})
 	}
 	running.Wait()
-	if n := strings.Count(log.String(), "\n"); n != 1 {
-		t.Errorf("%d warnings: %s", n, log.String())
-	}
+	require.Equal(t, strings.Count(log.String(), "\n"), 1, "warnings: %s", log.String())
 }
 
 func TestWithoutATokenizerOneWarning(t *testing.T) {
@@ -214,9 +209,7 @@ func TestConstraintsAreCompiledOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(s.languages.kept); n != 2 {
-		t.Errorf("%d constraints are kept after %d, want those since they were too many", n, len(all))
-	}
+	require.Equal(t, len(s.languages.kept), 2, "constraints kept after %d: those since they were too many", len(all))
 	raw := ask("a", nil, 10, all[len(all)-1]).Sampling.StructuredOutputs
 	first, err := s.language(grammar.NewWork(t.Context()), raw)
 	must(t, err)

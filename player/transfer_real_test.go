@@ -17,6 +17,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -170,9 +171,7 @@ func TestRealFrontendsPrefillAndDecode(t *testing.T) {
 // neverComes asks for a KV cache that nobody keeps. Another request notices nothing.
 func neverComes(t *testing.T, decode *played, params object) {
 	status, answer := decode.post("/v1/completions", completing(41, 4, object{"kv_transfer_params": params}))
-	if status != http.StatusInternalServerError {
-		t.Errorf("HTTP %d, want an error: %v", status, answer)
-	}
+	require.Equal(t, status, http.StatusInternalServerError, "status of %v", answer)
 	if status, answer := decode.post("/v1/completions", completing(20, 2, nil)); saidIn(answer) != "[25 26] length" {
 		t.Errorf("the next request: HTTP %d, %s", status, saidIn(answer))
 	}

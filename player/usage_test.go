@@ -5,6 +5,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/kvcache"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -35,9 +36,7 @@ func TestUsageOfRealEngines(t *testing.T) {
 					followStep(t, codec, pool, followed, m.Frames[0], steps)
 				}
 			}
-			if steps < 700 {
-				t.Errorf("%d steps, want a whole session", steps)
-			}
+			require.True(t, steps >= 700, "%d steps, want a whole session", steps)
 		})
 	}
 }

@@ -3,6 +3,7 @@ package player
 import (
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
@@ -92,15 +93,9 @@ func TestEveryUtilityThatALineKnowsIsTried(t *testing.T) {
 func TestUtilityAnswersGoToTheCaller(t *testing.T) {
 	r := newRig(t, Options{}, 2)
 	r.call(1, "is_sleeping")
-	if got := r.envelopes[0].client; got != 1 {
-		t.Errorf("client %d was answered, want 1", got)
-	}
+	require.Equal(t, r.envelopes[0].client, 1, "client was answered")
 	r.utility(protocol.UtilityCall{ClientIndex: 1, CallID: 8, Method: "is_sleeping"}, 0)
-	if got := r.envelopes[1].client; got != 1 {
-		t.Errorf("client %d was answered, want 1, which the call names", got)
-	}
+	require.Equal(t, r.envelopes[1].client, 1, "answered client: the one that the call names")
 	r.utility(protocol.UtilityCall{ClientIndex: 9, CallID: 7, Method: "is_sleeping"}, 1)
-	if got := r.envelopes[2].client; got != 1 {
-		t.Errorf("client %d was answered, want 1, by whose socket it asked for client 9", got)
-	}
+	require.Equal(t, r.envelopes[2].client, 1, "answered client: the one by whose socket it asked for client 9")
 }

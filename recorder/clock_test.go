@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -60,9 +61,7 @@ func TestEngineClock(t *testing.T) {
 				}
 				c.observe(0, stamp, received)
 			}
-			if c.state != test.want {
-				t.Errorf("%s, want %s", c.state, test.want)
-			}
+			require.Equal(t, c.state, test.want, "state")
 		})
 	}
 }
@@ -113,9 +112,7 @@ func TestTimesOfTheEngine(t *testing.T) {
 		if r.EngineClock != trace.ClockUsed || math.Abs(r.TTFTMs-test.ttft) > 1e-3 {
 			t.Errorf("record %d: engine_clock %s, first token after %v ms, want %v", test.record, r.EngineClock, r.TTFTMs, test.ttft)
 		}
-		if slices.ContainsFunc(r.ITLMs, func(ms float64) bool { return math.Abs(ms-10) > 1e-3 }) {
-			t.Errorf("record %d: gaps %v, want 10 ms each", test.record, r.ITLMs)
-		}
+		require.True(t, !slices.ContainsFunc(r.ITLMs, func(ms float64) bool { return math.Abs(ms-10) > 1e-3 }), "record %d: gaps %v, want 10 ms each", test.record, r.ITLMs)
 		if (r.TapTimes == nil) != (test.tap == nil) || test.tap != nil && (r.TapTimes.TTFTMs != test.tap.TTFTMs || !slices.Equal(r.TapTimes.ITLMs, test.tap.ITLMs)) {
 			t.Errorf("record %d: tap_times %+v, want %+v", test.record, r.TapTimes, test.tap)
 		}
@@ -137,7 +134,5 @@ func TestClockThatIsNotUsed(t *testing.T) {
 			t.Errorf("engine_clock %s, %v ms, %v", r.EngineClock, r.TTFTMs, r.ITLMs)
 		}
 	}
-	if n := strings.Count(s.log.String(), "engine_clock=constant"); n != 1 {
-		t.Errorf("the log has the reason %d times:\n%s", n, s.log.String())
-	}
+	require.Equal(t, strings.Count(s.log.String(), "engine_clock=constant"), 1, "reasons in the log:\n%s", s.log.String())
 }

@@ -28,19 +28,13 @@ func TestEdgeCapture(t *testing.T) {
 	if s.Requests != uint64(adds) || s.Requests != s.Done+s.Aborted || s.InFlight != 0 || s.Records != s.Requests {
 		t.Errorf("%d requests are not %d done, %d aborted, in %d records", adds, s.Done, s.Aborted, s.Records)
 	}
-	if s.Aborted == 0 || s.Aborted > uint64(aborted) {
-		t.Errorf("%d requests aborted, the frontend named %d", s.Aborted, aborted)
-	}
-	if s.Undecodable+s.Unknown+s.Lost+s.Duplicates+s.Clamped+s.WrongEngine+s.Refused != 0 {
-		t.Errorf("counts %+v", s)
-	}
+	require.True(t, s.Aborted != 0 && s.Aborted <= uint64(aborted), "%d requests aborted, the frontend named %d", s.Aborted, aborted)
+	require.Equal(t, s.Undecodable+s.Unknown+s.Lost+s.Duplicates+s.Clamped+s.WrongEngine+s.Refused, 0, "counts %+v", s)
 	tokens, reasons := 0, map[trace.FinishReason]int{}
 	for _, r := range run.trace.Records {
 		tokens += r.OutputTokens
 		reasons[r.FinishReason]++
-		if len(r.Extra["request_id"]) < 3 || len(r.Extra["sampling_params"]) == 0 {
-			t.Errorf("record %d: extra keys %s", r.Line, r.Extra)
-		}
+		require.True(t, len(r.Extra["request_id"]) >= 3 && len(r.Extra["sampling_params"]) != 0, "record %d: extra keys %s", r.Line, r.Extra)
 	}
 	if uint64(tokens) != s.Tokens || reasons[trace.FinishAbort] != int(s.Aborted) || reasons[trace.FinishStop] == 0 || reasons[trace.FinishLength] == 0 {
 		t.Errorf("%d tokens of %d, reasons %v", tokens, s.Tokens, reasons)
@@ -193,9 +187,7 @@ func TestDeriveFaults(t *testing.T) {
 			}, nil, slog.New(slog.DiscardHandler))
 			if test.want == "" {
 				got, reading := trace.Read(filepath.Join(dir, "out.jsonl"), trace.Options{Strict: true})
-				if err != nil || reading != nil || len(got.Records) != 1 {
-					t.Errorf("%v, %v", err, reading)
-				}
+				require.True(t, err == nil && reading == nil && len(got.Records) == 1, "%v, %v", err, reading)
 				return
 			}
 			require.ErrorContains(t, err, test.want)

@@ -106,9 +106,7 @@ func TestCapturesGiveTheirGoldens(t *testing.T) {
 			for i := range got.Records {
 				used += checkTimes(t, &want.Records[i], &got.Records[i])
 			}
-			if used < 170 {
-				t.Errorf("%d of 180 records have times by the engine's clock", used)
-			}
+			require.True(t, used >= 170, "%d of 180 records have times by the engine's clock", used)
 			ignore := cmpopts.IgnoreFields(trace.Record{}, "Extra", "Line", "TTFTMs", "ITLMs", "EngineClock", "TapTimes")
 			if diff := cmp.Diff(want.Records, got.Records, ignore); diff != "" {
 				t.Errorf("records (-want +got):\n%.4000s", diff)
@@ -135,9 +133,7 @@ func checkTimes(t *testing.T, want, got *trace.Record) (used int) {
 	for i := 0; i < len(want.ITLMs) && !differ; i++ {
 		differ = math.Abs(tap.ITLMs[i]-want.ITLMs[i]) > tolerance
 	}
-	if differ {
-		t.Errorf("line %d: %v ms and %v, want %v and %v", got.Line, tap.TTFTMs, tap.ITLMs, want.TTFTMs, want.ITLMs)
-	}
+	require.True(t, !differ, "line %d: %v ms and %v, want %v and %v", got.Line, tap.TTFTMs, tap.ITLMs, want.TTFTMs, want.ITLMs)
 	return used
 }
 
@@ -148,9 +144,7 @@ func checkSteps(t *testing.T, run obsRun) {
 	}
 	last, queries := -1.0, uint64(0)
 	for _, s := range run.steps {
-		if s.TsMs < last {
-			t.Errorf("line %d: %v ms comes after %v", s.Line, s.TsMs, last)
-		}
+		require.True(t, s.TsMs >= last, "line %d: %v ms comes after %v", s.Line, s.TsMs, last)
 		last = s.TsMs
 		queries += uint64(s.Scheduler.PrefixCache.Queries)
 		var all map[string]json.RawMessage
@@ -162,7 +156,5 @@ func checkSteps(t *testing.T, run obsRun) {
 	for _, r := range run.trace.Records {
 		prompts += r.PromptTokens
 	}
-	if queries != uint64(prompts) {
-		t.Errorf("the prefix cache was asked for %d tokens, the prompts have %d", queries, prompts)
-	}
+	require.Equal(t, queries, uint64(prompts), "the prefix cache was asked for tokens, the prompts have %d", prompts)
 }

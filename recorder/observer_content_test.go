@@ -126,15 +126,11 @@ func TestObserveKeepsContentOut(t *testing.T) {
 				require.NoError(t, err)
 				text := string(data)
 				for _, word := range test.allowed {
-					if name == "run.jsonl" && !strings.Contains(text, word) {
-						t.Errorf("%s does not have %q:\n%s", name, word, text)
-					}
+					require.True(t, name != "run.jsonl" || strings.Contains(text, word), "%s does not have %q:\n%s", name, word, text)
 					text = strings.ReplaceAll(text, word, "")
 				}
 				for _, word := range secrets {
-					if strings.Contains(text, word) {
-						t.Errorf("%s tells %q:\n%s", name, word, text)
-					}
+					require.True(t, !strings.Contains(text, word), "%s tells %q:\n%s", name, word, text)
 				}
 			}
 		})
@@ -189,9 +185,7 @@ func TestObserveStopTokenReason(t *testing.T) {
 	end := obsEnd("a", protocol.FinishStop, 11)
 	end.StopToken, end.HasStopToken = 11, true
 	s.out(1, end)
-	if got := string(s.finish().Records[0].Extra["stop_reason"]); got != "11" {
-		t.Errorf("stop_reason %s, want 11", got)
-	}
+	require.Equal(t, string(s.finish().Records[0].Extra["stop_reason"]), "11", "stop_reason")
 }
 
 // TestObservePromptForms: embeddings have no ids to count, multimodal items have

@@ -129,17 +129,11 @@ func obsPlay(t *testing.T, opt Options, data []byte) {
 	in := len(s.o.tracked)
 	require.NoError(t, s.o.Close())
 	c := s.counts.Snapshot()
-	if c.Requests != c.Done+c.Aborted+c.Lost+uint64(in) || c.InFlight != int64(in) {
-		t.Errorf("%d in flight, counts %+v", in, c)
-	}
+	require.True(t, c.Requests == c.Done+c.Aborted+c.Lost+uint64(in) && c.InFlight == int64(in), "%d in flight, counts %+v", in, c)
 	want := c.Done + c.Aborted - c.Unrecorded
-	if opt.RecordAborted && c.Unrecorded != s.immediate {
-		t.Errorf("want %d aborted requests without a record, counts %+v", s.immediate, c)
-	}
+	require.True(t, !opt.RecordAborted || c.Unrecorded == s.immediate, "want %d aborted requests without a record, counts %+v", s.immediate, c)
 	// Statistics of a wrong type are refused; a record never is.
-	if c.Records != want || c.Stopped != 0 {
-		t.Errorf("want %d records, counts %+v", want, c)
-	}
+	require.True(t, c.Records == want && c.Stopped == 0, "want %d records, counts %+v", want, c)
 	got, err := trace.NewReader(bytes.NewReader(records.Bytes()), "a", false, trace.Options{Strict: true})
 	require.NoError(t, err)
 	all, err := got.ReadAll()

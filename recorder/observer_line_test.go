@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
@@ -30,9 +31,7 @@ func TestObserveChoosesTheLine(t *testing.T) {
 			if *got.Meta.VLLMVersion != test.reported || !hashFollows(got.Meta) {
 				t.Errorf("version %q, hash %s", *got.Meta.VLLMVersion, *got.Meta.ConfigHash)
 			}
-			if strings.Contains(s.log.String(), "level=ERROR") != (test.log != "") {
-				t.Errorf("log:\n%s", s.log.String())
-			}
+			require.Equal(t, strings.Contains(s.log.String(), "level=ERROR"), test.log != "", "log:\n%s", s.log.String())
 		})
 	}
 }
@@ -53,9 +52,7 @@ func TestObserveWithoutRegistration(t *testing.T) {
 func TestCloseWithoutEvents(t *testing.T) {
 	s := obsUnregistered(t, Options{}, "0.33")
 	got := s.finish()
-	if len(got.Records) != 0 || got.Meta.ConfigHash == nil {
-		t.Errorf("%+v", got)
-	}
+	require.True(t, len(got.Records) == 0 && got.Meta.ConfigHash != nil, "%+v", got)
 	if len(s.o.Files()) != 3 || s.o.Files()[0] != s.path {
 		t.Errorf("files %q", s.o.Files())
 	}

@@ -198,12 +198,8 @@ func TestObserveEnds(t *testing.T) {
 				}
 				reasons = append(reasons, reason)
 			}
-			if text := strings.Join(reasons, " "); text != test.reasons {
-				t.Errorf("finish reasons %q, want %q", text, test.reasons)
-			}
-			if !strings.Contains(s.log.String(), test.log) {
-				t.Errorf("want %q in the log:\n%s", test.log, s.log.String())
-			}
+			require.Equal(t, strings.Join(reasons, " "), test.reasons, "finish reasons")
+			require.Contains(t, s.log.String(), test.log)
 		})
 	}
 }
@@ -310,9 +306,7 @@ func TestObserveBadMessages(t *testing.T) {
 			test.run(s)
 			s.finish()
 			require.NoDiff(t, cmp.Diff(test.want, s.counts.Snapshot()), "counts (-want +got)")
-			if !strings.Contains(s.log.String(), test.log) {
-				t.Errorf("want %q in the log:\n%s", test.log, s.log.String())
-			}
+			require.Contains(t, s.log.String(), test.log)
 		})
 	}
 }
@@ -337,10 +331,6 @@ func TestObserveLogsACauseAFewTimes(t *testing.T) {
 		s.out(-1, obsTokens(fmt.Sprint("x", i), 1))
 	}
 	s.finish()
-	if n := strings.Count(s.log.String(), "never arrived"); n != maxLogged+1 {
-		t.Errorf("%d lines of log, want %d and a sum", n, maxLogged)
-	}
-	if !strings.Contains(s.log.String(), "times=1000") {
-		t.Errorf("no sum in the log:\n%s", s.log.String())
-	}
+	require.Equal(t, strings.Count(s.log.String(), "never arrived"), maxLogged+1, "lines of log: %d and a sum", maxLogged)
+	require.Contains(t, s.log.String(), "times=1000")
 }

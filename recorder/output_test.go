@@ -61,9 +61,7 @@ func TestOutputCommit(t *testing.T) {
 			t.Errorf("%s has %q before the commit, %s has %q", path, text, f.Name(), obsRead(t, f.Name()))
 		}
 		where, err := f.Commit(t.Context())
-		if where != path || err != nil || obsRead(t, path) != "new" {
-			t.Errorf("committed to %q, %v", where, err)
-		}
+		require.True(t, where == path && err == nil && obsRead(t, path) == "new", "committed to %q, %v", where, err)
 		if names := obsFiles(t, dir); len(names) != 1 {
 			t.Errorf("files %q", names)
 		}
@@ -110,9 +108,7 @@ func TestCommitDoesNotClobber(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("theirs"), 0o600))
 	_, err := f.Commit(t.Context())
 	require.ErrorContains(t, err, "exists already", f.Name())
-	if obsRead(t, path) != "theirs" || obsRead(t, f.Name()) != "mine" {
-		t.Error("a file was lost")
-	}
+	require.True(t, obsRead(t, path) == "theirs" && obsRead(t, f.Name()) == "mine", "a file was lost")
 }
 
 func TestOutputUpload(t *testing.T) {
@@ -134,18 +130,14 @@ func TestOutputUpload(t *testing.T) {
 			}
 			obsWrite(t, f, "data")
 			where, err := f.Commit(t.Context())
-			if sent != "s3://bucket/run.rank2.jsonl.gz: data" || !errors.Is(err, test.err) {
-				t.Errorf("sent %q, error %v", sent, err)
-			}
+			require.True(t, sent == "s3://bucket/run.rank2.jsonl.gz: data" && errors.Is(err, test.err), "sent %q, error %v", sent, err)
 			if test.err == nil {
 				if where != "s3://bucket/run.rank2.jsonl.gz" || len(obsFiles(t, os.TempDir())) != 0 {
 					t.Errorf("where %q, left %q", where, obsFiles(t, os.TempDir()))
 				}
 				return
 			}
-			if !strings.Contains(err.Error(), f.Name()) || obsRead(t, f.Name()) != "data" {
-				t.Errorf("error %v does not name what is kept", err)
-			}
+			require.True(t, strings.Contains(err.Error(), f.Name()) && obsRead(t, f.Name()) == "data", "error %v does not name what is kept", err)
 		})
 	}
 }
@@ -217,13 +209,9 @@ func TestFullDisk(t *testing.T) {
 				s.o.Flush()
 			}
 			stats := s.counts.Snapshot()
-			if stats.Done != 40 || stats.InFlight != 0 || stats.Stopped != 1 || (stats.Records < 40) != test.trace {
-				t.Errorf("counts %+v", stats)
-			}
+			require.True(t, stats.Done == 40 && stats.InFlight == 0 && stats.Stopped == 1 && (stats.Records < 40) == test.trace, "counts %+v", stats)
 			require.ErrorIs(t, s.o.Err(), errObsFull)
-			if !strings.Contains(s.log.String(), "level=ERROR") || !strings.Contains(s.log.String(), "recording has stopped") {
-				t.Errorf("log:\n%s", s.log.String())
-			}
+			require.True(t, strings.Contains(s.log.String(), "level=ERROR") && strings.Contains(s.log.String(), "recording has stopped"), "log:\n%s", s.log.String())
 			err := s.o.Close()
 			require.ErrorIs(t, err, errObsFull, "are safe", broken.Name())
 			if again := s.o.Close(); again == nil {
@@ -264,13 +252,9 @@ func obsReadable(t *testing.T, path, what string, stats Stats) {
 		var m trace.Message
 		for ; r.Next(&m) == nil; n++ {
 		}
-		if !r.Truncated() {
-			t.Errorf("the stream does not end early")
-		}
+		require.True(t, r.Truncated(), "the stream does not end early")
 	}
-	if n == 0 {
-		t.Error("nothing is safe")
-	}
+	require.True(t, n != 0, "nothing is safe")
 }
 
 // TestStop: the cause is kept, and the files are left, readable to their end.
@@ -288,9 +272,7 @@ func TestStop(t *testing.T) {
 	}
 	left := s.o.files.sinks[traceFile].file.Name()
 	got, err := trace.Read(left, trace.Options{Strict: true})
-	if err != nil || len(got.Records) != 1 || !strings.Contains(s.o.Err().Error(), left) {
-		t.Errorf("%v in %s: %v", got, left, err)
-	}
+	require.True(t, err == nil && len(got.Records) == 1 && strings.Contains(s.o.Err().Error(), left), "%v in %s: %v", got, left, err)
 	if stats := s.counts.Snapshot(); stats.Done != 2 || stats.Records != 1 || stats.Stopped != 3 {
 		t.Errorf("counts %+v", stats)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
@@ -30,9 +31,7 @@ func (q *queue) drain(t *testing.T, each func()) (numbers []uint64) {
 		if b, ok = q.take(b); !ok {
 			return numbers
 		}
-		if len(b.entries) == 0 {
-			t.Error("a batch of nothing")
-		}
+		require.True(t, len(b.entries) != 0, "a batch of nothing")
 		for i := range b.entries {
 			var ev Event
 			var err error
@@ -42,9 +41,7 @@ func (q *queue) drain(t *testing.T, each func()) (numbers []uint64) {
 			}
 			n, _ := binary.Uvarint(ev.Frames[0])
 			numbers = append(numbers, n)
-			if !bytes.Equal(ev.Frames[1], make([]byte, len(ev.Frames[1]))) {
-				t.Errorf("message %d has other bytes", n)
-			}
+			require.True(t, bytes.Equal(ev.Frames[1], make([]byte, len(ev.Frames[1]))), "message %d has other bytes", n)
 			each()
 			q.done(&b.entries[i])
 		}
@@ -87,9 +84,7 @@ func TestQueue(t *testing.T) {
 		next[s]++
 	}
 	for s, n := range next {
-		if n != messages {
-			t.Errorf("source %d: %d of %d messages arrived", s, n, messages)
-		}
+		require.True(t, n == messages, "source %d: %d of %d messages arrived", s, n, messages)
 	}
 	if bound := int64(limit + (sources+1)*401_000); most > bound || most < limit/2 || waiting.Load() != 0 {
 		t.Errorf("%d bytes waited at most, want at most %d and not much less than %d; %d wait at the end", most, bound, limit, waiting.Load())
@@ -112,9 +107,7 @@ func TestQueueGivesUp(t *testing.T) {
 		queuePut(q, src, queueMessage(n, 100), false)
 	}
 	queuePut(q, src, queueMessage(0, 100), true)
-	if n := waiting.Load(); n != 0 {
-		t.Errorf("%d bytes wait for nobody", n)
-	}
+	require.Equal(t, waiting.Load(), 0, "bytes wait for nobody")
 	if _, ok := q.take(b); ok {
 		t.Error("there is more to take after the end")
 	}

@@ -261,14 +261,10 @@ func TestTapOfAddresses(t *testing.T) {
 	startPlayer(t, player.Options{EngineIndex: 1, InputAddresses: mine[:1], OutputAddresses: mine[1:]})
 	engine, err := f.Accept(patient(t))
 	require.NoError(t, err)
-	if engine.Index != 1 || len(engine.Statuses) != 0 {
-		t.Errorf("engine %d with %d statuses, want 1 without", engine.Index, len(engine.Statuses))
-	}
+	require.True(t, engine.Index == 1 && len(engine.Statuses) == 0, "engine %d with %d statuses, want 1 without", engine.Index, len(engine.Statuses))
 	ask(t, f, 0, "r", []uint32{1, 2, 3}, 5)
 	tap.stop()
-	if n := countRecords(t, RankPath(tap.path("run.jsonl.gz"), 1)); n != 1 {
-		t.Errorf("%d records, want 1", n)
-	}
+	require.Equal(t, countRecords(t, RankPath(tap.path("run.jsonl.gz"), 1)), 1, "records")
 }
 
 // rawFrontend is a frontend for one engine of which the test writes every frame.
@@ -419,9 +415,7 @@ func TestTapForwardsVerbatim(t *testing.T) {
 	// The raw frames hold all of it.
 	seen := readFrames(t, tap.path("frames.jsonl.gz"))
 	want := 4 + 2*len(messages) + 1 // and HELLO, INIT, the registration, READY; the hang-up
-	if len(seen) != want {
-		t.Errorf("%d messages in the frames file, want %d", len(seen), want)
-	}
+	require.True(t, len(seen) == want, "%d messages in the frames file, want %d", len(seen), want)
 	for _, direction := range []string{trace.FrontendToEngine, trace.EngineToFrontend} {
 		for i, msg := range messages {
 			if !slices.ContainsFunc(seen, func(m trace.Message) bool {
@@ -493,9 +487,7 @@ func TestTapGuardsTheLine(t *testing.T) {
 	for range 2 { // the connection came and went
 		d, err := f.in.Recv(ctx)
 		require.NoError(t, err)
-		if d.Kind == zmq.Received {
-			t.Errorf("the frontend was sent %x", d.Message)
-		}
+		require.True(t, d.Kind != zmq.Received, "the frontend was sent %x", d.Message)
 	}
 }
 
@@ -568,9 +560,7 @@ func TestTapSeesHangUps(t *testing.T) {
 		f, tap := startPlayed(t, 1, nil)
 		ask(t, f, 0, "a", []uint32{1}, 3)
 		f.Close()
-		if err := tap.end(); err != nil {
-			t.Errorf("error %v, want none: nothing was lost", err)
-		}
+		require.NoErrorf(t, tap.end(), "error: want none: nothing was lost")
 		tap.recorded(1)
 		tap.noted("the frontend hung up")
 	})
@@ -590,9 +580,7 @@ func TestTapSeesHangUps(t *testing.T) {
 		}
 		mustSend(t, e.out, make([]byte, 1<<20)) // more than is read ahead
 		pull.Close()                            // with input unread, which the kernel tells as a reset
-		if err := tap.end(); err != nil {
-			t.Errorf("error %v, want none: no request was in flight", err)
-		}
+		require.NoErrorf(t, tap.end(), "error: want none: no request was in flight")
 		tap.noted("the frontend hung up")
 	})
 	t.Run("engine, with a request in flight", func(t *testing.T) {
@@ -638,9 +626,7 @@ func TestTapKeepsEnginesApart(t *testing.T) {
 			t.Errorf("%s: %d records, want %d", path, n, i+1)
 		}
 	}
-	if n := len(readFrames(t, tap.path("frames.rank3.jsonl.gz"))); n != 8 {
-		t.Errorf("%d messages of engine 3, want 8: HELLO, INIT, registration, READY, two requests and their answers", n)
-	}
+	require.Equal(t, len(readFrames(t, tap.path("frames.rank3.jsonl.gz"))), 8, "messages of engine 3: HELLO, INIT, registration, READY, two requests and their answers")
 }
 
 func TestTapRecordsNothingButForwards(t *testing.T) {
@@ -651,9 +637,7 @@ func TestTapRecordsNothingButForwards(t *testing.T) {
 	}
 	tap.cancel()
 	tap.fails("no space left on device")
-	if tap.sum.Stats.Done != 1 {
-		t.Errorf("%d requests seen, want 1", tap.sum.Stats.Done)
-	}
+	require.Equal(t, tap.sum.Stats.Done, 1, "requests seen")
 }
 
 func TestTapRelaysTheCoordinator(t *testing.T) {
@@ -710,9 +694,7 @@ func TestTapRelaysTheCoordinator(t *testing.T) {
 		said[m.Channel+" "+m.Direction]++
 	}
 	for _, channel := range []string{"coordinator_input e2f", "coordinator_input f2e", "coordinator_output e2f"} {
-		if said[channel] != 2 {
-			t.Errorf("%d messages of %s in the frames of the first engine, want 2", said[channel], channel)
-		}
+		require.Equal(t, said[channel], 2, "messages of %s in the frames of the first engine", channel)
 	}
 }
 
@@ -729,9 +711,7 @@ func TestRankPath(t *testing.T) {
 		{"r{rank}.jsonl.gz", 0, "r0.jsonl.gz"},
 		{"{rank}/r{rank}.gz", 2, "2/r2.gz"},
 	} {
-		if got := RankPath(tt.path, tt.rank); got != tt.want {
-			t.Errorf("RankPath(%q, %d) = %q, want %q", tt.path, tt.rank, got, tt.want)
-		}
+		require.Equal(t, RankPath(tt.path, tt.rank), tt.want, "RankPath(%q, %d)", tt.path, tt.rank)
 	}
 }
 
@@ -828,9 +808,7 @@ func TestTapAmongStrangers(t *testing.T) {
 	mustSend(t, e.out, oneToken(t, 0, "a"))
 	next(t, f.out)
 	tap.stop()
-	if len(tap.sum.Ranks) != 1 || tap.sum.Ranks[0].Rank != 0 {
-		t.Errorf("recorded engines %+v, want engine 0 alone", tap.sum.Ranks)
-	}
+	require.True(t, len(tap.sum.Ranks) == 1 && tap.sum.Ranks[0].Rank == 0, "recorded engines %+v, want engine 0 alone", tap.sum.Ranks)
 }
 
 // event is the next event on l.
@@ -869,9 +847,7 @@ func TestTapTakesTheEnginesThatAreAnnounced(t *testing.T) {
 		t.Errorf("the frontend was asked for engine %x, want engine 0 and no other", d.Peer.Identity)
 	}
 	tap.stop()
-	if len(tap.sum.Ranks) != 1 {
-		t.Errorf("%d engines were recorded, want the one that was answered", len(tap.sum.Ranks))
-	}
+	require.Equal(t, len(tap.sum.Ranks), 1, "engines that were recorded: the one that was answered")
 }
 
 func TestTapAddresses(t *testing.T) {
@@ -893,9 +869,7 @@ func TestTapAddresses(t *testing.T) {
 			f := newRawFrontend(t)
 			tap := startTap(t, f.shake.Endpoint(), func(c *Config) { c.Listen, c.Data = tt.listen, tt.data })
 			e := f.dialRaw(t, tt.dial, 0)
-			if !strings.HasPrefix(e.told.Inputs[0], tt.wantInput) {
-				t.Errorf("the engine was told %v, want an input at %s", e.told.Inputs, tt.wantInput)
-			}
+			require.True(t, strings.HasPrefix(e.told.Inputs[0], tt.wantInput), "the engine was told %v, want an input at %s", e.told.Inputs, tt.wantInput)
 			tap.stop()
 		})
 	}

@@ -113,9 +113,7 @@ func TestRecordingEndsBeforeTheTap(t *testing.T) {
 	if n := len(readFrames(t, u.path("frames.jsonl.gz"))); n != messages {
 		t.Errorf("%d messages at the end, want %d", n, messages)
 	}
-	if len(u.sum.Ranks) != 1 || len(u.sum.Ranks[0].Files) != 3 || u.sum.Stats.Done != 2 {
-		t.Errorf("summary %+v", u.sum)
-	}
+	require.True(t, len(u.sum.Ranks) == 1 && len(u.sum.Ranks[0].Files) == 3 && u.sum.Stats.Done == 2, "summary %+v", u.sum)
 }
 
 // A request that never ends keeps the recording for a while only, and is missed.
@@ -149,9 +147,7 @@ func TestRecordingEndsBeforeTheEngine(t *testing.T) {
 	f.submit(t, e, "a")
 	f.answer(t, e, "a")
 	u.stop()
-	if len(u.sum.Ranks) != 0 || u.sum.Stats.Requests != 0 {
-		t.Errorf("summary %+v, want nothing", u.sum)
-	}
+	require.True(t, len(u.sum.Ranks) == 0 && u.sum.Stats.Requests == 0, "summary %+v, want nothing", u.sum)
 }
 
 // A disk that is full ends the recording as an error, once.

@@ -47,9 +47,7 @@ func post(t *testing.T, url string, body map[string]any) (status int, a answer, 
 	read, err := io.ReadAll(got.Body)
 	require.NoError(t, err)
 	if got.StatusCode == http.StatusOK && body["stream"] != true && len(read) > 0 && read[0] == '{' {
-		if err := json.Unmarshal(read, &a); err != nil {
-			t.Fatalf("%v: %s", err, read)
-		}
+		require.NoErrorf(t, json.Unmarshal(read, &a), "%s", read)
 	}
 	return got.StatusCode, a, string(read)
 }
@@ -63,9 +61,7 @@ func TestServer(t *testing.T) {
 
 func testServer(t *testing.T, frontend string) {
 	server := servetest.Start(t, servetest.Options{Model: "nobody/has-this-model", Frontend: frontend, Engines: 2})
-	if server.Model != "nobody/has-this-model" || server.Line != "0.33" {
-		t.Errorf("model %q, line %q", server.Model, server.Line)
-	}
+	require.True(t, server.Model == "nobody/has-this-model" && server.Line == "0.33", "model %q, line %q", server.Model, server.Line)
 	hello := []map[string]any{{"role": "user", "content": "Hello"}}
 	chat := map[string]any{"model": server.Model, "messages": hello, "temperature": 0}
 	_, first, text := post(t, server.URL+"/v1/chat/completions", chat)
@@ -81,9 +77,7 @@ func testServer(t *testing.T, frontend string) {
 		t.Errorf("the stream is not whole: %s", text)
 	}
 	_, long, text := post(t, server.URL+"/v1/completions", map[string]any{"model": server.Model, "prompt": "Hi", "max_tokens": 500, "ignore_eos": true})
-	if long.Usage.Tokens != 500 {
-		t.Errorf("ignore_eos: %d tokens, want 500: %s", long.Usage.Tokens, text)
-	}
+	require.Equal(t, long.Usage.Tokens, 500, "ignore_eos: tokens: %s", text)
 	tool := map[string]any{"type": "function", "function": map[string]any{"name": "weather", "parameters": map[string]any{
 		"type": "object", "properties": map[string]any{"city": map[string]any{"type": "string"}}, "required": []string{"city"},
 	}}}
@@ -102,9 +96,7 @@ func testServer(t *testing.T, frontend string) {
 		"id": "call", "type": "function", "function": map[string]any{"name": "weather", "arguments": `{"city":"Rome"}`},
 	}}}, map[string]any{"role": "tool", "tool_call_id": "call", "content": "sunny"})
 	_, after, text := post(t, server.URL+"/v1/chat/completions", map[string]any{"model": server.Model, "messages": turns, "tools": []any{tool}})
-	if len(after.Choices) != 1 || len(after.Choices[0].Message.Calls) != 0 || after.Choices[0].Reason != "stop" {
-		t.Errorf("after the result of a tool: want a text: %s", text)
-	}
+	require.True(t, len(after.Choices) == 1 && len(after.Choices[0].Message.Calls) == 0 && after.Choices[0].Reason == "stop", "after the result of a tool: want a text: %s", text)
 	adapter := map[string]any{"lora_name": "adapter", "lora_path": t.TempDir()}
 	if status, _, text := post(t, server.URL+"/v1/load_lora_adapter", adapter); status != http.StatusOK {
 		t.Errorf("load an adapter: %d: %s", status, text)
@@ -122,9 +114,7 @@ func testServer(t *testing.T, frontend string) {
 		t.Errorf("the metrics lack values of the engine: %v: %s", err, text)
 	}
 	server.Close()
-	if err := server.Wait(t.Context()); err != nil {
-		t.Errorf("after Close: %v", err)
-	}
+	require.NoErrorf(t, server.Wait(t.Context()), "after Close")
 }
 
 // Embeddings of the builtin frontend: a vector of the model's size for each input, the same for the same text, as
@@ -146,9 +136,7 @@ func TestEmbeddings(t *testing.T) {
 			t.Fatalf("status %d, %v: %s", status, err, text)
 		}
 		for i, d := range answer.Data {
-			if d.Index != i {
-				t.Errorf("embedding %d has index %d", i, d.Index)
-			}
+			require.True(t, d.Index == i, "embedding %d has index %d", i, d.Index)
 			vectors = append(vectors, d.Embedding)
 		}
 		return vectors, answer.Usage.Tokens
@@ -175,13 +163,9 @@ func TestKilledPlayer(t *testing.T) {
 func testKilledPlayer(t *testing.T, frontend string) {
 	server := servetest.Start(t, servetest.Options{Frontend: frontend, Faults: "http-fail:1:429:1s,kill:2"})
 	status, _, text := post(t, server.URL+"/v1/completions", map[string]any{"model": server.Model, "prompt": "Hi", "max_tokens": 9})
-	if status != http.StatusTooManyRequests {
-		t.Errorf("status %d of a request that fails: %s", status, text)
-	}
+	require.Equal(t, status, http.StatusTooManyRequests, "status of a request that fails: %s", text)
 	status, _, _ = post(t, server.URL+"/v1/completions", map[string]any{"model": server.Model, "prompt": "Hi", "max_tokens": 9})
-	if status == http.StatusOK {
-		t.Error("the request was answered")
-	}
+	require.True(t, status != http.StatusOK, "the request was answered")
 	require.ErrorIs(t, server.Wait(t.Context()), player.ErrKilled)
 }
 

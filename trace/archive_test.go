@@ -29,12 +29,8 @@ func TestArchive(t *testing.T) {
 		z, err := gzip.NewReader(bytes.NewReader(want))
 		require.NoError(t, err)
 		got, err := io.ReadAll(z)
-		if err != nil || !bytes.Equal(got, text) {
-			t.Errorf("%s: the archive has other lines, %v", path, err)
-		}
-		if z.Name != "" || z.ModTime.Unix() != 0 {
-			t.Errorf("%s: name %q, time %v", path, z.Name, z.ModTime)
-		}
+		require.True(t, err == nil && bytes.Equal(got, text), "%s: the archive has other lines, %v", path, err)
+		require.True(t, z.Name == "" && z.ModTime.Unix() == 0, "%s: name %q, time %v", path, z.Name, z.ModTime)
 	}
 }
 

@@ -164,9 +164,7 @@ func TestFrameWriterRefuses(t *testing.T) {
 	if _, err := NewFrameWriter(io.Discard, false, json.RawMessage(`{"a":`)); err == nil {
 		t.Error("a meta object that is cut was taken")
 	}
-	if w.Messages() != 0 || w.Write(&Message{Note: "usable"}) != nil {
-		t.Error("the writer is not usable after refusals")
-	}
+	require.True(t, w.Messages() == 0 && w.Write(&Message{Note: "usable"}) == nil, "the writer is not usable after refusals")
 }
 
 func TestFrameWriterFails(t *testing.T) {
@@ -182,9 +180,7 @@ func TestFrameWriterFails(t *testing.T) {
 			if !errors.As(err, &we) || !errors.Is(err, broken) || we.Records != 1 || !strings.Contains(err.Error(), "message 2") {
 				t.Fatalf("error %v", err)
 			}
-			if !errors.Is(w.Write(&m), broken) || !errors.Is(w.Close(), broken) {
-				t.Error("the failure is not sticky")
-			}
+			require.True(t, errors.Is(w.Write(&m), broken) && errors.Is(w.Close(), broken), "the failure is not sticky")
 		})
 	}
 }

@@ -264,9 +264,7 @@ func FuzzRecord(f *testing.F) {
 			t.Fatalf("(-encoding/json +parser):\n%s", diff)
 		}
 		again := got
-		if err := (&recordParser{keepExtra: true}).parse(line, &again); err != nil {
-			t.Fatalf("with extra keys kept: %v", err)
-		}
+		require.NoErrorf(t, (&recordParser{keepExtra: true}).parse(line, &again), "with extra keys kept")
 		again.Extra = nil
 		if diff := cmp.Diff(want, &again); diff != "" {
 			t.Fatalf("into used storage (-encoding/json +parser):\n%s", diff)
@@ -298,9 +296,7 @@ func FuzzReader(f *testing.F) {
 		}
 		out := writeTrace(t, gz, tr.Meta, tr.Records...)
 		back, err := readBytes(out, gz, Options{Strict: strict, KeepExtra: true})
-		if err != nil {
-			t.Fatalf("what was written is refused: %v\n%q", err, out)
-		}
+		require.NoErrorf(t, err, "what was written is refused\n%q", out)
 		for i := range tr.Records {
 			tr.Records[i].Line = i + 2
 		}

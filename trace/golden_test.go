@@ -62,9 +62,7 @@ func TestGoldenThatInflates(t *testing.T) {
 			allocated, err := readGolden(data, "bomb.jsonl.gz")
 			wantError(t, err, "bomb.jsonl.gz", "bytes of the golden inflate to more than", "the limit is 64 times its size plus 1 MiB")
 			t.Logf("%d bytes were stored, %d allocated", len(data), allocated)
-			if allocated > 64<<20 {
-				t.Errorf("%d bytes were allocated for it", allocated)
-			}
+			require.True(t, allocated <= 64<<20, "%d bytes were allocated for it", allocated)
 		})
 	}
 }
@@ -128,14 +126,10 @@ func TestGoldensStayWithinBounds(t *testing.T) {
 		worst = max(worst, float64(len(plain))/float64(len(data)))
 		for name, data := range map[string][]byte{path: data, strings.TrimSuffix(path, ".gz"): plain} {
 			opt, err := GoldenOptions(data, name, IsGzip(name))
-			if err != nil || int64(len(plain)) > opt.MaxBytes {
-				t.Errorf("%s: %d bytes, limit %d, %v", name, len(plain), opt.MaxBytes, err)
-			}
+			require.True(t, err == nil && int64(len(plain)) <= opt.MaxBytes, "%s: %d bytes, limit %d, %v", name, len(plain), opt.MaxBytes, err)
 		}
 	}
-	if worst == 0 || worst > goldenRatio/4 {
-		t.Errorf("a golden inflates to %.1f times its size: the bound of %d is too tight for comfort", worst, goldenRatio)
-	}
+	require.True(t, worst != 0 && worst <= goldenRatio/4, "a golden inflates to %.1f times its size: the bound of %d is too tight for comfort", worst, goldenRatio)
 }
 
 func TestGoldenOptionsBounds(t *testing.T) {

@@ -112,26 +112,20 @@ func checkGolden(t *testing.T, path string, want pinned) {
 	}
 	subset := ReplaySubset(tr.Records)
 	byPrompt, byArrival := TokensDigest(tr.Records, subset), ArrivalDigest(tr.Records, subset)
-	if byPrompt != want.tokens && byArrival != want.tokens {
-		t.Errorf("want the digest %s, got %s in the order of prompts and %s in that of arrival", want.tokens, byPrompt, byArrival)
-	}
+	require.True(t, byPrompt == want.tokens || byArrival == want.tokens, "want the digest %s, got %s in the order of prompts and %s in that of arrival", want.tokens, byPrompt, byArrival)
 }
 
 func checkExtra(t *testing.T, where string, extra map[string]json.RawMessage) {
 	t.Helper()
 	for key, value := range extra {
-		if !knownExtra[key] {
-			t.Errorf("%s: unknown key %s: %s", where, key, value)
-		}
+		require.True(t, knownExtra[key], "%s: unknown key %s: %s", where, key, value)
 	}
 }
 
 func checkGoldenMeta(t *testing.T, tr *Trace) {
 	t.Helper()
 	m := tr.Meta
-	if len(tr.Records) == 0 || len(tr.Warnings) != 0 {
-		t.Errorf("%d records, warnings %q", len(tr.Records), tr.Warnings)
-	}
+	require.True(t, len(tr.Records) != 0 && len(tr.Warnings) == 0, "%d records, warnings %q", len(tr.Records), tr.Warnings)
 	if want := ConfigHash(*m.GPU, *m.VLLMTag, *m.EngineConfig); *m.ConfigHash != want {
 		t.Errorf("config_hash: stamped %s, recomputed %s", *m.ConfigHash, want)
 	}
@@ -147,17 +141,13 @@ func checkGoldenRecord(t *testing.T, r *Record) {
 	if sum != r.OutputTokens || len(r.Chunks()) != len(r.ITLMs)+1 {
 		t.Errorf("line %d: chunks %v, want %d tokens in %d", r.Line, r.Chunks(), r.OutputTokens, len(r.ITLMs)+1)
 	}
-	if len(r.OutputTokenIDs) != r.OutputTokens || r.ArrivalMs == nil || r.FinishReason == FinishAbsent {
-		t.Errorf("line %d: incomplete", r.Line)
-	}
+	require.True(t, len(r.OutputTokenIDs) == r.OutputTokens && r.ArrivalMs != nil && r.FinishReason != FinishAbsent, "line %d: incomplete", r.Line)
 	checkExtra(t, fmt.Sprintf("line %d", r.Line), r.Extra)
 }
 
 func checkGoldenPrompt(t *testing.T, blockSize int, r *Record) {
 	t.Helper()
-	if len(r.PromptTokenIDs) == 0 {
-		t.Errorf("line %d: no prompt_token_ids", r.Line)
-	}
+	require.True(t, len(r.PromptTokenIDs) != 0, "line %d: no prompt_token_ids", r.Line)
 	require.NoDiff(t, cmp.Diff(r.BlockHashes, BlockHashes(r.PromptTokenIDs, blockSize)), "line %d: block_hashes (-recorded +recomputed)", r.Line)
 }
 
@@ -202,7 +192,5 @@ func wantLines(t *testing.T, path string, written []byte) {
 			t.Fatalf("%s: line %d\nread    %s\nwritten %s", path, i+1, want[i], got[i])
 		}
 	}
-	if len(want) != len(got) {
-		t.Errorf("%s: read %d lines, wrote %d", path, len(want), len(got))
-	}
+	require.True(t, len(want) == len(got), "%s: read %d lines, wrote %d", path, len(want), len(got))
 }

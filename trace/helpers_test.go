@@ -63,8 +63,6 @@ func wantError(tb testing.TB, err error, parts ...string) {
 		tb.Fatalf("want an *Error, got %v", err)
 	}
 	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			tb.Errorf("want %q in the error %q", part, err)
-		}
+		require.True(tb, strings.Contains(err.Error(), part), "want %q in the error %q", part, err)
 	}
 }

@@ -40,9 +40,7 @@ func TestMetaRoundTrip(t *testing.T) {
 			tr, err := readText(tt.line+"\n", Options{})
 			require.NoError(t, err)
 			require.NoDiff(t, cmp.Diff(tt.meta, tr.Meta), "read (-want +got)")
-			if got := string(writeTrace(t, false, tt.meta)); got != tt.line+"\n" {
-				t.Errorf("written:\nwant %s\ngot  %s", tt.line, got)
-			}
+			require.Equal(t, string(writeTrace(t, false, tt.meta)), tt.line+"\n", "written")
 		})
 	}
 }
@@ -61,9 +59,7 @@ func TestHasMeta(t *testing.T) {
 	} {
 		r, err := NewReader(strings.NewReader(text), "t", false, Options{})
 		require.NoError(t, err)
-		if r.HasMeta() != want {
-			t.Errorf("%q: want %v", text, want)
-		}
+		require.True(t, r.HasMeta() == want, "%q: want %v", text, want)
 	}
 }
 

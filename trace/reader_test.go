@@ -143,9 +143,7 @@ func TestAcceptReject(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tr, err := readText(tt.line+"\n", Options{})
 			if tt.reject == "" {
-				if err != nil {
-					t.Fatalf("refused: %v", err)
-				}
+				require.NoErrorf(t, err, "refused")
 				return
 			}
 			if err == nil {
@@ -276,13 +274,9 @@ func TestLines(t *testing.T) {
 					tt.text)),
 			} {
 				r, err := NewReader(src, "t", false, Options{})
-				if err != nil {
-					t.Fatalf("%s: %v", name, err)
-				}
+				require.NoErrorf(t, err, "%s", name)
 				tr, err := r.ReadAll()
-				if err != nil {
-					t.Fatalf("%s: %v", name, err)
-				}
+				require.NoErrorf(t, err, "%s", name)
 				var lines []int
 				for _, rec := range tr.Records {
 					lines = append(lines, rec.Line)
@@ -306,9 +300,7 @@ func TestReadFault(t *testing.T) {
 		require.NoError(t, err)
 		_, err = r.ReadAll()
 		wantError(t, err, "body: line")
-		if !errors.Is(err, io.ErrUnexpectedEOF) || r.Truncated() {
-			t.Errorf("gzip %v: want the reader's own error, got %v", gz, err)
-		}
+		require.True(t, errors.Is(err, io.ErrUnexpectedEOF) && !r.Truncated(), "gzip %v: want the reader's own error, got %v", gz, err)
 	}
 	if _, err := NewReader(stuck{}, "stuck", false, Options{}); !errors.Is(err, io.ErrNoProgress) {
 		t.Errorf("a reader that never gives: want io.ErrNoProgress, got %v", err)
@@ -371,9 +363,7 @@ func TestOpen(t *testing.T) {
 	_, err := Read(bad, Options{})
 	wantError(t, err, bad+": line 1")
 	_, err = Read(dir, Options{})
-	if err == nil || err.Error() != "trace: "+dir+" is a folder: want a file" {
-		t.Errorf("a folder: %v", err)
-	}
+	require.True(t, err != nil && err.Error() == "trace: "+dir+" is a folder: want a file", "a folder: %v", err)
 }
 
 func TestHead(t *testing.T) {

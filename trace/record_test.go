@@ -38,18 +38,14 @@ func TestChunks(t *testing.T) {
 func TestFinishReason(t *testing.T) {
 	for i, s := range []string{"stop", "length", "abort", "error", "repetition"} {
 		f, ok := ParseFinishReason(s)
-		if !ok || f.String() != s || int(f) != i || int(f.Wire()) != i {
-			t.Errorf("%s: want code %d, got %d, %v", s, i, f, ok)
-		}
+		require.True(t, ok && f.String() == s && int(f) == i && int(f.Wire()) == i, "%s: want code %d, got %d, %v", s, i, f, ok)
 	}
 	for _, s := range []string{"", "Stop", "absent", "finish_reason(5)"} {
 		if f, ok := ParseFinishReason(s); ok || f != FinishAbsent {
 			t.Errorf("%q: accepted as %v", s, f)
 		}
 	}
-	if FinishAbsent.Wire() != uint8(FinishLength) || FinishAbsent.String() != "absent" || FinishReason(7).String() != "finish_reason(7)" {
-		t.Error("absent or unknown reason")
-	}
+	require.True(t, FinishAbsent.Wire() == uint8(FinishLength) && FinishAbsent.String() == "absent" && FinishReason(7).String() == "finish_reason(7)", "absent or unknown reason")
 }
 
 func TestReplaySubset(t *testing.T) {

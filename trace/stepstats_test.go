@@ -140,7 +140,5 @@ func TestStepWriterRefuses(t *testing.T) {
 	wantError(t, w.Write(&StepStats{Raw: jsonRaw(`{} {}`)}), "scheduler: want the end")
 	err := w.Write(&StepStats{Raw: jsonRaw(`{}`)})
 	var we *WriteError
-	if !errors.As(err, &we) || !errors.Is(err, syscall.ENOSPC) || w.Close() != err {
-		t.Errorf("full disk: %v", err)
-	}
+	require.True(t, errors.As(err, &we) && errors.Is(err, syscall.ENOSPC) && w.Close() == err, "full disk: %v", err)
 }

@@ -70,9 +70,7 @@ func TestFloatForm(t *testing.T) {
 		"1.7976931348623157e308": math.MaxFloat64, "123456.78901234567": 123456.78901234567,
 	} {
 		b, err := appendFloat(nil, f)
-		if err != nil || string(b) != want {
-			t.Errorf("want %s, got %s, %v", want, b, err)
-		}
+		require.True(t, err == nil && string(b) == want, "want %s, got %s, %v", want, b, err)
 		if back, err := (&cursor{b: b}).float(); err != nil || math.Float64bits(back) != math.Float64bits(f) {
 			t.Errorf("%s reads back as %v, %v", want, back, err)
 		}
@@ -91,9 +89,7 @@ func TestFloatExact(t *testing.T) {
 		require.NoError(t, err)
 		c := &cursor{b: []byte(s)}
 		got, err := c.float()
-		if err != nil || math.Float64bits(got) != math.Float64bits(want) || c.i != len(s) {
-			t.Errorf("%s: want %v, got %v, %v", s, want, got, err)
-		}
+		require.True(t, err == nil && math.Float64bits(got) == math.Float64bits(want) && c.i == len(s), "%s: want %v, got %v, %v", s, want, got, err)
 	}
 }
 
@@ -116,13 +112,9 @@ func TestWriterRefuses(t *testing.T) {
 		bad, good := small(1), small(2)
 		change(&bad)
 		wantError(t, w.Write(&bad), "record 1 not written: "+field)
-		if err := errors.Join(w.Write(&good), w.Close()); err != nil {
-			t.Errorf("%s: the writer did not stay usable: %v", field, err)
-		}
+		require.NoErrorf(t, errors.Join(w.Write(&good), w.Close()), "%s: the writer did not stay usable", field)
 		tr, err := readBytes(out.Bytes(), false, Options{Strict: true})
-		if err != nil || len(tr.Records) != 1 || tr.Records[0].PromptTokens != 2 {
-			t.Errorf("%s: read back %+v, %v", field, tr, err)
-		}
+		require.True(t, err == nil && len(tr.Records) == 1 && tr.Records[0].PromptTokens == 2, "%s: read back %+v, %v", field, tr, err)
 	}
 	for field, m := range map[string]Meta{
 		"meta.gpu: the string":   {GPU: new("\xff")},
@@ -146,9 +138,7 @@ func TestDeterministic(t *testing.T) {
 	rec.Extra = extra
 	one := writeTrace(t, true, Meta{Extra: extra}, rec, rec)
 	two := writeTrace(t, true, Meta{Extra: extra}, rec, rec)
-	if !bytes.Equal(one, two) {
-		t.Error("the same calls gave different bytes")
-	}
+	require.True(t, bytes.Equal(one, two), "the same calls gave different bytes")
 	if header := []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff}; !bytes.HasPrefix(one, header) {
 		t.Errorf("gzip header: want %x, got %x", header, one[:10])
 	}
@@ -186,12 +176,8 @@ func TestWriteFailure(t *testing.T) {
 				t.Fatalf("gzip %v, full at %d: %d bytes are called safe", gz, n, we.Bytes)
 			}
 			tr, err := readBytes(q.Bytes()[:we.Bytes], gz, Options{})
-			if err != nil || len(tr.Records) != we.Records {
-				t.Errorf("gzip %v, full at %d: %v; read %d records, %v", gz, n, we, len(tr.Records), err)
-			}
-			if we.What == "the meta line" != (we.Bytes == 0) {
-				t.Errorf("gzip %v, full at %d: %v", gz, n, we)
-			}
+			require.True(t, err == nil && len(tr.Records) == we.Records, "gzip %v, full at %d: %v; read %d records, %v", gz, n, we, len(tr.Records), err)
+			require.Equal(t, we.What == "the meta line", we.Bytes == 0, "gzip %v, full at %d: %v", gz, n, we)
 		}
 	}
 }
@@ -220,9 +206,7 @@ func TestWriteFailureText(t *testing.T) {
 	rec := small(1)
 	err = errors.Join(w.Write(&rec), w.Write(&rec))
 	want := "trace: record 2 not written: no space left on device; the 1 records before it are safe (the first " + strconv.FormatInt(line, 10) + " bytes)"
-	if err == nil || err.Error() != want {
-		t.Errorf("want %q\ngot  %v", want, err)
-	}
+	require.True(t, err != nil && err.Error() == want, "want %q\ngot  %v", want, err)
 	if w.Records() != 1 || w.Bytes() != line {
 		t.Errorf("records %d, bytes %d", w.Records(), w.Bytes())
 	}
@@ -273,9 +257,7 @@ func TestKilledWriter(t *testing.T) {
 		for n := range 4 {
 			tr, err := Read(path, Options{})
 			require.NoError(t, err)
-			if len(tr.Records) != n || *tr.Meta.Source != "tap" {
-				t.Errorf("%s: after %d records: read %d", name, n, len(tr.Records))
-			}
+			require.True(t, len(tr.Records) == n && *tr.Meta.Source == "tap", "%s: after %d records: read %d", name, n, len(tr.Records))
 			rec := small(n)
 			require.NoError(t, w.Write(&rec))
 		}

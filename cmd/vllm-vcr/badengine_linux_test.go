@@ -44,22 +44,16 @@ func TestCommandsInWords(t *testing.T) {
 			env := []string{"GITHUB_ACTIONS=true", "GITHUB_STEP_SUMMARY=" + dir + "/step.md"}
 			args := append([]string{"conform", "-v", "--line", "0.33", "--report-dir", dir, "--report-json", "/dev/stdout"}, test.args...)
 			s, code := runSpied(t, env, args...)
-			if code != 1 {
-				t.Errorf("exit code %d, want 1", code)
-			}
+			require.Equal(t, code, 1, "exit code")
 			stderr := s.stderr.text()
 			says(t, stderr, ours.String())
-			if found := live.FindString(ours.ReplaceAllString(stderr, "")); found != "" {
-				t.Errorf("%q on stderr:\n%s", found, stderr)
-			}
+			require.Equal(t, live.FindString(ours.ReplaceAllString(stderr, "")), "", "on stderr:\n%s", stderr)
 			wantNoneLive(t, "stdout", s.stdout.text())
 			for _, name := range []string{"step.md", "summary.md", "report.html", "junit.xml", "report.sarif"} {
 				data, err := os.ReadFile(filepath.Join(dir, name))
 				require.NoError(t, err)
 				wantNoneLive(t, name, string(data))
-				if strings.HasSuffix(name, ".html") && strings.Contains(string(data), "<img src=x") {
-					t.Errorf("%s shows an image of the subject's", name)
-				}
+				require.True(t, !strings.HasSuffix(name, ".html") || !strings.Contains(string(data), "<img src=x"), "%s shows an image of the subject's", name)
 			}
 		})
 	}

@@ -55,9 +55,7 @@ func TestBarOnTerminal(t *testing.T) {
 		erase + "\x1b[1;31m1 failed\x1b[0m | [################........] 2/3 0.31",
 		erase + "\x1b[1;31m1 failed\x1b[0m | [########################] 3/3",
 	} {
-		if !strings.Contains(seen, want) {
-			t.Errorf("the terminal got %q, want it to contain %q", seen, want)
-		}
+		require.Contains(t, seen, want)
 	}
 }
 
@@ -110,9 +108,7 @@ func TestProgressLines(t *testing.T) {
 	env := newEnvironment(nil, w, func(string) (string, bool) { return "", false })
 	env.logFormat = "text"
 	env.ticks = func(every time.Duration) (<-chan time.Time, func()) {
-		if every != 10*time.Second {
-			t.Errorf("a line every %s", every)
-		}
+		require.Equal(t, every, 10*time.Second, "a line every")
 		return ticks, func() {}
 	}
 	want := func(line string) {

@@ -80,15 +80,11 @@ func (i *issuer) token(t *testing.T, audience string) string {
 		claims[name] = value
 	}
 	payload, err := json.Marshal(claims)
-	if err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, err)
 	text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"RS256","kid":"k","typ":"JWT"}`)) + "." + base64.RawURLEncoding.EncodeToString(payload)
 	sum := sha256.Sum256([]byte(text))
 	signature, err := rsa.SignPKCS1v15(rand.Reader, i.key, crypto.SHA256, sum[:])
-	if err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, err)
 	i.tokens = append(i.tokens, text+"."+base64.RawURLEncoding.EncodeToString(signature))
 	return i.tokens[len(i.tokens)-1]
 }
@@ -236,9 +232,7 @@ func TestRealKubeIdentity(t *testing.T) {
 		if err := json.Unmarshal([]byte(s.stdout.text()), &printed); err != nil || code != 0 {
 			t.Fatalf("exit code %d, %v", code, err)
 		}
-		if user := whoIs(t, k, printed.Status.Token); user != "github:repo:owner/name:environment:capture [github:capture system:authenticated]" {
-			t.Errorf("it is %s", user)
-		}
+		require.Equal(t, whoIs(t, k, printed.Status.Token), "github:repo:owner/name:environment:capture [github:capture system:authenticated]", "user")
 	})
 }
 
@@ -264,9 +258,7 @@ func whoIs(t *testing.T, k *testenv.Kube, token string) string {
 			}
 		}
 	}
-	if err := json.Unmarshal(reply, &review); err != nil {
-		t.Fatalf("%s: %v", reply, err)
-	}
+	require.NoErrorf(t, json.Unmarshal(reply, &review), "%s", reply)
 	return fmt.Sprint(review.Status.User.Username, " ", review.Status.User.Groups)
 }
 
@@ -339,18 +331,12 @@ func (d *clusterUser) jobs(t *testing.T) (names []string) {
 // refused demands that a command ended with a code and one message, and left nothing but jobs of others.
 func (d *clusterUser) refused(t *testing.T, s *spied, code, want int, message string, others ...string) {
 	t.Helper()
-	if code != want {
-		t.Errorf("exit code %d, want %d", code, want)
-	}
+	require.Equal(t, code, want, "exit code")
 	all := s.stdout.text() + s.stderr.text()
 	says(t, all, message)
-	if n := len(regexp.MustCompile("(?m)^vllm-vcr: error: ").FindAllString(s.stderr.text(), -1)); n != 1 {
-		t.Errorf("%d errors, want one, in:\n%s", n, all)
-	}
+	require.Equal(t, len(regexp.MustCompile("(?m)^vllm-vcr: error: ").FindAllString(s.stderr.text(), -1)), 1, "errors in:\n%s", all)
 	for _, secret := range []string{d.kube.Token, d.kube.RestrictedToken, "another-token"} {
-		if strings.Contains(all, secret) {
-			t.Errorf("it tells a secret:\n%s", all)
-		}
+		require.True(t, !strings.Contains(all, secret), "it tells a secret:\n%s", all)
 	}
 	if left := d.jobs(t); strings.Join(left, " ") != strings.Join(others, " ") {
 		t.Errorf("jobs %q are left, want %q", left, others)

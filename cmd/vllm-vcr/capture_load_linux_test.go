@@ -112,9 +112,7 @@ func capturePodOf(t *testing.T, version string) {
 	if got := p.line(t); got != "phases done, waiting for fetch" {
 		t.Fatalf("the load generator said %q; the tap said %s", got, &p.tap.stderr)
 	}
-	if err := exec.CommandContext(t.Context(), "vllm-vcr", "capture", "pod", "ready", "--dir", p.dir).Run(); err != nil {
-		t.Errorf("not ready: %v", err)
-	}
+	require.NoErrorf(t, exec.CommandContext(t.Context(), "vllm-vcr", "capture", "pod", "ready", "--dir", p.dir).Run(), "not ready")
 	home := t.TempDir()
 	for _, name := range []string{load.Trace, load.Steps, load.Frames, load.ReportFile, load.Requests} {
 		require.NoError(t, os.WriteFile(filepath.Join(home, name), p.fetch(t, name), 0o666))
@@ -123,9 +121,7 @@ func capturePodOf(t *testing.T, version string) {
 	if _, err := p.server.Complete(t.Context(), openai.Request{Prompt: []uint32{5}, MaxTokens: 3}); err != nil {
 		t.Error(err)
 	}
-	if err := exec.CommandContext(t.Context(), "vllm-vcr", "capture", "pod", "release", "--dir", p.dir).Run(); err != nil {
-		t.Errorf("release: %v", err)
-	}
+	require.NoErrorf(t, exec.CommandContext(t.Context(), "vllm-vcr", "capture", "pod", "release", "--dir", p.dir).Run(), "release")
 	if code := p.load.end(t); code != 0 || p.line(t) != "" {
 		t.Errorf("the load generator ended with %d", code)
 	}
@@ -172,9 +168,7 @@ func TestCapturePodInterrupted(t *testing.T) {
 		t.Errorf("exit code %d, %q", code, last)
 	}
 	reason, err := os.ReadFile(filepath.Join(p.dir, load.FailedFile))
-	if err != nil || !strings.HasPrefix(string(reason), "interrupted: ") {
-		t.Errorf("failed: %q, %v", reason, err)
-	}
+	require.True(t, err == nil && strings.HasPrefix(string(reason), "interrupted: "), "failed: %q, %v", reason, err)
 	if records, err := load.ReadRecords(filepath.Join(p.dir, load.Requests)); err != nil || len(records) < 16 {
 		t.Errorf("%d records, %v", len(records), err)
 	}

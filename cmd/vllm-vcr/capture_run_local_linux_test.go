@@ -41,9 +41,7 @@ func TestCaptureRunLocal(t *testing.T) {
 			if code := cmd.ProcessState.ExitCode(); code != test.code {
 				t.Fatalf("exit code %d (%v), want %d\n%s", code, err, test.code, out)
 			}
-			if !strings.Contains(string(out), test.want) {
-				t.Errorf("output lacks %q:\n%s", test.want, out)
-			}
+			require.Contains(t, string(out), test.want)
 			wantRegistered(t, checkout, test.registered)
 			if test.code == 0 {
 				wantConforming(t, checkout, "0.33")
@@ -97,9 +95,7 @@ func TestCaptureRunLocalRealEngine(t *testing.T) {
 			cmd := exec.Command("vllm-vcr", "capture", "run", "--local", line+"/multiturn-s7")
 			cmd.Dir = checkout
 			out, err := cmd.CombinedOutput()
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
+			require.NoErrorf(t, err, "%s", out)
 			t.Logf("%s", out)
 			wantRegistered(t, checkout, true)
 			wantConforming(t, checkout, line)

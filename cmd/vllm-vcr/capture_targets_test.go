@@ -6,6 +6,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestCommandsOfTargetsAreOurs: what a target makes of the command lines of tap and load generator, this binary takes.
@@ -26,9 +27,7 @@ func TestCommandsOfTargetsAreOurs(t *testing.T) {
 			wantTaken(t, one.Name(), "load", one.LoadArgs(at, "/trace"))
 		}
 	}
-	if targets < 50 {
-		t.Errorf("%d targets were looked at", targets)
-	}
+	require.True(t, targets >= 50, "%d targets were looked at", targets)
 }
 
 // wantTaken wants a command that takes the arguments.
@@ -38,10 +37,6 @@ func wantTaken(t *testing.T, target, name string, args []string) {
 	if err != nil || cmd.Name() != name {
 		t.Fatalf("%s: %v is %v: %v", target, args, cmd.Name(), err)
 	}
-	if err := cmd.ParseFlags(rest); err != nil {
-		t.Fatalf("%s: %v: %v", target, args, err)
-	}
-	if err := cmd.ValidateArgs(cmd.Flags().Args()); err != nil {
-		t.Fatalf("%s: %v: %v", target, args, err)
-	}
+	require.NoErrorf(t, cmd.ParseFlags(rest), "%s: %v", target, args)
+	require.NoErrorf(t, cmd.ValidateArgs(cmd.Flags().Args()), "%s: %v", target, args)
 }

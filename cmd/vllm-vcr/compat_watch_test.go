@@ -110,14 +110,10 @@ func TestWatchIndex(t *testing.T) {
 			code := env.main(context.Background(), []string{"compat", "watch", "stable", "--compat", path, "--write", "--index=" + indexServer(t, commits) + test.path})
 			said := stdout.String()
 			if test.code != conformance.ExitOK {
-				if said != "" {
-					t.Errorf("stdout has %q, want nothing", said)
-				}
+				require.True(t, said == "", "stdout has %q, want nothing", said)
 				said = stderr.String()
 			}
-			if code != test.code || !strings.Contains(said, test.said) {
-				t.Errorf("exit code %d, %q, want %d, %q", code, said, test.code, test.said)
-			}
+			require.True(t, code == test.code && strings.Contains(said, test.said), "exit code %d, %q, want %d, %q", code, said, test.code, test.said)
 			checkFile(t, path, test.file)
 		})
 	}

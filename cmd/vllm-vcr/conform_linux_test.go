@@ -23,14 +23,10 @@ func TestConformOnTerminal(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	programs.Close()
 	seen, _ := io.ReadAll(screen) // ends in EIO when the program has closed its end
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%v: %s", err, &stdout)
-	}
+	require.NoErrorf(t, cmd.Wait(), "%s", &stdout)
 	const during = "\r\x1b[K[######..................] 2/8 0.33/multiturn-s7/provenance"
 	if got := string(seen); !strings.Contains(got, during) || !strings.HasSuffix(got, "8/8\r\x1b[K") {
 		t.Errorf("the terminal got %q, want %q in it, and nothing of the bar at its end", got, during)
 	}
-	if !strings.Contains(stdout.String(), "\nPASS: every gate holds: 8 passed; ") {
-		t.Errorf("stdout %q", &stdout)
-	}
+	require.Contains(t, stdout.String(), "\nPASS: every gate holds: 8 passed; ")
 }

@@ -54,9 +54,7 @@ func TestCapturingPage(t *testing.T) {
 		string(applied): {"kind: ClusterQueue"},
 	} {
 		for _, want := range wants {
-			if !strings.Contains(text, want) {
-				t.Errorf("lacks %q:\n%s", want, text)
-			}
+			require.Contains(t, text, want)
 		}
 	}
 }
@@ -82,7 +80,7 @@ func writeAll(t *testing.T, files map[string]string) {
 	t.Helper()
 	for path, text := range files {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o755))
+		testenv.WriteProgram(t, path, text)
 	}
 }
 

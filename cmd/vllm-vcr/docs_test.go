@@ -44,9 +44,7 @@ func runBlock(t *testing.T, dir, block string, env ...string) string {
 	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", block)
 	cmd.Dir, cmd.Env = dir, append(append(os.Environ(), "GITHUB_ACTIONS=", "CONFORMANCE_BUCKET="), env...)
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s\n%s", err, block, out)
-	}
+	require.NoErrorf(t, err, "%s\n%s", block, out)
 	return string(out)
 }
 

@@ -172,9 +172,7 @@ func TestDriftAdopt(t *testing.T) {
 		"\nadopt: green: line " + line + " is in, and the tree conforms; 2 left to do\n",
 		"write the digests of what may run of " + line + ".0 once the index has it: vllm-vcr capture engine --lock " + line + ".0",
 	} {
-		if !strings.Contains(stdout, want) {
-			t.Errorf("stdout has no %q", want)
-		}
+		require.Contains(t, stdout, want)
 	}
 	checkAdopted(t, line, dir, before)
 	if t.Failed() {
@@ -206,9 +204,7 @@ func checkAdopted(t *testing.T, line, dir string, before map[string]string) {
 	oldest := lines[len(lines)-1]
 	for _, name := range differing(before, testenv.Files(t, dir)) {
 		isGolden := strings.HasPrefix(name, vcr.GoldensPath+"/conformance/v"+oldest+".")
-		if !slices.Contains([]string{vcr.CompatPath, vcr.ManifestPath, "profiles/" + line + ".json"}, name) && !isGolden {
-			t.Errorf("%s was changed", name)
-		}
+		require.True(t, slices.Contains([]string{vcr.CompatPath, vcr.ManifestPath, "profiles/" + line + ".json"}, name) || isGolden, "%s was changed", name)
 	}
 	for _, test := range []struct {
 		name string
@@ -224,9 +220,7 @@ func checkAdopted(t *testing.T, line, dir string, before map[string]string) {
 		{name: "no folder", args: []string{"compat", "check", "--profiles", "nowhere"}, code: 2, want: "--profiles nowhere: "},
 	} {
 		stdout, stderr, code := in(t, dir, test.args...)
-		if code != test.code || !strings.Contains(stdout+stderr, test.want) {
-			t.Errorf("%s: exit code %d, want %d and %q:\n%s%s", test.name, code, test.code, test.want, stdout, stderr)
-		}
+		require.True(t, code == test.code && strings.Contains(stdout+stderr, test.want), "%s: exit code %d, want %d and %q:\n%s%s", test.name, code, test.code, test.want, stdout, stderr)
 	}
 	path := filepath.Join(dir, "profiles", line+".json")
 	text, err := os.ReadFile(path)
@@ -276,9 +270,7 @@ func TestDriftAdoptRefuses(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			stdout, stderr, code := in(t, dir, append([]string{"drift", "adopt"}, test.args...)...)
-			if code != test.code || !strings.Contains(stdout+stderr, test.want) {
-				t.Errorf("exit code %d, want %d and %q:\n%s%s", code, test.code, test.want, stdout, stderr)
-			}
+			require.True(t, code == test.code && strings.Contains(stdout+stderr, test.want), "exit code %d, want %d and %q:\n%s%s", code, test.code, test.want, stdout, stderr)
 			if changed := differing(before, testenv.Files(t, dir)); len(changed) > 0 {
 				t.Errorf("changed: %q", changed)
 			}

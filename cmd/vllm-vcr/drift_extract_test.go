@@ -75,22 +75,14 @@ func TestDriftExtract(t *testing.T) {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
 			for _, want := range test.stdout {
-				if !strings.Contains(stdout.String(), want) {
-					t.Errorf("stdout has no %q:\n%s", want, stdout.String())
-				}
+				require.Contains(t, stdout.String(), want)
 			}
-			if len(test.stdout) == 0 && stdout.Len() > 0 {
-				t.Errorf("stdout has %s", stdout.String())
-			}
+			require.True(t, len(test.stdout) != 0 || stdout.Len() == 0, "stdout has %s", stdout.String())
 			for _, want := range test.stderr {
-				if !strings.Contains(stderr.String(), want) {
-					t.Errorf("stderr has no %q:\n%s", want, stderr.String())
-				}
+				require.Contains(t, stderr.String(), want)
 			}
 			for line := range strings.Lines(stdout.String() + stderr.String()) {
-				if strings.HasPrefix(strings.TrimSpace(line), "::") {
-					t.Errorf("a line is a command to a CI: %s", line)
-				}
+				require.True(t, !strings.HasPrefix(strings.TrimSpace(line), "::"), "a line is a command to a CI: %s", line)
 			}
 		})
 	}

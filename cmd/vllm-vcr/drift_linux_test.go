@@ -119,13 +119,9 @@ type driftCase struct {
 func (c driftCase) run(t *testing.T, cache string, args ...string) (stdout, stderr string) {
 	t.Helper()
 	stdout, stderr, code := driftOf(t, cache, append(c.args, args...)...)
-	if code != c.code {
-		t.Errorf("exit code %d, want %d", code, c.code)
-	}
+	require.Equal(t, code, c.code, "exit code")
 	for _, want := range c.want {
-		if !strings.Contains(stdout, want) {
-			t.Errorf("stdout has no %q", want)
-		}
+		require.Contains(t, stdout, want)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -143,9 +139,7 @@ func (c driftCase) runOn(t *testing.T, index *indexOf, cache string, args ...str
 		t.Error("something is on stderr")
 	}
 	asked := slices.Compact(slices.Sorted(slices.Values(index.requests)))
-	if c.wheels == "" && len(asked) > 0 || c.wheels != "" && (len(asked) != 1 || !strings.Contains(asked[0], "-"+c.wheels+"-")) {
-		t.Errorf("asked for %q, want %q", asked, c.wheels)
-	}
+	require.True(t, (c.wheels != "" || len(asked) == 0) && (c.wheels == "" || (len(asked) == 1 && strings.Contains(asked[0], "-"+c.wheels+"-"))), "asked for %q, want %q", asked, c.wheels)
 }
 
 const (
@@ -236,14 +230,10 @@ func TestDriftCheckRelease(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) { test.runOn(t, index, cache, "--index", server.URL+"/simple") })
 	}
-	if exists(started) {
-		t.Error("a vllm-rs that was never published was started")
-	}
+	require.True(t, !exists(started), "a vllm-rs that was never published was started")
 	// Of 0.34.0, 0.33.2, 0.33.3 and 0.32.1; of the others there is no whole frontend, or nobody wanted it.
 	whole, err := filepath.Glob(filepath.Join(cache, "frontends", "*", "*"))
-	if err != nil || len(whole) != 2*4 {
-		t.Errorf("the cache has %q, %v", whole, err)
-	}
+	require.True(t, err == nil && len(whole) == 2*4, "the cache has %q, %v", whole, err)
 }
 
 // TestDriftCheckWheel looks at wheels that are no release of an index: on disk, at a URL, and built of the main branch.
@@ -321,9 +311,7 @@ func TestDriftCheckEngine(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			stdout, _ := test.run(t, t.TempDir(), "0.33.0", "--frontend", frontend, "--layers", "engine", "--peers", testenv.EnginePeers(t, test.engine))
-			if regexp.MustCompile(`(?m)^ *::`).MatchString(stdout) {
-				t.Error("the engine speaks to the CI")
-			}
+			require.True(t, !regexp.MustCompile(`(?m)^ *::`).MatchString(stdout), "the engine speaks to the CI")
 		})
 	}
 }

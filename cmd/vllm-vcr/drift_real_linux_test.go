@@ -17,14 +17,10 @@ func driftDocumentOf(t *testing.T, args ...string) drift.Document {
 	path := filepath.Join(t.TempDir(), "drift.json")
 	stdout, stderr, code := driftOf(t, t.TempDir(), append(args, "--layers-json", path)...)
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v\nstdout:\n%s\nstderr:\n%s", err, stdout, stderr)
-	}
+	require.NoErrorf(t, err, "stdout:\n%s\nstderr:\n%s", stdout, stderr)
 	var d drift.Document
 	require.NoError(t, json.Unmarshal(text, &d))
-	if d.ExitCode != code {
-		t.Errorf("exit code %d, and %d in the JSON", code, d.ExitCode)
-	}
+	require.True(t, d.ExitCode == code, "exit code %d, and %d in the JSON", code, d.ExitCode)
 	t.Logf("%.1f s, %.1f MB: %s", d.Seconds, float64(d.Downloaded)/1e6, d.Summary)
 	return d
 }
@@ -56,9 +52,7 @@ func TestRealDriftCheck(t *testing.T) {
 			for _, l := range d.Layers[:3] {
 				got = append(got, string(l.Verdict))
 			}
-			if strings.Join(got, " ") != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			require.True(t, strings.Join(got, " ") == test.want, "got %q, want %q", got, test.want)
 			if limit := 20_000_000; test.args != nil && test.args[0] == "--layers" && d.Downloaded > int64(limit) {
 				t.Errorf("%d bytes were downloaded, want at most %d", d.Downloaded, limit)
 			}
@@ -82,9 +76,7 @@ func TestRealDriftCheckEngine(t *testing.T) {
 			}
 			d := driftDocumentOf(t, version, "--layers", "engine,python", "--peers", peers)
 			for _, l := range d.Layers[3:] {
-				if l.Verdict != drift.None {
-					t.Errorf("%s: %s: %s: %+v", l.Name, l.Verdict, l.Reason, l.Cases)
-				}
+				require.Equal(t, l.Verdict, drift.None, "%s: %s: %+v", l.Name, l.Reason, l.Cases)
 			}
 		})
 	}

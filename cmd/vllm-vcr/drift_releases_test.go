@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -57,18 +56,14 @@ func TestDriftReleases(t *testing.T) {
 				t.Fatalf("exit code %d, want %d: %s", code, test.code, stderr.String())
 			}
 			if test.code != 0 {
-				if stdout.Len() > 0 || exists(outputs) {
-					t.Errorf("it says something all the same: %s", stdout.String())
-				}
+				require.True(t, stdout.Len() == 0 && !exists(outputs), "it says something all the same: %s", stdout.String())
 				return
 			}
 			require.NoDiff(t, cmp.Diff(test.want+"\n", stdout.String()), "stdout (-want +got)")
 			text, err := os.ReadFile(outputs)
 			require.NoError(t, err)
 			for _, output := range []string{"\n" + test.want + "\n", "\n" + test.adopt + "\n"} {
-				if !strings.Contains(string(text), output) {
-					t.Errorf("outputs: no %s in\n%s", output, text)
-				}
+				require.Contains(t, string(text), output)
 			}
 		})
 	}

@@ -65,9 +65,7 @@ func writeTestFile(t *testing.T, path, text string) {
 func TestKeepMatching(t *testing.T) {
 	e := &conformance.Expectations{List: []conformance.Expectation{{Pattern: "0.32/**"}, {Pattern: "0.33/live/*"}, {Pattern: "a//b"}}}
 	keepMatching(e, []conformance.Case{oneCase})
-	if len(e.List) != 2 || e.List[0].Pattern != "0.33/live/*" || e.List[1].Pattern != "a//b" {
-		t.Errorf("kept %v", e.List)
-	}
+	require.True(t, len(e.List) == 2 && e.List[0].Pattern == "0.33/live/*" && e.List[1].Pattern == "a//b", "kept %v", e.List)
 }
 
 func TestUpdateExpectationsFile(t *testing.T) {

@@ -132,7 +132,5 @@ func TestExamplesAreMessages(t *testing.T) {
 			t.Errorf("%s: the example is none of the messages %q", page.Code, formats)
 		}
 	}
-	if compared < 40 {
-		t.Errorf("%d examples were compared: the messages were not found", compared)
-	}
+	require.True(t, compared >= 40, "%d examples were compared: the messages were not found", compared)
 }

@@ -23,9 +23,7 @@ func TestEveryCodeIsExplained(t *testing.T) {
 	}
 	slices.Sort(codes)
 	slices.Sort(explained)
-	if !slices.Equal(codes, explained) {
-		t.Errorf("the source has the codes\n%q\nexplained are\n%q", codes, explained)
-	}
+	require.True(t, slices.Equal(codes, explained), "the source has the codes\n%q\nexplained are\n%q", codes, explained)
 }
 
 // explanationForm: what a failure does to users, what the code means, what to do, and for codes that are not of a configuration file an example.
@@ -33,9 +31,7 @@ var explanationForm = regexp.MustCompile(`^(?:\*Consequence: [^\n]+\*\n\n)?\S(?:
 
 func TestExplanations(t *testing.T) {
 	for _, e := range explanations() {
-		if e.Title == "" || len(e.Title) > 72 || strings.HasSuffix(e.Title, ".") {
-			t.Errorf("%s: title %q, want one of at most 72 letters, without a full stop", e.Code, e.Title)
-		}
+		require.True(t, e.Title != "" && len(e.Title) <= 72 && !strings.HasSuffix(e.Title, "."), "%s: title %q, want one of at most 72 letters, without a full stop", e.Code, e.Title)
 		form := explanationForm.FindStringSubmatch(e.Text)
 		if form == nil {
 			t.Errorf("%s: the explanation is not of the form %s:\n%s", e.Code, explanationForm, e.Text)
@@ -52,7 +48,5 @@ func TestExplanations(t *testing.T) {
 func TestFindingsPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/findings.md")
 	require.NoError(t, err)
-	if string(page) != findingsPage() {
-		t.Error("docs/findings.md is out of date: go generate ./cmd/vllm-vcr")
-	}
+	require.Equal(t, string(page), findingsPage(), "docs/findings.md is out of date: go generate ./cmd/vllm-vcr")
 }

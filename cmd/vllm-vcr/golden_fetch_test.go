@@ -35,8 +35,6 @@ func TestGoldenVerifyFindsStowaway(t *testing.T) {
 		}}))
 		require.NoError(t, os.WriteFile(file, bundle.Bytes(), 0o600))
 		code, stdout, stderr := runApp("golden", "verify", "--bundle", file)
-		if code != want.code || !strings.Contains(stdout+stderr, want.text) {
-			t.Errorf("exit code %d, want %d and %q\n%s%s", code, want.code, want.text, stdout, stderr)
-		}
+		require.True(t, code == want.code && strings.Contains(stdout+stderr, want.text), "exit code %d, want %d and %q\n%s%s", code, want.code, want.text, stdout, stderr)
 	}
 }

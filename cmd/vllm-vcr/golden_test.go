@@ -37,9 +37,7 @@ func newManifestFixture(t *testing.T, change func(*trace.Trace)) *manifestFixtur
 	all := editor.Manifest().Goldens
 	f.golden = all[slices.IndexFunc(all, func(g manifest.Golden) bool { return g.Role == manifest.Fidelity })]
 	require.NoError(t, editor.Remove(f.golden.Line, f.golden.ID))
-	if err := os.WriteFile(f.manifest, editor.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(f.manifest, editor.Bytes(), 0o644))
 	recorded, err := trace.Read(f.golden.Location("", filepath.Join("..", "..", vcr.GoldensPath)), trace.Options{Strict: true})
 	require.NoError(t, err)
 	if change != nil {
@@ -80,9 +78,7 @@ func runApp(args ...string) (code int, stdout, stderr string) {
 func wantLines(t *testing.T, text string, patterns ...string) {
 	t.Helper()
 	for _, p := range patterns {
-		if !regexp.MustCompile("(?m)^" + p + "$").MatchString(text) {
-			t.Errorf("no line is %s:\n%s", p, text)
-		}
+		require.True(t, regexp.MustCompile("(?m)^"+p+"$").MatchString(text), "no line is %s:\n%s", p, text)
 	}
 }
 
@@ -105,9 +101,7 @@ func TestDiffusionReplays(t *testing.T) {
 		}
 	}
 	read, err := trace.Read(run, trace.Options{})
-	if err != nil || !slices.Contains(read.Records[0].ITLTokens, 16) {
-		t.Errorf("no block of 16 tokens in the first record: %v", err)
-	}
+	require.True(t, err == nil && slices.Contains(read.Records[0].ITLTokens, 16), "no block of 16 tokens in the first record: %v", err)
 }
 
 // What add registers is what conform then finds.
@@ -134,14 +128,10 @@ func TestGoldenAdd(t *testing.T) {
 	}
 	m, _ := manifest.Load(f.manifest)
 	at := slices.IndexFunc(m.Goldens, func(g manifest.Golden) bool { return g.Line == f.golden.Line && g.ID == f.golden.ID })
-	if at < 0 || m.Goldens[at].Seed == nil || *m.Goldens[at].Seed != 0 || m.Goldens[at].Scenario != "other" {
-		t.Errorf("registered as %+v", m.Goldens)
-	}
+	require.True(t, at >= 0 && m.Goldens[at].Seed != nil && *m.Goldens[at].Seed == 0 && m.Goldens[at].Scenario == "other", "registered as %+v", m.Goldens)
 	code, stdout, stderr := runApp("conform", "--compat", filepath.Join("..", "..", vcr.CompatPath), "--manifest", f.manifest,
 		"--goldens", f.goldens, "--line", f.golden.Line, "--golden", f.golden.ID, "--enforce", "all")
-	if code != 0 {
-		t.Errorf("conform: exit code %d\n%s%s", code, stdout, stderr)
-	}
+	require.Equal(t, code, 0, "conform: exit code\n%s%s", stdout, stderr)
 	if code, stdout, _ := runApp("golden", "list", "--manifest", f.manifest); code != 0 || !strings.Contains(stdout, m.Goldens[at].BucketPath) {
 		t.Errorf("list: exit code %d\n%s", code, stdout)
 	}

@@ -101,9 +101,7 @@ func TestGuides(t *testing.T) {
 				printed.WriteString(inFolder(t, dir, filepath.Dir(vcr), strings.NewReplacer(ports...).Replace(block), lines[i]))
 			}
 			for _, want := range guide.wants {
-				if !strings.Contains(printed.String(), want) {
-					t.Errorf("lacks %q:\n%s", want, printed.String())
-				}
+				require.Contains(t, printed.String(), want)
 			}
 		})
 	}

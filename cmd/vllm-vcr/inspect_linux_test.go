@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -39,9 +38,7 @@ func TestReplayStepsBehindFrontend(t *testing.T) {
 			t.Errorf("%s took %v, want at least the recorded %v", want.id, time.Since(sent), least)
 		}
 	}
-	if said := player.stop(t); !strings.Contains(said, "2 requests: 2 matched a record by the whole prompt or the id") {
-		t.Errorf("the player said %s", said)
-	}
+	require.Contains(t, player.stop(t), "2 requests: 2 matched a record by the whole prompt or the id")
 }
 
 // TestCalibrateOverWire: the predicted times are those of a client of a real frontend. They depend on the machine, so that only their number

@@ -79,9 +79,7 @@ func TestInterruptByTimeout(t *testing.T) {
 	s.Process.Signal(syscall.SIGINT)
 	s.await(t, told) // the first has been seen
 	s.Process.Signal(syscall.SIGINT)
-	if code := s.end(t); code != 3 {
-		t.Errorf("exit code %d, want 3", code)
-	}
+	require.Equal(t, s.end(t), 3, "exit code")
 	says(t, s.stdout.text(), `interrupt signal received`, `^ERROR: could not be judged on 0.33`)
 	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
 		t.Errorf("left in the folder of temporary files: %v, %v", left, err)
@@ -117,9 +115,7 @@ func TestKeepAlive(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := startSpied(t, nil, append(test.args, "--keep-alive")...)
 			s.await(t, s.stderr.has("interrupt (^C) to stop"))
-			if len(marked(t, s.mark)) < 2 {
-				t.Error("nothing is kept alive")
-			}
+			require.True(t, len(marked(t, s.mark)) >= 2, "nothing is kept alive")
 			s.Process.Signal(syscall.SIGINT)
 			if code := s.end(t); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
@@ -155,13 +151,9 @@ func TestInterruptInspect(t *testing.T) {
 	require.NoError(t, err)
 	ticks <- time.Time{}
 	interrupt()
-	if got := <-code; got != conformance.ExitInfra {
-		t.Errorf("exit code %d", got)
-	}
+	require.Equal(t, <-code, conformance.ExitInfra, "exit code")
 	says(t, stderr.text(), `\Avllm-vcr: reading .*/trace\.jsonl\nvllm-vcr: error: interrupted\n\z`)
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	if len(left) > 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	require.True(t, len(left) == 0, "left behind: %v", left)
 }

@@ -20,9 +20,7 @@ func TestSetOutputs(t *testing.T) {
 	got, err := os.ReadFile(path)
 	require.NoError(t, err)
 	want := "matrix<<" + outputFence + "\n[{\"line\":\"0.33\"}]\n" + outputFence + "\nnote<<" + outputFence + "\ntwo\nlines(fence)\n" + outputFence + "\n"
-	if strings.ReplaceAll(string(got), "\r\n", "\n") != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	require.True(t, strings.ReplaceAll(string(got), "\r\n", "\n") == want, "got %q, want %q", got, want)
 }
 
 func TestSetOutputsRefuses(t *testing.T) {

@@ -54,9 +54,7 @@ func playingServer(t *testing.T, version string, args ...string) (server *vllmrs
 	player = start(t, append([]string{
 		"play", "--frontend-handshake", server.Handshake(), "--vllm-version", version,
 	}, args...)...)
-	if err := server.Healthy(t.Context()); err != nil {
-		t.Fatalf("%v; the player said %s", err, &player.stderr)
-	}
+	require.NoErrorf(t, server.Healthy(t.Context()), "the player said %s", &player.stderr)
 	return server, player
 }
 
@@ -64,9 +62,7 @@ func playingServer(t *testing.T, version string, args ...string) (server *vllmrs
 func (c *command) stop(t *testing.T) string {
 	t.Helper()
 	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
-	if err := c.Wait(); err != nil {
-		t.Errorf("the player ended with %v: %s", err, &c.stderr)
-	}
+	require.NoErrorf(t, c.Wait(), "the player ended with: %s", &c.stderr)
 	return c.stderr.String()
 }
 
@@ -81,9 +77,7 @@ func textOf(t *testing.T, server *vllmrs.Server, path string, body map[string]an
 	}
 	if !stream {
 		answer, err := client.Send(t.Context(), "POST", path, asked)
-		if err != nil || answer.Status != 200 {
-			t.Errorf("%s: %v, %d: %s", path, err, answer.Status, answer.Body)
-		}
+		require.True(t, err == nil && answer.Status == 200, "%s: %v, %d: %s", path, err, answer.Status, answer.Body)
 		return piece(t, answer.Body)
 	}
 	events, err := client.Open(t.Context(), path, asked)
@@ -110,9 +104,7 @@ func textOf(t *testing.T, server *vllmrs.Server, path string, body map[string]an
 func piece(t *testing.T, body []byte) (text, reason string) {
 	t.Helper()
 	var got openai.Response
-	if err := json.Unmarshal(body, &got); err != nil {
-		t.Errorf("%v: %s", err, body)
-	}
+	require.NoErrorf(t, json.Unmarshal(body, &got), "%s", body)
 	if len(got.Choices) == 0 {
 		return "", ""
 	}
@@ -155,18 +147,14 @@ func TestPlayDataset(t *testing.T) {
 					} {
 						asking.Go(func() {
 							text, reason := textOf(t, server, path, body, stream)
-							if text != a.Completion || reason != "stop" {
-								t.Errorf("%s, stream %v: %q was answered with %q (%s), want %q", path, stream, a.Prompt, text, reason, a.Completion)
-							}
+							require.True(t, text == a.Completion && reason == "stop", "%s, stream %v: %q was answered with %q (%s), want %q", path, stream, a.Prompt, text, reason, a.Completion)
 						})
 					}
 				}
 			}
 			asking.Wait()
 			const want = "\nvllm-vcr: 32 requests: 0 matched by tokens, 16 by text, 16 by their last message, 0 by a beginning, 0 nothing\n"
-			if log := player.stop(t); !strings.Contains(log, want) {
-				t.Errorf("the player said %s, want %q", log, want)
-			}
+			require.Contains(t, player.stop(t), want)
 		})
 	}
 }
@@ -199,9 +187,7 @@ func TestPlayRewinds(t *testing.T) {
 	for {
 		got, err := ask()
 		if err == nil {
-			if !slices.Equal(got, want) {
-				t.Errorf("after SIGHUP: %v, want %v", got, want)
-			}
+			require.True(t, slices.Equal(got, want), "after SIGHUP: %v, want %v", got, want)
 			break
 		}
 		if ctx.Err() != nil {

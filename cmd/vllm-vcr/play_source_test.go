@@ -80,9 +80,7 @@ func TestPlayWarnings(t *testing.T) {
 				t.Errorf("%d lines:\n%s", lines, log.String())
 			}
 			for _, want := range test.want {
-				if !strings.Contains(log.String(), want) {
-					t.Errorf("without %q:\n%s", want, log.String())
-				}
+				require.Contains(t, log.String(), want)
 			}
 		})
 	}
@@ -130,9 +128,7 @@ func TestReplaySteps(t *testing.T) {
 			!slices.Equal(got.Chunks, test.chunks) || !slices.Equal(got.Gaps, test.gaps) {
 			t.Errorf("%s: got %+v, want %+v", test.id, got, test)
 		}
-		if slices.Max(got.Tokens) >= 50 {
-			t.Errorf("%s: tokens %v are not below 50", test.id, got.Tokens)
-		}
+		require.True(t, slices.Max(got.Tokens) < 50, "%s: tokens %v are not below 50", test.id, got.Tokens)
 		if again, other := script(test.id), script(test.id, "--seed=7"); !slices.Equal(again.Tokens, got.Tokens) || slices.Equal(other.Tokens, got.Tokens) {
 			t.Errorf("%s: the tokens %v do not depend on the seed alone: %v, and %v with another", test.id, got.Tokens, again.Tokens, other.Tokens)
 		}

@@ -62,12 +62,8 @@ func TestRecordOnTerminal(t *testing.T) {
 			rest, _ := io.ReadAll(screen) // ends in EIO when the last program has closed its end
 			seen += string(rest)
 			cmd.Wait()
-			if code := cmd.ProcessState.ExitCode(); code != 3 {
-				t.Errorf("exit code %d, want 3", code)
-			}
-			if strings.Contains(seen, "\x1b") != test.want {
-				t.Errorf("seen %q", seen)
-			}
+			require.Equal(t, cmd.ProcessState.ExitCode(), 3, "exit code")
+			require.Equal(t, strings.Contains(seen, "\x1b"), test.want, "seen %q", seen)
 			if error := "vllm-vcr: error: record ended before an engine connected: nothing was recorded\r\n"; !strings.HasSuffix(seen, error) ||
 				test.want && !strings.HasSuffix(seen, "\r\x1b[K"+error) {
 				t.Errorf("seen %q, want it to end in %q, on a line of its own", seen, error)
@@ -82,9 +78,7 @@ func readUntil(t *testing.T, r io.Reader, text string) string {
 	for buf := make([]byte, 1024); !strings.Contains(string(seen), text); {
 		n, err := r.Read(buf)
 		seen = append(seen, buf[:n]...)
-		if err != nil {
-			t.Fatalf("%v after %q, want %q", err, seen, text)
-		}
+		require.NoErrorf(t, err, "after %q, want %q", seen, text)
 	}
 	return string(seen)
 }

@@ -43,8 +43,6 @@ func TestRecordExitCode(t *testing.T) {
 		{"nothing begun", exitError{conformance.ExitUsage, io.EOF}, conformance.ExitUsage},
 		{"anything else", io.ErrUnexpectedEOF, conformance.ExitInfra},
 	} {
-		if got := recordExitCode(test.err); got != test.want {
-			t.Errorf("%s: %d, want %d", test.name, got, test.want)
-		}
+		require.Equal(t, recordExitCode(test.err), test.want, "%s", test.name)
 	}
 }

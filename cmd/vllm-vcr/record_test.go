@@ -51,9 +51,7 @@ func recordRealFrontend(t *testing.T, version string) {
 		"--trace-out", dir+"/run.jsonl.gz", "--step-stats-out", dir+"/steps.jsonl", "--frames-out", dir+"/frames.jsonl.gz",
 		"--summary-json", dir+"/summary.json")
 	start(t, "play", "--frontend-handshake", engine, "--vllm-version", version, "--vocab-size", "1000", "--seed", "7")
-	if err := server.Healthy(ctx); err != nil {
-		t.Fatalf("%v; the tap said %s", err, &tap.stderr)
-	}
+	require.NoErrorf(t, server.Healthy(ctx), "the tap said %s", &tap.stderr)
 	streams, tokens := complete(t, ctx, server)
 	awaitPage(t, "http://"+metrics+"/metrics", fmt.Sprintf("\nvllm_vcr_record_records_total %d\n", len(streams)))
 	require.NoError(t, tap.Process.Signal(syscall.SIGTERM))
@@ -159,9 +157,7 @@ func checkSummary(t *testing.T, path string, requests, tokens int) {
 	}
 	require.NoError(t, json.Unmarshal(data, &got))
 	for reason, n := range got.NotRecorded {
-		if n != 0 {
-			t.Errorf("%s: %d, want 0", reason, n)
-		}
+		require.Equal(t, n, 0, "times of: %s", reason)
 	}
 	if !got.Whole || got.Engines != 1 || got.Records != requests || got.OutputTokens != tokens ||
 		got.Requests["done"] != requests || len(got.NotRecorded) == 0 {
@@ -194,9 +190,7 @@ func checkDerived(t *testing.T, dir string) {
 		t.Fatalf("exit code %d: %s", code, &derive.stderr)
 	}
 	for name, again := range map[string]string{"run.jsonl.gz": "again.jsonl.gz", "steps.jsonl": "again.jsonl"} {
-		if !bytes.Equal(inflated(t, dir+"/"+name), inflated(t, dir+"/"+again)) {
-			t.Errorf("%s differs from the recorded %s", again, name)
-		}
+		require.True(t, bytes.Equal(inflated(t, dir+"/"+name), inflated(t, dir+"/"+again)), "%s differs from the recorded %s", again, name)
 	}
 }
 
@@ -249,17 +243,13 @@ func TestRecordUploads(t *testing.T) {
 		}
 	}
 	want, got := inflated(t, local), inflated(t, server.Dir+"/bucket/dir/run.jsonl")
-	if len(want) < 1000 || !bytes.Equal(want, got) {
-		t.Errorf("the object has %d bytes, the file %d", len(got), len(want))
-	}
+	require.True(t, len(want) >= 1000 && bytes.Equal(want, got), "the object has %d bytes, the file %d", len(got), len(want))
 	c := start(t, "record", "--from-frames", framesFile, "--trace-out", object, "--gpu", "other")
 	if code := c.end(t); code != 3 || !strings.Contains(c.stderr.String(), "nothing is ever overwritten") {
 		t.Errorf("exit code %d, stderr %q, want 3 and the reason", code, &c.stderr)
 	}
 	kept, err := filepath.Glob(os.Getenv("TMPDIR") + "/run.partial-*.jsonl")
-	if err != nil || len(kept) != 1 || !strings.Contains(c.stderr.String(), kept[0]) {
-		t.Errorf("kept %v %v, want one file, which stderr names: %s", kept, err, &c.stderr)
-	}
+	require.True(t, err == nil && len(kept) == 1 && strings.Contains(c.stderr.String(), kept[0]), "kept %v %v, want one file, which stderr names: %s", kept, err, &c.stderr)
 }
 
 // TestSecondSignal: the end takes as long as an upload does, and who will not wait says so twice.

@@ -32,9 +32,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 		require.NoError(t, os.WriteFile(referencePath, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(referencePath)
-	if err != nil {
-		t.Fatalf("%v: go generate ./cmd/vllm-vcr writes it", err)
-	}
+	require.NoErrorf(t, err, "go generate ./cmd/vllm-vcr writes it")
 	require.NoDiff(t, cmp.Diff(string(want), got), "docs/cli.md is not current (go generate ./cmd/vllm-vcr rewrites it), -want +got")
 }
 
@@ -58,9 +56,7 @@ func TestReferenceIsComplete(t *testing.T) {
 			}
 		})
 	})
-	if flags < 30 {
-		t.Errorf("%d flags seen: the tree was not walked", flags)
-	}
+	require.True(t, flags >= 30, "%d flags seen: the tree was not walked", flags)
 }
 
 // visit walks the commands that are not hidden.

@@ -91,9 +91,7 @@ func parseConform(t *testing.T, words []string) *conformOptions {
 	opts := &conformOptions{}
 	cmd.ResetFlags()
 	opts.addFlags(cmd.Flags())
-	if err := cmd.ParseFlags(rest); err != nil {
-		t.Fatalf("%q: %v", words, err)
-	}
+	require.NoErrorf(t, cmd.ParseFlags(rest), "%q", words)
 	if left := cmd.Flags().Args(); len(left) > 0 {
 		t.Fatalf("%q: %q left over", words, left)
 	}

@@ -40,8 +40,6 @@ func TestColours(t *testing.T) {
 		"--color never":   {flag(colorNever, "FORCE_COLOR").colours(programs), false},
 		"--color auto":    {flag(colorAuto, "NO_COLOR").colours(programs), false},
 	} {
-		if test.got != test.want {
-			t.Errorf("%s: %v, want %v", name, test.got, test.want)
-		}
+		require.Equal(t, test.got, test.want, "%s", name)
 	}
 }

@@ -33,13 +33,9 @@ func TestReportOutputs(t *testing.T) {
 		`lines<<|` + "\n" + `[{"line":"0.33","tag":"v0.33.0","gating":true,"verdict":"fail"}]`,
 		"report-dir<<|\n" + filepath.Join(dir, "r") + "\n|",
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("no output is %q:\n%s", want, got)
-		}
+		require.Contains(t, got, want)
 	}
-	if strings.Contains(got, "report-html") {
-		t.Errorf("a file is named that was not asked for:\n%s", got)
-	}
+	require.True(t, !strings.Contains(got, "report-html"), "a file is named that was not asked for:\n%s", got)
 	for _, format := range []string{"json", "junit", "badges"} {
 		_, after, found := strings.Cut(got, "report-"+format+"<<|\n")
 		name, _, _ := strings.Cut(after, "\n")
@@ -60,7 +56,5 @@ func TestReportCommandHasNoAccount(t *testing.T) {
 	require.NoError(t, err)
 	got := strings.Join(opts.report.command("vllm-vcr", "conform"), " ")
 	want := "vllm-vcr conform --bucket=https://host/x?… --line=0.33 --role-to-assume=arn:aws:iam::…:role/goldens"
-	if got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
+	require.True(t, got == want, "got  %s\nwant %s", got, want)
 }

@@ -70,9 +70,7 @@ func TestFinishReportExitCode(t *testing.T) {
 			if code != test.want || err != nil && !strings.HasPrefix(err.Error(), test.says) || test.says == "" && err != nil && !errors.Is(err, errReported) {
 				t.Errorf("exit code %d, %v, want %d, %s", code, err, test.want, test.says)
 			}
-			if !strings.Contains(stdout.String(), "it is said") {
-				t.Errorf("stdout is %q", &stdout)
-			}
+			require.Contains(t, stdout.String(), "it is said")
 		})
 	}
 }
@@ -139,9 +137,7 @@ func TestRepository(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			env := newEnvironment(io.Discard, io.Discard, test.env)
-			if got := repositoryRoot(env, test.dir); got != test.want {
-				t.Errorf("%s, want %s", got, test.want)
-			}
+			require.Equal(t, repositoryRoot(env, test.dir), test.want, "repositoryRoot")
 		})
 	}
 }

@@ -145,9 +145,7 @@ func connect(b *testing.B, address string) net.Conn {
 
 func send(b *testing.B, conn net.Conn, path, body string) {
 	_, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
-	if err != nil {
-		b.Error(err)
-	}
+	require.NoError(b, err)
 }
 
 // hammer sends b.N requests by 64 connections.

@@ -115,28 +115,20 @@ func (s *served) exit() int {
 // SIGTERM lets a stream come to its end, refuses new connections, and ends the command without an error.
 func TestServeEndsGently(t *testing.T) {
 	s := startServe(t, "some/model", "--inter-token-latency", "10ms", "--quiet", "--faults", "status:503~path=/helth,http-slow:1ns~path=/v1/*,refuse~nobody*,delay:1ns")
-	if err := testenv.CheckJSON("../../docs/json.md", "serve", s.line); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, testenv.CheckJSON("../../docs/json.md", "serve", s.line))
 	taken := exec.Command("vllm-vcr", "serve", "--port", s.URL[strings.LastIndex(s.URL, ":")+1:])
 	out, err := taken.CombinedOutput()
-	if taken.ProcessState.ExitCode() != 3 || !strings.Contains(string(out), "address already in use: choose another --port") {
-		t.Errorf("on a port in use: %v: %s", err, out)
-	}
+	require.True(t, taken.ProcessState.ExitCode() == 3 && strings.Contains(string(out), "address already in use: choose another --port"), "on a port in use: %v: %s", err, out)
 	stream := s.stream(t, 100)
 	require.NoError(t, syscall.Kill(s.Pid(), syscall.SIGTERM))
 	rest, err := io.ReadAll(stream)
 	if chunks := strings.Count(string(rest), `"text":`); err != nil || chunks < 90 || !strings.HasSuffix(strings.TrimSpace(string(rest)), "data: [DONE]") {
 		t.Errorf("after SIGTERM: %v, %d chunks of 100: ends with %q", err, chunks, rest[max(0, len(rest)-200):])
 	}
-	if code := s.exit(); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	require.Equal(t, s.exit(), 0, "exit code")
 	// A fault that has concerned no request tests nothing.
 	for _, fault := range []string{`--faults: "status:503~path=/helth" concerned none of 1 HTTP request: `, `--faults: "refuse~nobody*" concerned none of 1 engine request: `} {
-		if !strings.Contains(s.Tail(), fault) {
-			t.Errorf("want %q: %s", fault, s.Tail())
-		}
+		require.Contains(t, s.Tail(), fault)
 	}
 	if strings.Count(s.Tail(), "concerned none of") != 2 {
 		t.Errorf("want two such faults: %s", s.Tail())
@@ -152,17 +144,13 @@ func TestServeEndsGently(t *testing.T) {
 func TestServeCutsOff(t *testing.T) {
 	s := startServe(t, "--inter-token-latency", "1s", "--shutdown-timeout", "100ms", "--data-parallel-size", "2", "--port-per-rank",
 		"--frontend", testenv.Frontend(t, "0.32.0"))
-	if s.Line != "0.32" || len(s.URLs) != 2 || s.Engines != 2 {
-		t.Errorf("want two engines of line 0.32: %s", s.line)
-	}
+	require.True(t, s.Line == "0.32" && len(s.URLs) == 2 && s.Engines == 2, "want two engines of line 0.32: %s", s.line)
 	stream := s.stream(t, 1000)
 	require.NoError(t, syscall.Kill(s.Pid(), syscall.SIGTERM))
 	if rest, err := io.ReadAll(stream); err == nil && strings.Contains(string(rest), "[DONE]") {
 		t.Errorf("the stream was not cut off: %s", rest)
 	}
-	if code := s.exit(); code != 0 {
-		t.Errorf("exit code %d, want 0", code)
-	}
+	require.Equal(t, s.exit(), 0, "exit code")
 }
 
 // conform http compares a server with a vllm-rs that it starts: the frontend itself has no differences, and what serve
@@ -214,16 +202,10 @@ func compareBuiltin(t *testing.T, table string, args ...string) {
 	}, args...)...)
 	out, err := cmd.Output()
 	var got httpJSON
-	if err := errors.Join(json.Unmarshal(out, &got), testenv.CheckJSON("../../docs/json.md", "conform http", out)); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	if got.Answered < 90 {
-		t.Errorf("%d requests to generate were answered: %v, %s", got.Answered, err, got.Error)
-	}
+	require.NoErrorf(t, errors.Join(json.Unmarshal(out, &got), testenv.CheckJSON("../../docs/json.md", "conform http", out)), "%s", out)
+	require.True(t, got.Answered >= 90, "%d requests to generate were answered: %v, %s", got.Answered, err, got.Error)
 	for _, d := range got.Differences {
-		if d.Reason == "" {
-			t.Errorf("%s: %s: got %s, the reference %s", d.Request, d.What, d.A, d.B)
-		}
+		require.True(t, d.Reason != "", "%s: %s: got %s, the reference %s", d.Request, d.What, d.A, d.B)
 	}
 	for _, k := range got.Unused {
 		t.Errorf("%s: %s, %s does not occur any more: remove the entry", table, k.Request, k.What)
@@ -269,9 +251,7 @@ func TestServeLosesFrontend(t *testing.T) {
 	url := s.URL
 	require.NoError(t, syscall.Kill(s.Pids[0], syscall.SIGKILL))
 	s.next(t)
-	if s.URL != url || s.Restarts != 1 {
-		t.Errorf("started again: %s", s.line)
-	}
+	require.True(t, s.URL == url && s.Restarts == 1, "started again: %s", s.line)
 	s.stream(t, 3)
 }
 
@@ -320,9 +300,7 @@ func TestServeFleet(t *testing.T) {
 		var file struct{ Endpoints []serve.Endpoint }
 		require.NoError(t, json.Unmarshal(text, &file))
 		for _, e := range file.Endpoints {
-			if e.Namespace != "default" || e.Address != "127.0.0.1" || e.Labels["llm-d.ai/role"] != "decode" {
-				t.Errorf("%+v", e)
-			}
+			require.True(t, e.Namespace == "default" && e.Address == "127.0.0.1" && e.Labels["llm-d.ai/role"] == "decode", "%+v", e)
 			ports = append(ports, e.Name+" http://127.0.0.1:"+e.Port)
 		}
 		return ports
@@ -374,9 +352,7 @@ func TestServeFleetOfFrontends(t *testing.T) {
 			t.Errorf("%s: %d %v %s", url, status, header, text)
 		}
 	}
-	if len(s.Pids) != 2 || s.Pids[0] == s.Pids[1] {
-		t.Errorf("processes: %v", s.Pids)
-	}
+	require.True(t, len(s.Pids) == 2 && s.Pids[0] != s.Pids[1], "processes: %v", s.Pids)
 }
 
 // With a delay, requests are answered after the signal, and probes already fail.

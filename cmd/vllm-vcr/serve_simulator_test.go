@@ -50,15 +50,11 @@ func TestSimulatorFlags(t *testing.T) {
 		case simulator.IsFlag(own) && !own.Hidden:
 			t.Errorf("--%s is in the help of serve", name)
 		case f.Fallback != "":
-			if err := f.Check(f.Fallback); err != nil {
-				t.Errorf("--%s: its own default: %v", name, err)
-			}
+			require.NoErrorf(t, f.Check(f.Fallback), "--%s: its own default", name)
 		}
 	}
 	for _, f := range simulator.Table {
-		if !slices.Contains(listed, f.Name) {
-			t.Errorf("--%s is in the table, and no release of llm-d-inference-sim in testdata/simulator-flags.txt has it", f.Name)
-		}
+		require.True(t, slices.Contains(listed, f.Name), "--%s is in the table, and no release of llm-d-inference-sim in testdata/simulator-flags.txt has it", f.Name)
 	}
 }
 
@@ -162,9 +158,7 @@ func TestSimulatorArguments(t *testing.T) {
 			if want == "" {
 				want = test.args // nothing is changed
 			}
-			if got != want {
-				t.Errorf("got  %s\nwant %s", got, want)
-			}
+			require.True(t, got == want, "got  %s\nwant %s", got, want)
 		})
 	}
 }

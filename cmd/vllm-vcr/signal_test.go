@@ -98,9 +98,7 @@ func TestPlayEndsWhateverRuns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	code := env.main(ctx, []string{"play", "--trace", stuck})
-	if code != 3 || !strings.Contains(stderr.String(), "the player did not end within 1ms after the signal") {
-		t.Errorf("exit code %d, stderr %q, want 3 and the reason", code, &stderr)
-	}
+	require.True(t, code == 3 && strings.Contains(stderr.String(), "the player did not end within 1ms after the signal"), "exit code %d, stderr %q, want 3 and the reason", code, &stderr)
 	writer, err := os.OpenFile(stuck, os.O_WRONLY, 0) // lets what was stuck go on, which finds a file of nothing
 	require.NoError(t, err)
 	writer.Close()
@@ -134,9 +132,7 @@ func TestPlayTellsItsFrontend(t *testing.T) {
 		if errors.Is(err, protocol.ErrEngineDead) {
 			break
 		}
-		if err != nil {
-			t.Fatalf("%v, want to be told that the engine is dead", err)
-		}
+		require.NoErrorf(t, err, "want to be told that the engine is dead")
 	}
 	if code := c.end(t); code != 0 || c.stdout.Len() > 0 {
 		t.Errorf("exit code %d, stdout %q, want 0 and silence", code, &c.stdout)

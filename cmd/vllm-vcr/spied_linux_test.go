@@ -165,9 +165,7 @@ func (s *spied) await(t *testing.T, event <-chan struct{}) {
 func says(t *testing.T, text string, patterns ...string) {
 	t.Helper()
 	for _, pattern := range patterns {
-		if !regexp.MustCompile("(?m)" + pattern).MatchString(text) {
-			t.Errorf("no %q in:\n%s", pattern, text)
-		}
+		require.True(t, regexp.MustCompile("(?m)"+pattern).MatchString(text), "no %q in:\n%s", pattern, text)
 	}
 }
 

@@ -94,15 +94,9 @@ func TestTraceLocations(t *testing.T) {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
 			said := out.String() + problems.String()
-			if !regexp.MustCompile(test.says).MatchString(said) {
-				t.Errorf("want %q in\n%s", test.says, said)
-			}
-			if strings.Contains(said, "hunter2") {
-				t.Errorf("a secret is told:\n%s", said)
-			}
-			if got := strings.Join(asked, " "); got != test.asks {
-				t.Errorf("asked for %q, want %q", got, test.asks)
-			}
+			require.True(t, regexp.MustCompile(test.says).MatchString(said), "want %q in\n%s", test.says, said)
+			require.True(t, !strings.Contains(said, "hunter2"), "a secret is told:\n%s", said)
+			require.Equal(t, strings.Join(asked, " "), test.asks, "asked for")
 		})
 	}
 }

@@ -45,13 +45,9 @@ func TestVariablesAreKnown(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil || len(seen) < 50 {
-		t.Errorf("%d variables seen: %v", len(seen), err)
-	}
+	require.True(t, err == nil && len(seen) >= 50, "%d variables seen: %v", len(seen), err)
 	for _, name := range otherVariables {
-		if !seen[name] {
-			t.Errorf("no file names %s: take it from otherVariables", name)
-		}
+		require.True(t, seen[name], "no file names %s: take it from otherVariables", name)
 	}
 }
 
@@ -63,9 +59,7 @@ func TestEnginesAsJSON(t *testing.T) {
 	}}
 	text, err := jsonout.Bytes(result)
 	require.NoError(t, err)
-	if err := testenv.CheckJSON("../../docs/json.md", "capture engine", text); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, testenv.CheckJSON("../../docs/json.md", "capture engine", text))
 }
 
 // TestJSONIsDocumented: each command with --json that prints a document of its own has a section, and the section has its schema.
@@ -88,7 +82,5 @@ func TestJSONIsDocumented(t *testing.T) {
 			t.Errorf("docs/json.md has no section %q with the schema %s", path, schema)
 		}
 	})
-	if seen < 12 {
-		t.Errorf("%d commands have --json", seen)
-	}
+	require.True(t, seen >= 12, "%d commands have --json", seen)
 }

@@ -56,9 +56,7 @@ func TestShares(t *testing.T) {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	was, err := readShares(string(text))
-	if err != nil {
-		t.Fatalf("%s: %v: write it anew: %s", path, err, renew)
-	}
+	require.NoErrorf(t, err, "%s: write it anew: %s", path, renew)
 	for _, s := range summaries {
 		for i, column := range shares {
 			var now share
@@ -174,9 +172,7 @@ func TestShareBelow(t *testing.T) {
 		{share{94, 323}, share{95, 324}, false},
 		{share{0, 0}, share{0, 5}, false},
 	} {
-		if got := c.now.below(c.was); got != c.below {
-			t.Errorf("%v after %v: below is %v", c.now, c.was, got)
-		}
+		require.Equal(t, c.now.below(c.was), c.below, "%v after %v: below", c.now, c.was)
 	}
 }
 
@@ -195,9 +191,7 @@ func TestProven(t *testing.T) {
 		"EngineCoreRequest.prompt_token_ids":  false, // of the frontend
 		"EngineCoreReadyResponse.block_size":  true,  // the registration lacks it
 	} {
-		if got := slices.Contains(proven["0.33"], name); got != want {
-			t.Errorf("%s: proven is %v", name, got)
-		}
+		require.Equal(t, slices.Contains(proven["0.33"], name), want, "%s: proven", name)
 	}
 }
 
@@ -226,8 +220,6 @@ func TestDifferingFields(t *testing.T) {
 		edit(root)
 		found := map[string]bool{}
 		look.differing(protocol.KindOutputs, was, root.bytes(), found)
-		if len(found) != 1 || !found[want] {
-			t.Errorf("%s: found %v", want, found)
-		}
+		require.True(t, len(found) == 1 && found[want], "%s: found %v", want, found)
 	}
 }

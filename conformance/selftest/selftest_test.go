@@ -56,17 +56,13 @@ func TestSelfTest(t *testing.T) {
 				t.Logf("  %s %s", f.Code, f.Message)
 			}
 		}
-		if r.Asserted == 0 || (r.Note == "") != strings.HasSuffix(string(r.Case.Assertion), "no-fault") {
-			t.Errorf("%s: %d asserted, note %q", r.Case.Name(), r.Asserted, r.Note)
-		}
+		require.True(t, r.Asserted != 0 && (r.Note == "") == strings.HasSuffix(string(r.Case.Assertion), "no-fault"), "%s: %d asserted, note %q", r.Case.Name(), r.Asserted, r.Note)
 	}
 	const least = 90
 	if told != len(report.Results) || len(report.Lines) != 1 || len(report.Results) < least || report.ExitCode != conformance.ExitOK {
 		t.Errorf("%d results of %d lines, %d told, exit code %d: %s", len(report.Results), len(report.Lines), told, report.ExitCode, report.Reason)
 	}
-	if logged.Len() > 0 {
-		t.Errorf("logged: %s", &logged)
-	}
+	require.True(t, logged.Len() == 0, "logged: %s", &logged)
 	t.Logf("%d cases in %v", len(report.Results), report.Duration)
 }
 
@@ -243,13 +239,9 @@ func TestSelection(t *testing.T) {
 			var names []string
 			for _, e := range entries {
 				names = append(names, e.Case.Name())
-				if e.Says == "" || e.Case.Skip != "" {
-					t.Errorf("%s: says %q, skip %q", e.Case.Name(), e.Says, e.Case.Skip)
-				}
+				require.True(t, e.Says != "" && e.Case.Skip == "", "%s: says %q, skip %q", e.Case.Name(), e.Says, e.Case.Skip)
 			}
-			if !slices.Equal(names, test.want) {
-				t.Errorf("got %q, want %q", names, test.want)
-			}
+			require.True(t, slices.Equal(names, test.want), "got %q, want %q", names, test.want)
 		})
 	}
 }
@@ -285,9 +277,7 @@ func TestNothingToShow(t *testing.T) {
 		if r.Case.Assertion == "no-fault" {
 			want = conformance.Pass
 		}
-		if r.Verdict != want || want == conformance.Skip && r.Note == "" {
-			t.Errorf("%s: %s %q %v, want %s", r.Case.Name(), r.Verdict, r.Note, r.Failures, want)
-		}
+		require.True(t, r.Verdict == want && (want != conformance.Skip || r.Note != ""), "%s: %s %q %v, want %s", r.Case.Name(), r.Verdict, r.Note, r.Failures, want)
 	}
 }
 
@@ -305,9 +295,7 @@ func TestRedWithoutFault(t *testing.T) {
 	report, err := Run(t.Context(), cfg)
 	require.NoError(t, err)
 	control, fault := report.Results[0], report.Results[1]
-	if control.Verdict != conformance.Fail || control.Failures[0].Code != CodeWrongCheck {
-		t.Errorf("the control: %s %v", control.Verdict, control.Failures)
-	}
+	require.True(t, control.Verdict == conformance.Fail && control.Failures[0].Code == CodeWrongCheck, "the control: %s %v", control.Verdict, control.Failures)
 	if fault.Verdict != conformance.Error || fault.Failures[0].Code != CodeNotPlayed ||
 		!strings.Contains(fault.Failures[0].Message, "without a fault, 0.33/edge-s1/provenance is fail: P002") {
 		t.Errorf("the fault: %s %v", fault.Verdict, fault.Failures)
@@ -325,13 +313,9 @@ func TestInterrupted(t *testing.T) {
 	}
 	report, err := Run(ctx, cfg)
 	require.NoError(t, err)
-	if report.ExitCode != conformance.ExitInfra {
-		t.Errorf("exit code %d (%s), want %d", report.ExitCode, report.Reason, conformance.ExitInfra)
-	}
+	require.True(t, report.ExitCode == conformance.ExitInfra, "exit code %d (%s), want %d", report.ExitCode, report.Reason, conformance.ExitInfra)
 	for _, r := range report.Results {
-		if r.Verdict != conformance.Error || !strings.Contains(r.Failures[0].Message, "not run: context canceled") {
-			t.Errorf("%s: %s %v", r.Case.Name(), r.Verdict, r.Failures)
-		}
+		require.True(t, r.Verdict == conformance.Error && strings.Contains(r.Failures[0].Message, "not run: context canceled"), "%s: %s %v", r.Case.Name(), r.Verdict, r.Failures)
 	}
 }
 

@@ -45,9 +45,7 @@ func TestTreeEdits(t *testing.T) {
 	message = pack.AppendNil(pack.AppendString(message, "b"))
 	root, err := parse(message)
 	require.NoError(t, err)
-	if root.value("c") != nil || root.value("b") == nil || !root.value("b").isNil() || root.first(pack.Ext) != nil {
-		t.Error("a key is found that is not there, or not found")
-	}
+	require.True(t, root.value("c") == nil && root.value("b") != nil && root.value("b").isNil() && root.first(pack.Ext) == nil, "a key is found that is not there, or not found")
 	root.remove("a")
 	root.remove("c")
 	root.value("b").become(text("x"))
@@ -91,16 +89,12 @@ func TestTarget(t *testing.T) {
 		{"alike in the middle", target{tokens: []uint32{1, 2, 3, 4, 5, 5, 7, 8}, chunks: ones(8)}, false},
 		{"ends alike", target{tokens: []uint32{1, 2, 3, 4, 5, 6, 8, 8}, chunks: ones(8)}, false},
 	} {
-		if got := test.target.fits(); got != test.want {
-			t.Errorf("%s: %v, want %v", test.name, got, test.want)
-		}
+		require.Equal(t, test.target.fits(), test.want, "%s", test.name)
 	}
 	for _, test := range []struct {
 		chunks []int
 		want   int
 	}{{nil, -1}, {[]int{3}, -1}, {[]int{1, 2}, -1}, {[]int{1, 2, 1}, 1}, {[]int{4, 2, 1}, 0}} {
-		if got := (&target{chunks: test.chunks}).splittable(); got != test.want {
-			t.Errorf("%v: chunk %d, want %d", test.chunks, got, test.want)
-		}
+		require.Equal(t, (&target{chunks: test.chunks}).splittable(), test.want, "%v: chunk", test.chunks)
 	}
 }

@@ -38,18 +38,14 @@ func TestAccept(t *testing.T) {
 	}
 	// It is the session of the golden that is registered.
 	now := capturetest.Entry(t, opt, "0.33", "edge-s1")
-	if now.Records != before.Records || now.ConfigHash != before.ConfigHash {
-		t.Errorf("registered %+v, was %+v", now, before)
-	}
+	require.True(t, now.Records == before.Records && now.ConfigHash == before.ConfigHash, "registered %+v, was %+v", now, before)
 	if wire := capturetest.Entry(t, opt, "0.33", "wire-edge-s1"); wire.Workload != "edge-s1" || *wire.Seed != 1 {
 		t.Errorf("%+v", wire)
 	}
 	files := testenv.Files(t, filepath.Dir(opt.Manifest))
 	again, err := capture.Accept(t.Context(), opt, rec)
 	require.NoError(t, err)
-	if again.Goldens[0].Changed || again.Goldens[1].Changed {
-		t.Errorf("again: %+v", again)
-	}
+	require.True(t, !again.Goldens[0].Changed && !again.Goldens[1].Changed, "again: %+v", again)
 	require.NoDiff(t, cmp.Diff(files, testenv.Files(t, filepath.Dir(opt.Manifest))), "again changed")
 }
 
@@ -63,9 +59,7 @@ func TestAcceptFromAnImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := capturetest.Entry(t, opt, "0.33", "multiturn-s7")
-	if g.EngineImage != rec.EngineImage || g.EngineBuild != rec.EngineBuild || g.CaptureRun != opt.Run || !g.CapturedAt.Equal(rec.CapturedAt) {
-		t.Errorf("%+v", g)
-	}
+	require.True(t, g.EngineImage == rec.EngineImage && g.EngineBuild == rec.EngineBuild && g.CaptureRun == opt.Run && g.CapturedAt.Equal(rec.CapturedAt), "%+v", g)
 }
 
 // A recorder that names no commit is worth a warning, and nothing else is.
@@ -226,14 +220,10 @@ func TestAcceptRefuses(t *testing.T) {
 				t.Fatalf("got %v, want a refusal", err)
 			}
 			for _, text := range test.says {
-				if !strings.Contains(err.Error(), text) {
-					t.Errorf("%q does not say %q", err, text)
-				}
+				require.True(t, strings.Contains(err.Error(), text), "%q does not say %q", err, text)
 			}
 			for line := range strings.Lines(err.Error()) {
-				if !strings.HasPrefix(line, "0.33/") {
-					t.Errorf("line %q does not name the target", line)
-				}
+				require.True(t, strings.HasPrefix(line, "0.33/"), "line %q does not name the target", line)
 			}
 			require.NoDiff(t, cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))), "refused, but changed")
 		})
@@ -267,9 +257,7 @@ func TestAcceptBothOrNone(t *testing.T) {
 	before := testenv.Files(t, filepath.Dir(opt.Manifest))
 	_, err := capture.Accept(t.Context(), opt, rec)
 	var refused *conformance.RegistrationError
-	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "0.33/edge-s1: ") {
-		t.Errorf("got %v", err)
-	}
+	require.True(t, errors.As(err, &refused) && strings.Contains(err.Error(), "0.33/edge-s1: "), "got %v", err)
 	require.NoDiff(t, cmp.Diff(before, testenv.Files(t, filepath.Dir(opt.Manifest))), "refused, but changed")
 }
 
@@ -327,13 +315,9 @@ func TestAcceptWarns(t *testing.T) {
 	require.NoError(t, err)
 	all := strings.Join(done.Warnings, "\n")
 	for _, want := range []string{"TTFT p50 is 9", "in the golden that is replaced", "in multiturn-s13"} {
-		if !strings.Contains(all, want) {
-			t.Errorf("%q is not in the warnings:\n%s", want, all)
-		}
+		require.Contains(t, all, want)
 	}
-	if strings.Contains(all, "ITL") {
-		t.Errorf("the gaps are as they were, but:\n%s", all)
-	}
+	require.True(t, !strings.Contains(all, "ITL"), "the gaps are as they were, but:\n%s", all)
 }
 
 // Goldens go to a bucket under a name that tells their bytes, and a bucket that takes nothing leaves everything as it is.
@@ -356,15 +340,11 @@ func TestAcceptUploads(t *testing.T) {
 	for _, g := range done.Goldens {
 		path := filepath.Join(server.Dir, strings.TrimPrefix(g.Location, "s3://"))
 		info, err := os.Stat(path)
-		if err != nil || info.Size() != g.Golden.Size {
-			t.Errorf("%s: %v, want %d bytes", g.Location, err, g.Golden.Size)
-		}
+		require.True(t, err == nil && info.Size() == g.Golden.Size, "%s: %v, want %d bytes", g.Location, err, g.Golden.Size)
 		if !strings.Contains(g.Location, "-"+g.Golden.SHA256[:12]+".") || !strings.HasPrefix(g.Location, opt.Upload+"/") {
 			t.Error(g.Location)
 		}
 	}
 	again, err := capture.Accept(t.Context(), opt, rec)
-	if err != nil || again.Goldens[0].Stored {
-		t.Errorf("again: %v, %+v", err, again)
-	}
+	require.True(t, err == nil && !again.Goldens[0].Stored, "again: %v, %+v", err, again)
 }

@@ -64,9 +64,7 @@ func TestDescribe(t *testing.T) {
 	opt := description(t, captured(t))
 	d, err := capture.Describe(t.Context(), opt)
 	require.NoError(t, err)
-	if d.Report.ExitCode != conformance.ExitOK || d.Dropped != 0 || len(d.Elsewhere) != 0 {
-		t.Errorf("%+v", d)
-	}
+	require.True(t, d.Report.ExitCode == conformance.ExitOK && d.Dropped == 0 && len(d.Elsewhere) == 0, "%+v", d)
 	again, err := capture.Describe(t.Context(), opt)
 	if err != nil || again.Body != d.Body {
 		t.Errorf("twice the same goldens, but twice another text: %v", cmp.Diff(d.Body, again.Body))
@@ -82,9 +80,7 @@ func TestDescribe(t *testing.T) {
 
 func TestDescribeNothing(t *testing.T) {
 	d, err := capture.Describe(t.Context(), description(t, capturetest.ManifestCopy(t)))
-	if err != nil || d.Changed != 0 || d.Report != nil {
-		t.Errorf("%+v, %v", d, err)
-	}
+	require.True(t, err == nil && d.Changed == 0 && d.Report == nil, "%+v, %v", d, err)
 }
 
 func TestDescribeUnknownLine(t *testing.T) {
@@ -161,13 +157,9 @@ func TestDescribeTrustsNothing(t *testing.T) {
 			d, err := capture.Describe(t.Context(), opt)
 			require.NoError(t, err)
 			for _, text := range test.says {
-				if !strings.Contains(d.Body, text) {
-					t.Errorf("no %q in:\n%s", text, d.Body)
-				}
+				require.Contains(t, d.Body, text)
 			}
-			if d.Report.ExitCode != test.code && test.name != "lies about counts" {
-				t.Errorf("exit code %d, want %d: %s", d.Report.ExitCode, test.code, d.Report.Reason)
-			}
+			require.True(t, d.Report.ExitCode == test.code || test.name == "lies about counts", "exit code %d, want %d: %s", d.Report.ExitCode, test.code, d.Report.Reason)
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
@@ -45,9 +46,7 @@ func TestSameAnswers(t *testing.T) {
 				}
 				return m.result()
 			}
-			if got := measured(test.now).again(measured(test.before)); got != test.want {
-				t.Errorf("got %s, want %s", got, test.want)
-			}
+			require.Equal(t, measured(test.now).again(measured(test.before)), test.want, "measured")
 		})
 	}
 }
@@ -56,9 +55,7 @@ func TestFamily(t *testing.T) {
 	for id, want := range map[string]string{
 		"multiturn-s7": "multiturn", "multiturn-nocache-s13": "multiturn-nocache", "edge": "edge", "a-small": "a-small", "a-s": "a-s",
 	} {
-		if got := family(id); got != want {
-			t.Errorf("family of %q is %q, want %q", id, got, want)
-		}
+		require.Equal(t, family(id), want, "family of %q", id)
 	}
 }
 
@@ -72,12 +69,8 @@ func TestDescribeIsBounded(t *testing.T) {
 		d.result.Elsewhere = append(d.result.Elsewhere, strings.Repeat("w", 300))
 	}
 	body := d.body()
-	if len(body) > MaxDescription {
-		t.Errorf("%d bytes", len(body))
-	}
+	require.True(t, len(body) <= MaxDescription, "%d bytes", len(body))
 	for _, want := range []string{"more, for which there is no space here", "- and ", "Run: https://ci.example/"} {
-		if !strings.Contains(body, want) {
-			t.Errorf("no %q", want)
-		}
+		require.Contains(t, body, want)
 	}
 }

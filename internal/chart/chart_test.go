@@ -22,6 +22,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/chart"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const folder = "../../deploy/chart"
@@ -54,9 +55,7 @@ const digest = "eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee
 func open(t *testing.T) *chart.Chart {
 	t.Helper()
 	c, err := chart.Open(os.DirFS(folder))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return c
 }
 
@@ -72,21 +71,15 @@ func renderIn(t *testing.T, namespace string, values ...string) []any {
 	var given []map[string]any
 	for _, text := range values {
 		v, err := chart.ReadValues("values", []byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		given = append(given, v)
 	}
 	merged, err := c.Values(given...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	in := release
 	in.Namespace = namespace
 	objects, err := c.Render(in, merged)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return objects
 }
 
@@ -102,9 +95,7 @@ func TestObjects(t *testing.T) {
 			for _, o := range objects {
 				meta := o.(map[string]any)["metadata"].(map[string]any)
 				names[o.(map[string]any)["kind"].(string)+"/"+meta["name"].(string)] = true
-				if meta["namespace"] != release.Namespace {
-					t.Errorf("%v has another namespace", meta)
-				}
+				require.Equal[any](t, meta["namespace"], release.Namespace, "namespace of %v", meta)
 			}
 			for _, o := range objects {
 				if d, ok := typed(t, o).(*appsv1.Deployment); ok {
@@ -127,12 +118,8 @@ func typed(t *testing.T, object any) any {
 		return nil
 	}
 	text, err := yaml.Marshal(object)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.UnmarshalStrict(text, into); err != nil {
-		t.Errorf("%s: %v", kind, err)
-	}
+	require.NoError(t, err)
+	require.NoErrorf(t, yaml.UnmarshalStrict(text, into), "%s", kind)
 	return into
 }
 
@@ -140,34 +127,24 @@ func checkDeployment(t *testing.T, d *appsv1.Deployment, names map[string]bool) 
 	t.Helper()
 	pod := d.Spec.Template.Spec
 	for key, value := range d.Spec.Selector.MatchLabels {
-		if d.Spec.Template.Labels[key] != value {
-			t.Errorf("%s: its pods lack the label %s=%s", d.Name, key, value)
-		}
+		require.True(t, d.Spec.Template.Labels[key] == value, "%s: its pods lack the label %s=%s", d.Name, key, value)
 	}
 	volumes := map[string]bool{}
 	for _, v := range pod.Volumes {
 		volumes[v.Name] = true
-		if v.ConfigMap != nil && !names["ConfigMap/"+v.ConfigMap.Name] {
-			t.Errorf("%s: there is no ConfigMap %s", d.Name, v.ConfigMap.Name)
+		if v.ConfigMap != nil {
+			require.True(t, names["ConfigMap/"+v.ConfigMap.Name], "%s: there is no ConfigMap %s", d.Name, v.ConfigMap.Name)
 		}
 	}
-	if pod.Containers[0].Name == "epp" && !names["ServiceAccount/"+pod.ServiceAccountName] {
-		t.Errorf("%s: there is no ServiceAccount %s", d.Name, pod.ServiceAccountName)
-	}
-	if !*pod.SecurityContext.RunAsNonRoot || pod.SecurityContext.SeccompProfile == nil {
-		t.Errorf("%s: its pods are not restricted", d.Name)
-	}
+	require.True(t, pod.Containers[0].Name != "epp" || names["ServiceAccount/"+pod.ServiceAccountName], "%s: there is no ServiceAccount %s", d.Name, pod.ServiceAccountName)
+	require.True(t, *pod.SecurityContext.RunAsNonRoot && pod.SecurityContext.SeccompProfile != nil, "%s: its pods are not restricted", d.Name)
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		if c.SecurityContext == nil || *c.SecurityContext.AllowPrivilegeEscalation || !*c.SecurityContext.ReadOnlyRootFilesystem {
 			t.Errorf("%s: %s is not restricted", d.Name, c.Name)
 		}
-		if c.Resources.Requests.Cpu().IsZero() || c.Resources.Limits.Memory().IsZero() {
-			t.Errorf("%s: %s has no request or no limit", d.Name, c.Name)
-		}
+		require.True(t, !c.Resources.Requests.Cpu().IsZero() && !c.Resources.Limits.Memory().IsZero(), "%s: %s has no request or no limit", d.Name, c.Name)
 		for _, m := range c.VolumeMounts {
-			if !volumes[m.Name] {
-				t.Errorf("%s: %s mounts %s, which is no volume", d.Name, c.Name, m.Name)
-			}
+			require.True(t, volumes[m.Name], "%s: %s mounts %s, which is no volume", d.Name, c.Name, m.Name)
 		}
 	}
 }
@@ -188,17 +165,13 @@ func TestValues(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			given, err := chart.ReadValues("values", []byte(test.values))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			c := open(t)
 			merged, err := c.Values(given)
 			if err == nil {
 				_, err = c.Render(release, merged)
 			}
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("%v; want %q", err, test.want)
-			}
+			require.True(t, err != nil && strings.Contains(err.Error(), test.want), "%v; want %q", err, test.want)
 		})
 	}
 }
@@ -211,13 +184,9 @@ func TestDefaults(t *testing.T) {
 	}
 	for _, file := range append(files, folder+"/defaults.yaml") {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		values, err := chart.ReadValues(file, text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if _, err := open(t).Values(values); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
@@ -242,20 +211,12 @@ func TestCompose(t *testing.T) {
 		given = maps.Clone(given)
 		given["topology"] = "compose"
 		values, err := c.Values(given)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		text, err := c.RenderFile("compose.yaml", release, values)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var document any
-		if err := yaml.UnmarshalStrict([]byte(text), &document); err != nil {
-			t.Fatal(err)
-		}
-		if err := schema.Validate(document); err != nil {
-			t.Errorf("%v\n%s", err, text)
-		}
+		require.NoError(t, yaml.UnmarshalStrict([]byte(text), &document))
+		require.NoErrorf(t, schema.Validate(document), "%s", text)
 	}
 }
 
@@ -263,22 +224,14 @@ func TestCompose(t *testing.T) {
 func TestFolder(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	for _, replicas := range []string{"3", "0"} {
-		if err := chart.WriteFolder(out, render(t, "{topology: pool, decode: {replicas: "+replicas+"}}")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, chart.WriteFolder(out, render(t, "{topology: pool, decode: {replicas: "+replicas+"}}")))
 		text, err := os.ReadFile(out + "/deployment-fleet-decode.yaml")
-		if err != nil || !bytes.Contains(text, []byte("\n  replicas: "+replicas+"\n")) {
-			t.Errorf("%v: %s", err, text)
-		}
+		require.True(t, err == nil && bytes.Contains(text, []byte("\n  replicas: "+replicas+"\n")), "%v: %s", err, text)
 	}
 	others, err := os.ReadDir(filepath.Dir(out))
-	if err != nil || len(others) != 1 {
-		t.Errorf("next to the folder there is also %v: %v", others, err)
-	}
+	require.True(t, err == nil && len(others) == 1, "next to the folder there is also %v: %v", others, err)
 	mine := t.TempDir()
-	if err := os.WriteFile(mine+"/notes.txt", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(mine+"/notes.txt", nil, 0o600))
 	if err := chart.WriteFolder(mine, nil); err == nil || !strings.Contains(err.Error(), "it has files that vllm-vcr did not write") {
 		t.Error(err)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/frontends/extproc"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A fleet is what a cluster makes of rendered objects, without a cluster: its pods are objects of a real API server and processes of this
@@ -73,9 +74,7 @@ func (f *fleet) create(t *testing.T, objects map[string]any, role string) *podPr
 		t.Fatalf("%s: status %d: %s", p.name, status, reply)
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "serve.yaml"), []byte(config.Data["serve.yaml"]), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "serve.yaml"), []byte(config.Data["serve.yaml"]), 0o600))
 	container := d.Spec.Template.Spec.Containers[0]
 	// What a pod has for itself: folders, an address with all of its ports, and the variables of its image.
 	local := strings.NewReplacer("/etc/vllm-vcr", dir, "$(POD_IP)", p.ip)
@@ -123,9 +122,7 @@ func (p *podProcess) setReady(t *testing.T, ready bool) {
 // end ends a pod as a kubelet does: the signal first, then the readiness probe fails, and at last its object is gone.
 func (p *podProcess) end(t *testing.T) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, p.cmd.Process.Signal(os.Interrupt))
 	await(t, p.name+" to drain", p.peer, func() bool { return p.probe() != http.StatusOK })
 	p.setReady(t, false)
 	if err := p.peer.Err(); err != nil {
@@ -154,9 +151,7 @@ func (f *fleet) startPicker(t *testing.T, program string) {
 	for file, text := range typed(t, objects["ConfigMap/fleet-epp"]).(*corev1.ConfigMap).Data {
 		// There is no name service: the first pod has the place of the Service.
 		text = strings.ReplaceAll(text, "http://fleet-decode:", "http://127.0.1.1:")
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 	}
 	var args []string
 	for _, arg := range d.Spec.Template.Spec.Containers[0].Args {
@@ -272,9 +267,7 @@ func followsCaches(t *testing.T, picker string) {
 	for conversation := range 6 {
 		prompt := fmt.Sprintf("Conversation %d. ", conversation) + strings.Repeat(fmt.Sprint("Turn ", conversation, " of the river. "), 30)
 		first, err := f.complete(prompt)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		places[first] = true
 		for turn := range 4 {
 			prompt += fmt.Sprintf("And turn %d goes on and on and on, to the sea. ", turn)
@@ -283,9 +276,7 @@ func followsCaches(t *testing.T, picker string) {
 			}
 		}
 	}
-	if len(places) < 2 {
-		t.Errorf("all conversations are at %v", places)
-	}
+	require.True(t, len(places) >= 2, "all conversations are at %v", places)
 }
 
 // picksBoth demands a prefill server and a decode server for a new prompt. The proxy before the decode server does not run.
@@ -346,7 +337,5 @@ func losesNothing(t *testing.T, picker string) {
 	stop()
 	clients.Wait()
 	t.Logf("%d requests: %v", sent.Load(), places)
-	if len(places) != 4 {
-		t.Errorf("requests were at %v, want 2 old and 2 new servers", places)
-	}
+	require.Equal(t, len(places), 4, "old and new servers with requests: %v", places)
 }

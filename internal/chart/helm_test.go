@@ -12,6 +12,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/chart"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestHelm has Helm itself package the chart, as a release does, lint it, and render what this package renders.
@@ -34,24 +35,18 @@ func TestHelm(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			values := filepath.Join(t.TempDir(), "values.yaml")
-			if err := os.WriteFile(values, []byte(v.values), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(values, []byte(v.values), 0o600))
 			out, err := run(t, "template", release.Name, packed, "--namespace", release.Namespace, "--values", values)
 			if err != nil {
 				t.Fatal(err, out)
 			}
 			theirs, err := chart.Documents("helm", []byte(out))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			ours := render(t, v.values)
 			for _, objects := range [][]any{theirs, ours} {
 				slices.SortFunc(objects, func(a, b any) int { return strings.Compare(name(a), name(b)) })
 			}
-			if diff := cmp.Diff(theirs, ours); diff != "" {
-				t.Errorf("Helm makes of the chart (-) what this package does not (+):\n%s", diff)
-			}
+			require.NoDiff(t, cmp.Diff(theirs, ours), "Helm makes of the chart (-) what this package does not (+)")
 		})
 	}
 	refused := []struct{ set, want string }{

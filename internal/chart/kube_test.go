@@ -12,6 +12,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/chart"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestRealServer creates all objects at a real API server, which refuses fields that it does not know, values that it does not take, and pods
@@ -63,9 +64,7 @@ func checkKubectl(t *testing.T, k *testenv.Kube) {
 	}
 	objects := render(t, "{topology: prefix-cache}")
 	out := filepath.Join(t.TempDir(), "out")
-	if err := chart.WriteFolder(out, objects); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, chart.WriteFolder(out, objects))
 	applied, err := run(nil, "apply", "--server-side", "--dry-run=server", "-k", out)
 	if got := strings.Count(applied, "serverside-applied (server dry run)"); err != nil || got != len(objects) || strings.Contains(applied, "Warning") {
 		t.Errorf("%v: %d objects, want %d:\n%s", err, got, len(objects), applied)
@@ -75,9 +74,7 @@ func checkKubectl(t *testing.T, k *testenv.Kube) {
 		{"a namespace that is absent", "{topology: pool}", `namespaces "nowhere" not found`},
 	} {
 		var text bytes.Buffer
-		if err := chart.Write(&text, chart.YAML, render(t, test.values)...); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, chart.Write(&text, chart.YAML, render(t, test.values)...))
 		input := text.Bytes()
 		if strings.Contains(test.want, "nowhere") {
 			input = bytes.ReplaceAll(input, []byte("namespace: vllm-vcr"), []byte("namespace: nowhere"))
@@ -109,13 +106,9 @@ func path(object map[string]any) string {
 func post(t *testing.T, k *testenv.Kube, object any, more ...string) (int, string) {
 	t.Helper()
 	plain, err := chart.Plain(object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	text, err := json.Marshal(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	query := strings.Join(append(more, "fieldValidation=Strict"), "&")
 	status, reply := k.Do(t, http.MethodPost, path(plain)+"?"+query, "application/json", string(text))
 	return status, string(reply)

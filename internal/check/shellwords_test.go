@@ -2,7 +2,6 @@ package check
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
@@ -28,9 +27,7 @@ func TestCheckCommand(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			err := CommandEngine{Template: test.template}.Check(test.suite)
-			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
+			require.ErrorText(t, err, test.want)
 		})
 	}
 }

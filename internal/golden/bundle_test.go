@@ -44,9 +44,7 @@ func TestBundle(t *testing.T) {
 	name := writeBundle(t, b)
 	file, err := OpenBundle(name)
 	require.NoError(t, err)
-	if err := file.Verify(t.Context()); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, file.Verify(t.Context()))
 	want := []string{digest(content), digest(noise(100_000))}
 	slices.Sort(want)
 	if got := file.Digests(); !slices.Equal(got, want) {
@@ -79,15 +77,9 @@ func TestBundleForOtherTools(t *testing.T) {
 	command := exec.Command("sh", "-c", `tar -xf "$1" && sha256sum -c SHA256SUMS && tar -tvf "$1" --full-time --utc`, "sh", writeBundle(t, aBundle(t)))
 	command.Dir = dir
 	out, err := command.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if got := strings.Count(string(out), ": OK\n"); got != 4 {
-		t.Errorf("sha256sum found %d files in order, want 4:\n%s", got, out)
-	}
-	if got := strings.Count(string(out), "1970-01-01 00:00:00"); got != 5 {
-		t.Errorf("%d members without a time, want 5:\n%s", got, out)
-	}
+	require.NoErrorf(t, err, "%s", out)
+	require.Equal(t, strings.Count(string(out), ": OK\n"), 4, "sha256sum found files in order:\n%s", out)
+	require.Equal(t, strings.Count(string(out), "1970-01-01 00:00:00"), 5, "members without a time:\n%s", out)
 }
 
 func TestBundleWriteFailures(t *testing.T) {
@@ -117,18 +109,14 @@ func TestStoreTakesFromBundle(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			test.store.Cache = filepath.Join(t.TempDir(), "none")
 			data, err := test.store.Fetch(t.Context(), contentAt(test.location))
-			if err != nil || !bytes.Equal(data, content) {
-				t.Errorf("got %d bytes, %v", len(data), err)
-			}
+			require.True(t, err == nil && bytes.Equal(data, content), "got %d bytes, %v", len(data), err)
 			f, err := test.store.Open(t.Context(), contentAt(test.location))
 			require.NoError(t, err)
 			defer f.Close()
 			if got, _, err := digestOf(f); err != nil || got != digest(content) {
 				t.Errorf("as a file it has sha256 %s, %v", got, err)
 			}
-			if f.From != test.where || test.store.IsRemote(contentAt(test.location)) {
-				t.Errorf("it is from %s, want %s", f.From, test.where)
-			}
+			require.True(t, f.From == test.where && !test.store.IsRemote(contentAt(test.location)), "it is from %s, want %s", f.From, test.where)
 			_, err = test.store.Fetch(t.Context(), Object{Location: "other", SHA256: digest([]byte("other"))})
 			if wantFetchError(t, err, "golden bundle://"+name, "has no sha256/"+digest([]byte("other")), "make the bundle with"); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%v is not fs.ErrNotExist", err)
@@ -236,12 +224,8 @@ func TestHostileBundles(t *testing.T) {
 			if err == nil {
 				err = b.Verify(t.Context())
 			}
-			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
-			if err != nil && (!strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "\n")) {
-				t.Errorf("the error does not name the file, or is of several lines: %v", err)
-			}
+			require.ErrorText(t, err, test.want)
+			require.True(t, err == nil || (strings.Contains(err.Error(), name) && !strings.Contains(err.Error(), "\n")), "the error does not name the file, or is of several lines: %v", err)
 		})
 	}
 }
@@ -266,12 +250,8 @@ func FuzzOpenBundle(f *testing.F) {
 		verified := b.Verify(t.Context())
 		for _, digest := range b.Digests() {
 			got, err := (&Store{Bundle: name}).Fetch(t.Context(), Object{SHA256: digest})
-			if verified == nil && err != nil {
-				t.Errorf("verified, but %v", err)
-			}
-			if err == nil && int64(len(got)) > int64(len(data)) {
-				t.Errorf("%d bytes out of %d", len(got), len(data))
-			}
+			require.True(t, verified != nil || err == nil, "verified, but %v", err)
+			require.True(t, err != nil || int64(len(got)) <= int64(len(data)), "%d bytes out of %d", len(got), len(data))
 		}
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // fullDisk is a directory on a file system with so many bytes of room.
@@ -36,33 +38,21 @@ func TestCacheOnAFullDisk(t *testing.T) {
 	o := Object{Location: server.URL, SHA256: digest(large), Size: int64(len(large))}
 
 	data, err := s.Fetch(t.Context(), o)
-	if err != nil || digest(data) != o.SHA256 {
-		t.Errorf("got %d bytes, %v; want all of them in spite of the disk", len(data), err)
-	}
-	if !strings.Contains(out.String(), "golden not cached") || !strings.Contains(out.String(), dir) {
-		t.Errorf("log does not name the directory:\n%s", out)
-	}
+	require.True(t, err == nil && digest(data) == o.SHA256, "got %d bytes, %v; want all of them in spite of the disk", len(data), err)
+	require.True(t, strings.Contains(out.String(), "golden not cached") && strings.Contains(out.String(), dir), "log does not name the directory:\n%s", out)
 
 	pulled := s.Pull(t.Context(), []Object{o})[0]
 	wantFetchError(t, pulled.Err, "cache "+dir+": ", "no space left on device", "make room")
-	if !errors.Is(pulled.Err, syscall.ENOSPC) {
-		t.Errorf("%v is not ENOSPC", pulled.Err)
-	}
-	if got := server.Asked(); got != 2 {
-		t.Errorf("%d requests, want 2: a full disk does not empty by another try", got)
-	}
+	require.True(t, errors.Is(pulled.Err, syscall.ENOSPC), "%v is not ENOSPC", pulled.Err)
+	require.Equal(t, server.Asked(), 2, "requests: a full disk does not empty by another try")
 	wantNoFiles(t, dir)
 }
 
 func wantNoFiles(t *testing.T, dir string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			t.Errorf("left behind: %s", path)
-		}
+		require.True(t, err != nil || d.IsDir(), "left behind: %s", path)
 		return err
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, err)
 }

@@ -56,9 +56,7 @@ func TestCacheHeals(t *testing.T) {
 			require.NoError(t, test.damage(filepath.Join(s.Cache, entryName(digest(content)))))
 			wantContent(t, s, server.URL)
 			wantContent(t, s, server.URL)
-			if got := server.Asked(); got != 2 {
-				t.Errorf("%d requests, want 2: one for each of the first two fetches", got)
-			}
+			require.Equal(t, server.Asked(), 2, "requests: one for each of the first two fetches")
 			if got, want := strings.Contains(out.String(), "corrupt"), test.name != "gone"; got != want {
 				t.Errorf("log tells of corruption: %v, want %v:\n%s", got, want, out)
 			}
@@ -117,12 +115,8 @@ func TestCacheThatCannotBeWritten(t *testing.T) {
 			out := logTo(s)
 			wantContent(t, s, server.URL)
 			wantContent(t, s, server.URL)
-			if got := server.Asked(); got != 2 {
-				t.Errorf("%d requests, want 2", got)
-			}
-			if !strings.Contains(out.String(), test.want) {
-				t.Errorf("log lacks %q:\n%s", test.want, out)
-			}
+			require.Equal(t, server.Asked(), 2, "requests")
+			require.Contains(t, out.String(), test.want)
 			for _, pattern := range []string{filepath.Join(led, "tmp", "*"), filepath.Join(elsewhere, "*")} {
 				if left, _ := filepath.Glob(pattern); len(left) > 0 {
 					t.Errorf("left behind: %v", left)
@@ -136,9 +130,7 @@ func TestCacheThatCannotBeWritten(t *testing.T) {
 					t.Errorf("%v is no CacheError", p.Err)
 				}
 			}
-			if got := server.Asked(); got != 2 {
-				t.Errorf("%d requests, want still 2: it was clear before", got)
-			}
+			require.Equal(t, server.Asked(), 2, "requests: it was clear before")
 		})
 	}
 }
@@ -178,12 +170,8 @@ func TestCacheReplacesWhatIsNoEntry(t *testing.T) {
 			if info, err := os.Lstat(name); err != nil || !info.Mode().IsRegular() {
 				t.Errorf("the entry is %v, %v", info, err)
 			}
-			if got := server.Asked(); got != 1 {
-				t.Errorf("%d requests, want 1", got)
-			}
-			if !strings.Contains(out.String(), "not a regular file") {
-				t.Errorf("log tells nothing of it:\n%s", out)
-			}
+			require.Equal(t, server.Asked(), 1, "requests")
+			require.Contains(t, out.String(), "not a regular file")
 			if got, err := os.ReadFile(elsewhere); err != nil || !bytes.Equal(got, content) {
 				t.Errorf("what the link led to was changed: %v", err)
 			}
@@ -208,9 +196,7 @@ func TestCacheDirectory(t *testing.T) {
 					test.want = filepath.Join(home, "vllm-vcr", "goldens")
 				}
 			}
-			if err != nil || dir != test.want {
-				t.Errorf("got %s, %v; want %s", dir, err, test.want)
-			}
+			require.True(t, err == nil && dir == test.want, "got %s, %v; want %s", dir, err, test.want)
 		})
 	}
 }
@@ -228,9 +214,7 @@ func TestConcurrentFetchesDownloadOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := server.Asked(); got != 1 {
-		t.Errorf("%d requests, want 1", got)
-	}
+	require.Equal(t, server.Asked(), 1, "requests")
 }
 
 // Several processes share a cache without a lock between them.
@@ -286,7 +270,5 @@ func TestConcurrentFetchesAreIndependent(t *testing.T) {
 	}()
 	cancelFirst()
 	wantFetchError(t, <-fail, "canceled")
-	if err := <-third; err != nil {
-		t.Errorf("the one who waited got %v", err)
-	}
+	require.NoErrorf(t, <-third, "the one who waited got")
 }

@@ -182,9 +182,7 @@ func TestDownloadDoesNotUndoGzip(t *testing.T) {
 	w.Write(content)
 	w.Close()
 	server := newScript(t, true, func(w http.ResponseWriter, r *http.Request) {
-		if got := r.Header.Get("Accept-Encoding"); got != "identity" {
-			t.Errorf("Accept-Encoding is %q", got)
-		}
+		require.Equal(t, r.Header.Get("Accept-Encoding"), "identity", "Accept-Encoding")
 		w.Header().Set("Content-Encoding", "gzip")
 		w.Write(packed.Bytes())
 	})
@@ -227,9 +225,7 @@ func TestErrorsHideSignedRedirects(t *testing.T) {
 	out := logTo(s)
 	_, err := fetchContent(t, s, strings.Replace(server.URL, "https://", "https://user:secret@", 1))
 	wantFetchError(t, err, "golden "+server.URL+": ", "connection refused")
-	if strings.Contains(err.Error()+out.String(), "secret") {
-		t.Errorf("a secret is told: %v\n%s", err, out)
-	}
+	require.True(t, !strings.Contains(err.Error()+out.String(), "secret"), "a secret is told: %v\n%s", err, out)
 }
 
 // An elsewhere is a connection whose other end says that it is on the internet.
@@ -286,9 +282,7 @@ func TestRedirectsInside(t *testing.T) {
 			if failed := wantFetchError(t, err, test.fails, "is not followed"); failed.Tries != 1 {
 				t.Errorf("%d tries, want 1", failed.Tries)
 			}
-			if target.Asked() != requests {
-				t.Error("the server inside got the request")
-			}
+			require.Equal(t, target.Asked(), requests, "the server inside got the request")
 		})
 	}
 }
@@ -314,9 +308,7 @@ func TestParseContentRange(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			offset, size, err := ParseContentRange(test.text)
-			if offset != test.offset || size != test.size || (err != nil) != test.fails {
-				t.Errorf("got %d, %d, %v", offset, size, err)
-			}
+			require.True(t, offset == test.offset && size == test.size && (err != nil) == test.fails, "got %d, %d, %v", offset, size, err)
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"unicode"
 
 	"github.com/vllm-vcr/conformance/internal/base/retry"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestScrub(t *testing.T) {
@@ -45,9 +46,7 @@ func TestScrub(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := Scrub(test.text); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			require.Equal(t, Scrub(test.text), test.want, "Scrub")
 		})
 	}
 }
@@ -59,9 +58,7 @@ func TestForeignTextIsTamed(t *testing.T) {
 	if len([]rune(text)) > longest+50 || strings.ContainsFunc(text, unicode.IsControl) {
 		t.Errorf("got %d characters: %q", len([]rune(text)), text)
 	}
-	if !strings.HasPrefix(text, "golden s3://b/k: HTTP status 403 Forbidden: Code ::error::x: éé") {
-		t.Errorf("got %q", text)
-	}
+	require.True(t, strings.HasPrefix(text, "golden s3://b/k: HTTP status 403 Forbidden: Code ::error::x: éé"), "got %q", text)
 }
 
 // FuzzLocation looks for a location that breaks the reader of locations, or lets it leave what is built in.

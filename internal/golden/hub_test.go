@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestHub(t *testing.T) {
@@ -22,12 +24,8 @@ func TestHub(t *testing.T) {
 			s.HTTP = server.Client()
 			wantContent(t, s, test.location)
 			r := server.Requests[0]
-			if got := r.URL.EscapedPath(); got != test.path {
-				t.Errorf("asked for %s, want %s", got, test.path)
-			}
-			if got := r.Header.Get("Authorization"); got != "Bearer topsecret" {
-				t.Errorf("Authorization is %q", got)
-			}
+			require.Equal(t, r.URL.EscapedPath(), test.path, "asked for")
+			require.Equal(t, r.Header.Get("Authorization"), "Bearer topsecret", "Authorization")
 		})
 	}
 }
@@ -46,9 +44,7 @@ func TestHubRefusals(t *testing.T) {
 			setenv(t, map[string]string{envHub: test.hub})
 			_, err := fetchContent(t, newStore(t), test.location)
 			wantFetchError(t, err, test.want)
-			if strings.Contains(err.Error(), "topsecret") {
-				t.Errorf("a secret is told: %v", err)
-			}
+			require.True(t, !strings.Contains(err.Error(), "topsecret"), "a secret is told: %v", err)
 		})
 	}
 }
@@ -71,17 +67,11 @@ func TestHubTokenStaysWithTheHub(t *testing.T) {
 		t.Fatalf("the hub was asked %d times, want 2", got)
 	}
 	for _, r := range hub.Requests {
-		if r.Header.Get("Authorization") == "" {
-			t.Errorf("the hub itself was not told the token for %s", r.URL)
-		}
+		require.True(t, r.Header.Get("Authorization") != "", "the hub itself was not told the token for %s", r.URL)
 	}
-	if got := elsewhere.Requests[0].Header.Get("Authorization"); got != "" {
-		t.Errorf("another server was told %q", got)
-	}
+	require.Equal(t, elsewhere.Requests[0].Header.Get("Authorization"), "", "another server was told")
 	wantContent(t, &Store{Cache: t.TempDir(), HTTP: s.HTTP}, elsewhere.URL)
-	if got := elsewhere.Requests[1].Header.Get("Authorization"); got != "" {
-		t.Errorf("a web server was told %q", got)
-	}
+	require.Equal(t, elsewhere.Requests[1].Header.Get("Authorization"), "", "a web server was told")
 }
 
 func TestHubWithoutToken(t *testing.T) {

@@ -46,14 +46,10 @@ func TestMirrors(t *testing.T) {
 				}
 			} else {
 				for _, part := range test.fails {
-					if !strings.Contains(err.Error(), part) {
-						t.Errorf("error lacks %q: %v", part, err)
-					}
+					require.True(t, strings.Contains(err.Error(), part), "error lacks %q: %v", part, err)
 				}
 				// Whoever asks for the one kind must not be told the other.
-				if got := errors.As(err, new(*MismatchError)); got != test.mismatch {
-					t.Errorf("a MismatchError: %v, want %v: %v", got, test.mismatch, err)
-				}
+				require.Equal(t, errors.As(err, new(*MismatchError)), test.mismatch, "a MismatchError: %v", err)
 				if got := errors.As(err, new(*FetchError)); got == test.mismatch {
 					t.Errorf("a FetchError: %v: %v", got, err)
 				}
@@ -77,34 +73,24 @@ func TestOffline(t *testing.T) {
 		t.Fatal("got a golden from nowhere")
 	}
 	for _, want := range []string{server.URL + "/a: it is not in the cache", "s3://bucket/key: ", digest(content), "`vllm-vcr golden pull` while online", "[offline]"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("error lacks %q: %v", want, err)
-		}
+		require.True(t, strings.Contains(err.Error(), want), "error lacks %q: %v", want, err)
 	}
 	file := filepath.Join(t.TempDir(), "a")
 	write(t, file, content)
 	wantContent(t, s, file)
-	if got := server.Asked(); got != 0 {
-		t.Errorf("%d requests", got)
-	}
+	require.Equal(t, server.Asked(), 0, "requests")
 
 	s.Offline = false
 	wantContent(t, s, server.URL)
 	s.Offline = true
 	wantContent(t, s, "s3://bucket/key")
-	if got := server.Asked(); got != 1 {
-		t.Errorf("%d requests, want the one that was allowed", got)
-	}
+	require.Equal(t, server.Asked(), 1, "requests: the one that was allowed")
 
 	// Everything that is missing is told of.
 	missing := []Object{contentAt("s3://bucket/key"), {Location: "s3://bucket/b", SHA256: digest([]byte("b"))}, {Location: server.URL, SHA256: digest([]byte("c"))}}
 	for i, p := range s.Pull(t.Context(), missing) {
-		if (p.Err == nil) != (i == 0) || p.Location != missing[i].Location {
-			t.Errorf("%s: %v", p.Location, p.Err)
-		}
-		if i > 0 && !strings.Contains(p.Err.Error(), missing[i].SHA256) {
-			t.Errorf("error lacks the digest: %v", p.Err)
-		}
+		require.True(t, (p.Err == nil) == (i == 0) && p.Location == missing[i].Location, "%s: %v", p.Location, p.Err)
+		require.True(t, i <= 0 || strings.Contains(p.Err.Error(), missing[i].SHA256), "error lacks the digest: %v", p.Err)
 	}
 }
 
@@ -125,17 +111,11 @@ func TestOpen(t *testing.T) {
 				t.Errorf("%s: read %d bytes, %v", location, size, err)
 			}
 		}
-		if f.From != location {
-			t.Errorf("it is from %s, want %s", f.From, location)
-		}
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
+		require.Equal(t, f.From, location, "where it is from")
+		require.NoError(t, f.Close())
 	}
 	write(t, filepath.Join(dir, "b"), content[1:])
 	_, err := s.Open(t.Context(), contentAt("b"))
 	wantMismatch(t, err)
-	if got := server.Asked(); got != 1 {
-		t.Errorf("%d requests, want 1", got)
-	}
+	require.Equal(t, server.Asked(), 1, "requests")
 }

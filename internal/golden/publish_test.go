@@ -57,9 +57,7 @@ func TestPublishOverwritesNoFile(t *testing.T) {
 	_, err := new(Store).Publish(t.Context(), name, contentFile(t))
 	failed := wantPublishError(t, err, "publish to "+name+": file already exists with other bytes: their sha256 is "+digest(other),
 		"not "+digest(content), "nothing is ever overwritten")
-	if !errors.Is(failed, fs.ErrExist) {
-		t.Errorf("%v is not fs.ErrExist", err)
-	}
+	require.True(t, errors.Is(failed, fs.ErrExist), "%v is not fs.ErrExist", err)
 	if got, err := os.ReadFile(name); err != nil || string(got) != string(other) {
 		t.Errorf("the file was changed, %v", err)
 	}
@@ -93,12 +91,8 @@ func TestPublishRefusals(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := new(Store).Publish(t.Context(), test.location, test.file)
 			wantPublishError(t, err, test.want)
-			if test.is != nil && !errors.Is(err, test.is) {
-				t.Errorf("%v is not %v", err, test.is)
-			}
-			if strings.Contains(err.Error(), "topsecret") {
-				t.Errorf("a secret is told: %v", err)
-			}
+			require.True(t, test.is == nil || errors.Is(err, test.is), "%v is not %v", err, test.is)
+			require.True(t, !strings.Contains(err.Error(), "topsecret"), "a secret is told: %v", err)
 		})
 	}
 	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
@@ -136,8 +130,6 @@ func TestPublishAtOnce(t *testing.T) {
 			})
 		}
 		group.Wait()
-		if n := created.Load(); n != 1 {
-			t.Errorf("round %d: created %d times, want once", round, n)
-		}
+		require.Equal(t, created.Load(), 1, "round %d: created times", round)
 	}
 }

@@ -42,12 +42,8 @@ func TestPull(t *testing.T) {
 	require.NoDiff(t, cmp.Diff(want, got, cmpopts.EquateErrors()), "-want +got")
 	wantFetchError(t, got[0].Err, "404")
 	wantMismatch(t, got[2].Err)
-	if got := server.Asked(); got != 3 {
-		t.Errorf("%d requests, want 3: the same bytes once", got)
-	}
-	if s.Pull(t.Context(), nil) == nil {
-		t.Error("nothing to pull is not nothing")
-	}
+	require.Equal(t, server.Asked(), 3, "requests: the same bytes once")
+	require.True(t, s.Pull(t.Context(), nil) != nil, "nothing to pull is not nothing")
 }
 
 // So many downloads run at a time, and no more.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const half = 1750 // bytes of content
@@ -127,9 +129,7 @@ func TestDownloadResumes(t *testing.T) {
 			for _, r := range server.Requests {
 				asked = append(asked, strings.TrimSpace(r.Header.Get("Range")+" "+r.Header.Get("If-Match")))
 			}
-			if !slices.Equal(asked, test.asked) {
-				t.Errorf("asked for %q, want %q", asked, test.asked)
-			}
+			require.True(t, slices.Equal(asked, test.asked), "asked for %q, want %q", asked, test.asked)
 		})
 	}
 }
@@ -165,9 +165,7 @@ func TestDownloadWaitsAsAsked(t *testing.T) {
 				header.Set("Retry-After", test.header)
 			}
 			_, err := webBody(&http.Response{StatusCode: http.StatusServiceUnavailable, Header: header}, Span{})
-			if got := s.wait(1, err); got != test.want {
-				t.Errorf("waits %v, want %v", got, test.want)
-			}
+			require.Equal(t, s.wait(1, err), test.want, "waits")
 		})
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestFetchLocal(t *testing.T) {
@@ -78,12 +80,8 @@ func TestFetchLocalFailures(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := fetchContent(t, &test.store, test.location)
 			failed := wantFetchError(t, err, test.want...)
-			if test.is != nil && !errors.Is(err, test.is) {
-				t.Errorf("%v is not %v", err, test.is)
-			}
-			if failed.Status != 0 || failed.Tries > 1 {
-				t.Errorf("status %d after %d tries, want none", failed.Status, failed.Tries)
-			}
+			require.True(t, test.is == nil || errors.Is(err, test.is), "%v is not %v", err, test.is)
+			require.True(t, failed.Status == 0 && failed.Tries <= 1, "status %d after %d tries, want none", failed.Status, failed.Tries)
 		})
 	}
 }
@@ -119,12 +117,8 @@ func TestFetchVerifies(t *testing.T) {
 				s.HTTP, s.FS = server.Client(), fstest.MapFS{"a.jsonl": {Data: test.data}}
 				data, err := s.Fetch(t.Context(), Object{Location: location, SHA256: digest(content), Size: test.size})
 				mismatch := wantMismatch(t, err)
-				if data != nil {
-					t.Errorf("%s: %d bytes came with the error", location, len(data))
-				}
-				if !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), location) {
-					t.Errorf("%s: error lacks %q or the location: %v", location, test.want, err)
-				}
+				require.True(t, data == nil, "%s: %d bytes came with the error", location, len(data))
+				require.True(t, strings.Contains(err.Error(), test.want) && strings.Contains(err.Error(), location), "%s: error lacks %q or the location: %v", location, test.want, err)
 				want := MismatchError{Location: location, WantSHA256: digest(content), WantSize: test.size, GotSize: test.gotSize}
 				switch {
 				case test.same:
@@ -132,14 +126,10 @@ func TestFetchVerifies(t *testing.T) {
 				case !test.unread:
 					want.GotSHA256 = digest(test.data)
 				}
-				if *mismatch != want {
-					t.Errorf("%s: got %+v, want %+v", location, *mismatch, want)
-				}
+				require.Equal(t, *mismatch, want, "%s", location)
 				wantNoEntries(t, s)
 			}
-			if got := server.Asked(); got != 1 {
-				t.Errorf("%d requests, want 1: wrong bytes do not become right", got)
-			}
+			require.Equal(t, server.Asked(), 1, "requests: wrong bytes do not become right")
 		})
 	}
 }

@@ -56,14 +56,12 @@ func TestRead(t *testing.T) {
 			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || !strings.HasPrefix(err.Error(), "trace ") || !errors.As(err, new(*FetchError))):
 				t.Errorf("got %v, want %q", err, test.want)
 			}
-			if asked != nil && len(asked.Requests) != test.requests {
-				t.Errorf("%d requests, want %d", len(asked.Requests), test.requests)
+			if asked != nil {
+				require.Equal(t, len(asked.Requests), test.requests, "requests")
 			}
 			entries, err := os.ReadDir(s.Cache)
 			require.NoError(t, err)
-			if len(entries) > 0 {
-				t.Errorf("the cache has %v", entries)
-			}
+			require.True(t, len(entries) == 0, "the cache has %v", entries)
 		})
 	}
 }

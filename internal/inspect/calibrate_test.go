@@ -237,12 +237,8 @@ func TestCalibrateRepeats(t *testing.T) {
 		return b.String()
 	}
 	first := said(1)
-	if first != said(1) {
-		t.Error("the same seed said something else")
-	}
-	if first == said(2) || predicted[0].ITL == predicted[2].ITL {
-		t.Error("another seed said the same")
-	}
+	require.Equal(t, first, said(1), "the same seed said something else")
+	require.True(t, first != said(2) && predicted[0].ITL != predicted[2].ITL, "another seed said the same")
 	var doc map[string]any
 	require.NoError(t, json.Unmarshal([]byte(first), &doc))
 	for _, key := range []string{"fit", "predict", "real", "predicted", "knobs", "criteria", "pass", "band_from_ms"} {

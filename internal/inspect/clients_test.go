@@ -52,9 +52,7 @@ func TestClients(t *testing.T) {
 			}
 			require.NoDiff(t, cmp.Diff(test.parents, parents), "parents (-want +got)")
 			require.NoDiff(t, cmp.Diff(test.after, after), "times (-want +got)")
-			if w.clients != test.clients {
-				t.Errorf("%d clients, want %d", w.clients, test.clients)
-			}
+			require.True(t, w.clients == test.clients, "%d clients, want %d", w.clients, test.clients)
 		})
 	}
 }

@@ -112,13 +112,9 @@ func TestCompare(t *testing.T) {
 			} else if !got["itl.p99"] || got["itl.p50"] || got["ttft.p50"] || got["ttft.p99"] {
 				t.Errorf("regressions are %v", got)
 			}
-			if c.Pass != (len(test.worse) == 0) || c.Judged != 16 {
-				t.Errorf("pass %v, %d figures judged", c.Pass, c.Judged)
-			}
+			require.True(t, c.Pass == (len(test.worse) == 0) && c.Judged == 16, "pass %v, %d figures judged", c.Pass, c.Judged)
 			for _, f := range c.Figures {
-				if f.Verdict == verdictBetter != test.better {
-					t.Errorf("%s is %s", f.Name, f.Verdict)
-				}
+				require.Equal(t, f.Verdict == verdictBetter, test.better, "%s is %s", f.Name, f.Verdict)
 				if *f.Low > *f.Change+1e-9 || *f.High < *f.Change-1e-9 {
 					t.Logf("%s: the change %v is outside of %v to %v", f.Name, *f.Change, *f.Low, *f.High)
 				}
@@ -156,22 +152,16 @@ func TestCompareByChance(t *testing.T) {
 	}
 	// Single requests in place of blocks find 8 distributions or more that differ.
 	t.Logf("of %d pairs, %d of 96 figures are regressions without a tolerance, and %d of 24 distributions differ", pairs, figures, differ)
-	if figures > 5 || differ > 2 {
-		t.Error("want less")
-	}
+	require.True(t, figures <= 5 && differ <= 2, "want less")
 }
 
 func TestCompareTooLittle(t *testing.T) {
 	c := compared(t, CompareOptions{Tolerance: 0.1}, recorded(record(0, 4, 10, 5)), recorded(record(0, 4, 100, 50)))
-	if !c.Pass || c.Judged != 0 || c.Figures[0].Verdict != verdictNone || *c.Figures[0].Change != 9 {
-		t.Errorf("got %+v", c)
-	}
+	require.True(t, c.Pass && c.Judged == 0 && c.Figures[0].Verdict == verdictNone && *c.Figures[0].Change == 9, "got %+v", c)
 	var b bytes.Buffer
 	require.NoError(t, c.Text(&b))
 	for _, want := range []string{"note: too few requests with output for a verdict: want at least 8 in each trace\n", "NOTHING JUDGED: "} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("lacks %q: %s", want, b.String())
-		}
+		require.Contains(t, b.String(), want)
 	}
 	zero := drifting("zero", 1, 20, func(bool, float64) float64 { return 0 })
 	c = compared(t, CompareOptions{Tolerance: 0.1}, zero, drifting("b", 1, 20, asItIs))
@@ -184,9 +174,7 @@ func TestCompareTooLittle(t *testing.T) {
 	for _, p := range c.Plots() {
 		var svg bytes.Buffer
 		require.NoError(t, p.Write(&svg))
-		if strings.Contains(svg.String(), "NaN") || strings.Contains(svg.String(), "Inf") {
-			t.Errorf("%s has no numbers", p.Name)
-		}
+		require.True(t, !strings.Contains(svg.String(), "NaN") && !strings.Contains(svg.String(), "Inf"), "%s has no numbers", p.Name)
 	}
 }
 
@@ -219,9 +207,7 @@ func TestCompareRepeats(t *testing.T) {
 	for i := range one.blocks {
 		count += one.blocks[i][0].count
 	}
-	if count != len(many.Records) {
-		t.Errorf("%d times to the first token are in blocks, want %d", count, len(many.Records))
-	}
+	require.True(t, count == len(many.Records), "%d times to the first token are in blocks, want %d", count, len(many.Records))
 	first := compared(t, CompareOptions{Seed: 5}, many, drifting("b", 4, 50, asItIs))
 	again := compared(t, CompareOptions{Seed: 5}, many, drifting("b", 4, 50, asItIs))
 	require.NoDiff(t, cmp.Diff(first.Figures, again.Figures), "(-first +again)")
@@ -353,8 +339,6 @@ func TestCompareByConcurrency(t *testing.T) {
 	var text strings.Builder
 	require.NoError(t, c.Text(&text))
 	for _, want := range []string{"by concurrency (requests in flight", "ttft.p50 at concurrency 5-8: "} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("no %q in\n%s", want, text.String())
-		}
+		require.Contains(t, text.String(), want)
 	}
 }

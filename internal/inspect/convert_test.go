@@ -58,9 +58,7 @@ func TestResults(t *testing.T) {
 			if model := trace.Or(in.Meta.Model, ""); in.Format != test.format || model != test.model || len(records) != test.requests || len(in.Skipped()) > 0 {
 				t.Errorf("%s of %q with %d requests, left out %q", in.Format, model, len(records), in.Skipped())
 			}
-			if lacks := strings.Join(in.Lacks, "\n"); !strings.Contains(lacks, test.lacks) {
-				t.Errorf("it lacks %s, want %q", lacks, test.lacks)
-			}
+			require.Contains(t, strings.Join(in.Lacks, "\n"), test.lacks)
 			require.NoDiff(t, cmp.Diff(test.first, records[0]), "first record (-want +got)")
 		})
 	}
@@ -88,9 +86,7 @@ func TestFinite(t *testing.T) {
 		{`"NaN`, `"NaN`},
 	}
 	for _, test := range tests {
-		if got := string(finite([]byte(test.text))); got != test.want {
-			t.Errorf("%s became %s, want %s", test.text, got, test.want)
-		}
+		require.Equal(t, string(finite([]byte(test.text))), test.want, "%s became", test.text)
 	}
 }
 
@@ -113,9 +109,7 @@ func TestFormats(t *testing.T) {
 		{``, ""},
 	}
 	for _, test := range tests {
-		if got := formatOf([]byte(test.text)); got != test.want {
-			t.Errorf("%.60q is %q, want %q", test.text, got, test.want)
-		}
+		require.Equal(t, formatOf([]byte(test.text)), test.want, "%.60q", test.text)
 	}
 }
 

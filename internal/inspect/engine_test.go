@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/trace"
 )
 
@@ -35,9 +36,7 @@ func TestEngineOf(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := EngineOf(&trace.Trace{Name: "t.jsonl", Meta: trace.Meta{EngineConfig: &test.config, MaxNumSeqs: test.seqs}}, Override{})
 			if test.err != "" {
-				if err == nil || err.Error() != test.err {
-					t.Errorf("got %v, want %s", err, test.err)
-				}
+				require.True(t, err != nil && err.Error() == test.err, "got %v, want %s", err, test.err)
 				return
 			}
 			if diff := cmp.Diff(test.want, got); err != nil || diff != "" {

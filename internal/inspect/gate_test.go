@@ -89,17 +89,13 @@ func TestGate(t *testing.T) {
 	require.NoDiff(t, cmp.Diff([]string{"median ITL"}, failed(o.criteria(&r.Real, &r.Knobs))), "criteria that knobs fail (-want +got)")
 	alone := map[string][]string{}
 	for i, p := range r.Predict {
-		if p.Turns != 150 || p.Requests != 180 || p.Clients != 4 {
-			t.Errorf("%s: %d requests, %d turns, %d clients: want 180, 150 and 4", p.Name, p.Requests, p.Turns, p.Clients)
-		}
+		require.True(t, p.Turns == 150 && p.Requests == 180 && p.Clients == 4, "%s: %d requests, %d turns, %d clients: want 180, 150 and 4", p.Name, p.Requests, p.Turns, p.Clients)
 		for _, c := range p.Criteria {
 			limit := aloneMedian
 			if c.Unit == unitPoints {
 				limit = aloneBand
 			}
-			if c.Off > limit {
-				t.Errorf("%s: %s, of which %v is the limit for one recording", p.Name, c, limit)
-			}
+			require.True(t, c.Off <= limit, "%s: %s, of which %v is the limit for one recording", p.Name, c, limit)
 		}
 		if names := failed(p.Criteria); names != nil {
 			alone[cold[i]] = names

@@ -129,18 +129,14 @@ func TestFleet(t *testing.T) {
 		}
 	}
 	// Without hashes of prompts, prefix-aware is least-loaded.
-	if !(ttft[0] > ttft[1] && ttft[1] > ttft[3] && ttft[2] < ttft[1] && ttft[3] == ttft[4] && ttft[5] < ttft[0] && ttft[6] > ttft[0]) {
-		t.Errorf("P90 of TTFT: %v", ttft)
-	}
+	require.True(t, ttft[0] > ttft[1] && ttft[1] > ttft[3] && ttft[2] < ttft[1] && ttft[3] == ttft[4] && ttft[5] < ttft[0] && ttft[6] > ttft[0], "P90 of TTFT: %v", ttft)
 	if few, many := r.WhatIf[5].Needs.Replicas, r.WhatIf[6].Needs.Replicas; few >= many || few < 1 {
 		t.Errorf("%d and %d engines are needed", few, many)
 	}
 	var text, markdown bytes.Buffer
 	require.NoError(t, r.WhatIfText(&text))
 	require.NoError(t, r.Markdown(&markdown))
-	if !strings.Contains(text.String(), "replicas needed") || !strings.Contains(markdown.String(), "| E2E | P99 |") {
-		t.Errorf("%s\n%s", &text, &markdown)
-	}
+	require.True(t, strings.Contains(text.String(), "replicas needed") && strings.Contains(markdown.String(), "| E2E | P99 |"), "%s\n%s", &text, &markdown)
 	if plots := r.Plots(); !slices.ContainsFunc(plots, func(p Plot) bool { return p.Name == "error-by-load" }) {
 		t.Errorf("plots %v", plots)
 	}
@@ -163,9 +159,7 @@ func TestPrefixAware(t *testing.T) {
 		for _, r := range records {
 			cached += r.CachedTokens
 		}
-		if (router == PrefixAware) != (cached >= 36*3) {
-			t.Errorf("%s: %d cached tokens, about %d are expected", router, cached, want)
-		}
+		require.Equal(t, router == PrefixAware, cached >= 36*3, "%s has %d cached tokens, about %d are expected: enough", router, cached, want)
 	}
 }
 
@@ -198,16 +192,12 @@ func TestLearnResultsRefuses(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			_, err := LearnResults(test.results, 0, dense.override(), 1)
-			if err == nil || !strings.HasPrefix(err.Error(), test.want) {
-				t.Errorf("got %v, want %s…", err, test.want)
-			}
+			require.True(t, err != nil && strings.HasPrefix(err.Error(), test.want), "got %v, want %s…", err, test.want)
 		})
 	}
 	results := change(func(*trace.Trace) {})
 	_, err := Calibrate(Options{Results: []*trace.Trace{results}, Predict: []*trace.Trace{results}})
-	if err == nil || !strings.Contains(err.Error(), "never learn from what is predicted") {
-		t.Errorf("a record on both sides: %v", err)
-	}
+	require.True(t, err != nil && strings.Contains(err.Error(), "never learn from what is predicted"), "a record on both sides: %v", err)
 }
 
 func wholeAnswers(t *trace.Trace) {
@@ -224,13 +214,9 @@ func TestLearnResultsNotes(t *testing.T) {
 	require.NoError(t, err)
 	notes := strings.Join(r.Notes, "\n")
 	for _, want := range []string{"so the load does not show how the engine behaves when it is full", "max_num_seqs is not known", "max_num_batched_tokens is not known", "async_scheduling is not known", "does not show the size of the KV cache"} {
-		if !strings.Contains(notes, want) {
-			t.Errorf("no %q in:\n%s", want, notes)
-		}
+		require.Contains(t, notes, want)
 	}
-	if !slices.ContainsFunc(r.Constants, func(c Constant) bool { return !c.Shown }) {
-		t.Errorf("all constants are shown: %+v", r.Constants)
-	}
+	require.True(t, slices.ContainsFunc(r.Constants, func(c Constant) bool { return !c.Shown }), "all constants are shown: %+v", r.Constants)
 }
 
 func TestTableOfRequests(t *testing.T) {
@@ -278,9 +264,7 @@ func TestTableOfRequests(t *testing.T) {
 				fmt.Fprintf(&b, "%.0f %d/%d %.0f+%.0f queued %s\n", *r.ArrivalMs, r.PromptTokens, r.OutputTokens, r.TTFTMs, r.EndMs(0)-r.TTFTMs, strings.TrimSuffix(string(r.Extra[queueKey]), ".000"))
 			}
 			fmt.Fprintf(&b, "left out: %v", in.Skipped())
-			if b.String() != test.want {
-				t.Errorf("got\n%s\nwant\n%s", &b, test.want)
-			}
+			require.True(t, b.String() == test.want, "got\n%s\nwant\n%s", &b, test.want)
 		})
 	}
 }

@@ -182,9 +182,7 @@ func TestPerfettoOfSteps(t *testing.T) {
 func TestPerfettoOfNegativeTimes(t *testing.T) {
 	line := mustTimeline(t, recorded(record(-10, 4, 10, 50, -70, 3), record(0, 4, -20, 5), record(10, 4, 5, -30), record(20, 4, -5, 15), record(20, 0, 0)))
 	for _, e := range eventsOf(t, line, PerfettoOptions{}) {
-		if e.At < 0 || e.Lasts < 0 {
-			t.Errorf("%+v is before the beginning", e)
-		}
+		require.True(t, e.At >= 0 && e.Lasts >= 0, "%+v is before the beginning", e)
 	}
 }
 

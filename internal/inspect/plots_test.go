@@ -25,9 +25,7 @@ func TestPlots(t *testing.T) {
 		lines[p.Name] += strings.Count(b.String(), ` class="line c-`) + strings.Count(b.String(), `stroke-dasharray="2 3"`)
 		wellFormed(t, p.Name, b.Bytes())
 		for _, word := range []string{"NaN", "Inf", "href", "script"} {
-			if strings.Contains(b.String(), word) {
-				t.Errorf("%s has %s", p.Name, word)
-			}
+			require.True(t, !strings.Contains(b.String(), word), "%s has %s", p.Name, word)
 		}
 		if n := b.Len(); n > 50_000 {
 			t.Errorf("%s has %d bytes", p.Name, n)

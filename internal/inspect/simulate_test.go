@@ -139,9 +139,7 @@ func TestSimulateErrors(t *testing.T) {
 			engine := small
 			test.change(&engine)
 			_, err := Simulate(mustWorkload(t, recorded(record(0, 9, 1))), engine, &latency.Knobs{}, 1)
-			if err == nil || err.Error() != test.want {
-				t.Errorf("got %v, want %s", err, test.want)
-			}
+			require.True(t, err != nil && err.Error() == test.want, "got %v, want %s", err, test.want)
 		})
 	}
 }

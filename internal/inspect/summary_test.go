@@ -43,16 +43,12 @@ func TestSketch(t *testing.T) {
 	for name, s := range map[string]*sketch{"whole": &whole, "merged": &left} {
 		for _, q := range []float64{0, 0.05, 0.1, 0.5, 0.9, 0.99, 0.9999, 1} {
 			want, got := all.quantile(q), s.quantile(q)
-			if math.Abs(got-want) > 0.001*math.Abs(want)+minValue && want >= 0 {
-				t.Errorf("%s: quantile %v is %v, want %v", name, q, got, want)
-			}
+			require.True(t, math.Abs(got-want) <= 0.001*math.Abs(want)+minValue || want < 0, "%s: quantile %v is %v, want %v", name, q, got, want)
 		}
 		if math.Abs(s.mean()-all.mean()) > 1e-9*math.Abs(all.mean()) || s.count != len(all) || s.low != all[0] || s.high != all[len(all)-1] {
 			t.Errorf("%s: %d values from %v to %v, mean %v", name, s.count, s.low, s.high, s.mean())
 		}
-		if len(s.few) > 0 {
-			t.Errorf("%s: %d values are kept", name, len(s.few))
-		}
+		require.True(t, len(s.few) == 0, "%s: %d values are kept", name, len(s.few))
 	}
 }
 
@@ -84,9 +80,7 @@ func TestSummaryLevels(t *testing.T) {
 		{1, false, 2, 12, 0, Distribution{2, 20, 10, 30, 30}}, {2, false, 1, 12, 8, Distribution{1, 5, 5, 5, 5}}, {3, false, 1, 16, 12, Distribution{1, 6, 6, 6, 6}},
 	}
 	require.NoDiff(t, cmp.Diff(turns, s.CacheByTurn), "turns (-want +got)")
-	if s.Turns == nil || *s.Turns != 2 || *s.Seconds != 0.207 {
-		t.Errorf("%v turns in %v s", s.Turns, s.Seconds)
-	}
+	require.True(t, s.Turns != nil && *s.Turns == 2 && *s.Seconds == 0.207, "%v turns in %v s", s.Turns, s.Seconds)
 }
 
 // More levels than a person reads are put together.
@@ -123,9 +117,7 @@ func TestSummaryNotes(t *testing.T) {
 		"1 of 4 records have only the mean of their gaps (itl_summary): they are in TPOT and E2E, and not in ITL",
 	}
 	require.NoDiff(t, cmp.Diff(want, s.Notes), "(-want +got)")
-	if s.TPOT.P99 != 10 || s.E2E.P99 != 25 || s.ITL.Count != 1 || s.Seconds != nil {
-		t.Errorf("TPOT %+v, E2E %+v, ITL %+v, %v s", s.TPOT, s.E2E, s.ITL, s.Seconds)
-	}
+	require.True(t, s.TPOT.P99 == 10 && s.E2E.P99 == 25 && s.ITL.Count == 1 && s.Seconds == nil, "TPOT %+v, E2E %+v, ITL %+v, %v s", s.TPOT, s.E2E, s.ITL, s.Seconds)
 	if _, err := SummarizeReader(readerOf(t, recorded())); err == nil || err.Error() != "t.jsonl: the trace has no records, so there is nothing to summarize" {
 		t.Errorf("got %v of no records", err)
 	}
@@ -146,9 +138,7 @@ func TestSummaryOfForeignWords(t *testing.T) {
 		var b bytes.Buffer
 		require.NoError(t, write(Summaries{s, s}, &b))
 		for line := range strings.Lines(b.String()) {
-			if strings.HasPrefix(line, "::") || strings.Contains(line, "\x1b") || name == "markdown" && strings.Contains(line, "<b>") {
-				t.Errorf("%s has %q", name, line)
-			}
+			require.True(t, !strings.HasPrefix(line, "::") && !strings.Contains(line, "\x1b") && (name != "markdown" || !strings.Contains(line, "<b>")), "%s has %q", name, line)
 		}
 	}
 }
@@ -190,9 +180,7 @@ func TestLargeTraces(t *testing.T) {
 	if n := after.TotalAlloc - before.TotalAlloc; n > 4<<20 {
 		t.Errorf("a summary of %d records allocates %d bytes", records, n)
 	}
-	if s.Records != records || s.ITL.Count != 32*records || math.Abs(s.ITL.P50-11) > 0.011 {
-		t.Errorf("got %d records, ITL %+v", s.Records, s.ITL)
-	}
+	require.True(t, s.Records == records && s.ITL.Count == 32*records && math.Abs(s.ITL.P50-11) <= 0.011, "got %d records, ITL %+v", s.Records, s.ITL)
 	r := open()
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -206,9 +194,7 @@ func TestLargeTraces(t *testing.T) {
 	for name, write := range map[string]func(io.Writer) error{
 		"text": timeline.Text, "HTML": timeline.HTML, "Perfetto": func(w io.Writer) error { return timeline.Perfetto(w, PerfettoOptions{}) },
 	} {
-		if err := write(io.Discard); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		require.NoErrorf(t, write(io.Discard), "%s", name)
 	}
 	want := []string{"the trace has more than 2097152 outputs: single outputs and the steps of the engine are left out"}
 	require.NoDiff(t, cmp.Diff(want, timeline.Notes), "notes (-want +got)")

@@ -53,9 +53,7 @@ func TestTimeline(t *testing.T) {
 	b.Reset()
 	require.NoError(t, line.Picture(&b))
 	wellFormed(t, "timeline", b.Bytes())
-	if n := strings.Count(b.String(), "<rect class=\"bar c-"); n != 15 {
-		t.Errorf("%d bars, want 12, and 3 of the legend", n)
-	}
+	require.Equal(t, strings.Count(b.String(), "<rect class=\"bar c-"), 15, "bars: 12, and 3 of the legend")
 	for _, want := range []string{
 		// Request 1 waits for the end of the step that answers request 2, at 10 of 60 ms.
 		`<rect class="bar c-wait" x="72" y="44" width="151.3" height="13"/>`,
@@ -64,9 +62,7 @@ func TestTimeline(t *testing.T) {
 		`text-anchor="end">1</text>`, `>0.06</text>`, `>s since the first request of the trace</text>`, `>request</text>`,
 		`@media (prefers-color-scheme: dark)`,
 	} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %s in %s", want, b.String())
-		}
+		require.Contains(t, b.String(), want)
 	}
 }
 
@@ -154,9 +150,7 @@ func TestLanes(t *testing.T) {
 	line := mustTimeline(t, recorded(record(0, 4, 10), record(1, 4, 2), record(2, 4, 9), record(3, 4, 1), record(10, 4, 1)))
 	lanes, count := line.lanes()
 	require.NoDiff(t, cmp.Diff([]int32{0, 1, 2, 1, 0}, lanes), "(-want +got)")
-	if count != 3 {
-		t.Errorf("%d slots, want 3", count)
-	}
+	require.Equal(t, count, 3, "slots")
 }
 
 // What a trace lacks is said, and does not stop the rest.
@@ -188,9 +182,7 @@ func TestTimelinePage(t *testing.T) {
 	require.NoError(t, mustTimeline(t, tr).HTML(&b))
 	_, data, _ := strings.Cut(b.String(), `<script type="application/json" id="data">`)
 	data, rest, found := strings.Cut(data, "</script>")
-	if !found || strings.Contains(rest, "<b>") || !strings.Contains(b.String(), "&lt;/script&gt;&lt;b&gt;.jsonl") {
-		t.Errorf("the name of the trace is markup: %s", b.String())
-	}
+	require.True(t, found && !strings.Contains(rest, "<b>") && strings.Contains(b.String(), "&lt;/script&gt;&lt;b&gt;.jsonl"), "the name of the trace is markup: %s", b.String())
 	var got map[string][]any
 	require.NoError(t, json.Unmarshal([]byte(data), &got))
 	delete(got, "finishes")

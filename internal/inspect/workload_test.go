@@ -71,9 +71,7 @@ func TestPrompts(t *testing.T) {
 		for shared < 10 && a[shared] == b[shared] {
 			shared++
 		}
-		if shared != pair.shared {
-			t.Errorf("requests %d and %d share %d tokens, want %d", pair.a, pair.b, shared, pair.shared)
-		}
+		require.True(t, shared == pair.shared, "requests %d and %d share %d tokens, want %d", pair.a, pair.b, shared, pair.shared)
 	}
 	given := record(0, 3, 5)
 	given.PromptTokenIDs, given.OutputTokenIDs = []uint32{7, 8, 9}, []uint32{10}

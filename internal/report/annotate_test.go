@@ -37,16 +37,12 @@ func TestAnnotationLimit(t *testing.T) {
 		if n := strings.Count(all, "::error "); n != test.errors {
 			t.Errorf("limit %d: %d errors", test.limit, n)
 		}
-		if n := strings.Count(all, "::warning "); n != test.warnings {
-			t.Errorf("limit %d: %d warnings", test.limit, n)
-		}
+		require.Equal(t, strings.Count(all, "::warning "), test.warnings, "limit %d: warnings", test.limit)
 		want := 2
 		if test.more == 0 {
 			want = 0
 		}
-		if n := strings.Count(all, fmt.Sprintf("::+%d more in the report", test.more)); n != want {
-			t.Errorf("limit %d: %d times +%d more:\n%s", test.limit, n, test.more, all)
-		}
+		require.Equal(t, strings.Count(all, fmt.Sprintf("::+%d more in the report", test.more)), want, "limit %d: times +%d more:\n%s", test.limit, test.more, all)
 	}
 }
 
@@ -60,9 +56,7 @@ func TestAnnotationsOnce(t *testing.T) {
 	}
 	got := annotations(t, New(conformance.NewReport(results, 0), someRun()), AnnotationLimit)
 	want := "::error file=conformance/manifest.toml,line=14,title=0.33/a/fidelity%3A wrong answer::F001 request 0: 100%25 of it, differs (and 2 cases more)"
-	if len(got) != 1 || got[0] != want {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
+	require.True(t, len(got) == 1 && got[0] == want, "got  %q\nwant %q", got, want)
 }
 
 func TestBadges(t *testing.T) {

@@ -57,9 +57,7 @@ func TestCompare(t *testing.T) {
 		still:   1,
 	}
 	require.NoDiff(t, cmp.Diff(want, got, cmp.AllowUnexported(Difference{})), "-want +got")
-	if !got.Worse() {
-		t.Error("not worse")
-	}
+	require.True(t, got.Worse(), "not worse")
 	var text, markdown bytes.Buffer
 	require.NoError(t, got.Text(&text))
 	require.NoError(t, got.Markdown(&markdown, MarkdownLimit))

@@ -20,12 +20,8 @@ func TestXMLText(t *testing.T) {
 			t.Fatalf("%U is not left out", r)
 		}
 		if r == ' ' || r == '\n' || r == 'ä' || r == 0x1F600 {
-			if text != "a"+string(r)+"b" {
-				t.Errorf("%U is left out", r)
-			}
+			require.Equal(t, text, "a"+string(r)+"b", "%U is left out", r)
 		}
 	}
-	if got := xmlText("a\x00\x1f\xffb"); got != "a\uFFFDb" {
-		t.Errorf("%q", got)
-	}
+	require.Equal(t, xmlText("a\x00\x1f\xffb"), "a\uFFFDb", "xmlText")
 }

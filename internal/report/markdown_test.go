@@ -18,9 +18,7 @@ func TestMarkdownLimit(t *testing.T) {
 		var b bytes.Buffer
 		require.NoError(t, Markdown(&b, d, limit))
 		text := b.String()
-		if len(text) > limit || len(text) < limit-2<<10 {
-			t.Errorf("%d bytes under a limit of %d", len(text), limit)
-		}
+		require.True(t, len(text) <= limit && len(text) >= limit-2<<10, "%d bytes under a limit of %d", len(text), limit)
 		shown := strings.Count(text, "<details>")
 		if shown != strings.Count(text, "</details>") || shown == 0 {
 			t.Errorf("%d details of which %d are closed", shown, strings.Count(text, "</details>"))
@@ -60,9 +58,7 @@ func TestMarkdownEscapes(t *testing.T) {
 		"[x](y) <b> @z": "&#91;x&#93;(y) &lt;b&gt; &#64;z",
 		"a\nb":          "a b",
 	} {
-		if got := escape(text); got != want {
-			t.Errorf("escape(%q) = %q, want %q", text, got, want)
-		}
+		require.Equal(t, escape(text), want, "escape(%q)", text)
 	}
 	var b strings.Builder
 	fence(&b, "text", "before\n````\nafter\n")

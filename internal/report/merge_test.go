@@ -37,9 +37,7 @@ func TestMergeIsOneRun(t *testing.T) {
 	}
 	merged, err := Merge(parts)
 	require.NoError(t, err)
-	if len(merged.Runs) != 3 || merged.DurationMs != 60 {
-		t.Errorf("%d runs in %v ms", len(merged.Runs), merged.DurationMs)
-	}
+	require.True(t, len(merged.Runs) == 3 && merged.DurationMs == 60, "%d runs in %v ms", len(merged.Runs), merged.DurationMs)
 	merged.Runs, merged.DurationMs = whole.Runs, whole.DurationMs
 	sorted := *whole
 	// The wire golden came first, in the second document.
@@ -74,9 +72,7 @@ func TestMergeReads(t *testing.T) {
 	again, err := Read("merged", bytes.NewReader(render(t, JSON, merged)))
 	require.NoError(t, err)
 	require.NoDiff(t, cmp.Diff(merged, again, cmpopts.IgnoreUnexported(Cause{})), "-written +read")
-	if err := validate(t, compile(t, Schema), render(t, JSON, merged)); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, validate(t, compile(t, Schema), render(t, JSON, merged)))
 	var lines []string
 	for _, l := range merged.Lines {
 		lines = append(lines, l.Line)
@@ -108,9 +104,7 @@ func TestMergeJudges(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			merged, err := Merge([]Named{{"a", good}, {"b", test.with}})
 			require.NoError(t, err)
-			if merged.ExitCode != test.exit {
-				t.Errorf("exit code %d (%s), want %d", merged.ExitCode, merged.Reason, test.exit)
-			}
+			require.True(t, merged.ExitCode == test.exit, "exit code %d (%s), want %d", merged.ExitCode, merged.Reason, test.exit)
 		})
 	}
 	_, err := Merge([]Named{{"a", good}, {"b", New(allSortsOfWrong(), someRun())}})
@@ -152,9 +146,7 @@ func TestMergePlaceholders(t *testing.T) {
 	merged, err := Merge([]Named{{"a", document(nothing)}, {"b", New(allPassed(), someRun())}, {"c", document(other)}})
 	require.NoError(t, err)
 	for _, c := range merged.Cases {
-		if c.Name == "0.33" {
-			t.Errorf("%+v", c)
-		}
+		require.True(t, c.Name != "0.33", "%+v", c)
 	}
 	if merged, err = Merge([]Named{{"a", document(nothing)}, {"c", document(other)}}); err != nil || len(merged.Cases) != 1 || merged.ExitCode != conformance.ExitVacuous {
 		t.Errorf("%+v, %v", merged, err)

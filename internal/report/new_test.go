@@ -3,7 +3,6 @@ package report
 import (
 	"bytes"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -35,9 +34,7 @@ func TestDeterministic(t *testing.T) {
 	a, b := run("/tmp", "one", "1111", time.Second), run("/tmp", "two", "2222", time.Minute)
 	for _, r := range renderers {
 		one, two := render(t, r.write, a), render(t, r.write, b)
-		if !bytes.Equal(one, two) {
-			t.Errorf("%s differs", r.name)
-		}
+		require.True(t, bytes.Equal(one, two), "%s differs", r.name)
 		if found := regexp.MustCompile(`\b(1111|2222|one|two)\b|/tmp/|\d(ms|s)\b|2026-`).Find(one); found != nil && r.name != "html" {
 			t.Errorf("%s has %q", r.name, found)
 		}
@@ -46,12 +43,8 @@ func TestDeterministic(t *testing.T) {
 	if want := "dial tcp 127.0.0.1:* on HOST: $TMPDIR/trace.jsonl:3: bad"; c.Failures[0].Message != want {
 		t.Errorf("%q, want %q", c.Failures[0].Message, want)
 	}
-	if c.Note != "/tmporary is another word" {
-		t.Errorf("%q", c.Note)
-	}
-	if !strings.Contains(c.Repeat, "TMPDIR/goldens") {
-		t.Errorf("%q", c.Repeat)
-	}
+	require.Equal(t, c.Note, "/tmporary is another word", "Note")
+	require.Contains(t, c.Repeat, "TMPDIR/goldens")
 }
 
 func TestSecrets(t *testing.T) {
@@ -64,13 +57,9 @@ func TestSecrets(t *testing.T) {
 	for _, render := range renderers {
 		var b bytes.Buffer
 		require.NoError(t, render.write(&b, d))
-		if bytes.Contains(b.Bytes(), []byte("hunter2")) {
-			t.Errorf("%s tells a password", render.name)
-		}
+		require.True(t, !bytes.Contains(b.Bytes(), []byte("hunter2")), "%s tells a password", render.name)
 	}
-	if d.Cases[1].Location != "s3://***@bucket/x@y" {
-		t.Errorf("%q", d.Cases[1].Location)
-	}
+	require.Equal(t, d.Cases[1].Location, "s3://***@bucket/x@y", "Location")
 }
 
 // TestNewLeavesReport: a report may be made into a document twice.
@@ -106,9 +95,7 @@ func TestPlace(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			m := Meta{Root: test.root, Dir: test.dir, Matrix: test.matrix}
 			file, line := m.place(conformance.Case{Line: newest, Entry: test.entry})
-			if file != test.file || line != test.line {
-				t.Errorf("%q %d, want %q %d", file, line, test.file, test.line)
-			}
+			require.True(t, file == test.file && line == test.line, "%q %d, want %q %d", file, line, test.file, test.line)
 		})
 	}
 }
@@ -123,8 +110,6 @@ func TestRepeat(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 	for arg, want := range map[string]string{"": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$x": "'$x'", "0.33/a": "0.33/a"} {
-		if got := quote(arg); got != want {
-			t.Errorf("quote(%q) = %s, want %s", arg, got, want)
-		}
+		require.Equal(t, quote(arg), want, "quote(%q)", arg)
 	}
 }

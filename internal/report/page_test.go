@@ -27,11 +27,7 @@ func TestTextIsEscaped(t *testing.T) {
 		return err
 	}))
 	for _, name := range found {
-		if !slices.Contains(allowed, name) {
-			t.Errorf("%s makes markup of a text", name)
-		}
+		require.True(t, slices.Contains(allowed, name), "%s makes markup of a text", name)
 	}
-	if len(found) < len(allowed) {
-		t.Errorf("found %q, want %q", found, allowed)
-	}
+	require.True(t, len(found) >= len(allowed), "found %q, want %q", found, allowed)
 }

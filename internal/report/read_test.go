@@ -15,14 +15,10 @@ import (
 func TestRoundTrip(t *testing.T) {
 	for name, d := range runs() {
 		again, err := Read(name, bytes.NewReader(render(t, JSON, d)))
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		require.NoErrorf(t, err, "%s", name)
 		require.NoDiff(t, cmp.Diff(d, again, cmpopts.IgnoreUnexported(Cause{})), "%s: -written +read", name)
 		for _, r := range renderers {
-			if !bytes.Equal(render(t, r.write, d), render(t, r.write, again)) {
-				t.Errorf("%s: %s is another when it was read back", name, r.name)
-			}
+			require.True(t, bytes.Equal(render(t, r.write, d), render(t, r.write, again)), "%s: %s is another when it was read back", name, r.name)
 		}
 	}
 }

@@ -82,9 +82,7 @@ func TestColour(t *testing.T) {
 	d := New(allSortsOfWrong(), someRun())
 	coloured := string(render(t, func(w io.Writer, d *Document) error { return Text(w, d, TextOptions{Colour: true}) }, d))
 	for _, want := range []string{"\x1b[31m1 of 2 failed, 1 error\x1b[0m", "\x1b[32mpass\x1b[0m", "\x1b[2mskip\x1b[0m", "\x1b[1mFIDELITY\x1b[0m", "\x1b[31mFAIL 0.33/"} {
-		if !strings.Contains(coloured, want) {
-			t.Errorf("no %q in\n%s", want, coloured)
-		}
+		require.Contains(t, coloured, want)
 	}
 	for _, code := range []string{"31", "32", "33", "2", "1", "0"} {
 		coloured = strings.ReplaceAll(coloured, "\x1b["+code+"m", "")
@@ -118,9 +116,7 @@ func golden(t *testing.T, name string, got []byte) {
 		require.NoError(t, os.WriteFile(path, got, 0o644))
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v: go test -update writes it", err)
-	}
+	require.NoErrorf(t, err, "go test -update writes it")
 	require.NoDiff(t, cmp.Diff(string(want), string(got)), "%s is another (go test -update rewrites it), -want +got", path)
 }
 

@@ -39,13 +39,9 @@ func validate(t *testing.T, schema *jsonschema.Schema, document []byte) error {
 func TestDocumentsFollowSchema(t *testing.T) {
 	schema := compile(t, Schema)
 	for name, d := range runs() {
-		if err := validate(t, schema, render(t, JSON, d)); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		require.NoErrorf(t, validate(t, schema, render(t, JSON, d)), "%s", name)
 	}
-	if err := validate(t, schema, render(t, JSON, New(large(100), someRun()))); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, validate(t, schema, render(t, JSON, New(large(100), someRun()))))
 }
 
 // TestSchemaRefuses: the schema describes the document, and not just any.
@@ -80,9 +76,7 @@ func TestSchemaKnowsAll(t *testing.T) {
 		r := passed(goldenCase(newest, "a", conformance.Integrity), 0)
 		r.Verdict = v
 		d := New(conformance.NewReport([]conformance.Result{r}, 0), someRun())
-		if err := validate(t, schema, render(t, JSON, d)); err != nil {
-			t.Errorf("%s: %v", v, err)
-		}
+		require.NoErrorf(t, validate(t, schema, render(t, JSON, d)), "%s", v)
 	}
 }
 
@@ -109,19 +103,13 @@ func TestSARIFFollowsSchema(t *testing.T) {
 	all["embedded"] = New(embedded, Meta{AnnotateFile: ".github/workflows/ci.yml"})
 	for by, schema := range map[string]*jsonschema.Schema{"the format": sarifSchema(t), "GitHub": compile(t, rules)} {
 		for name, d := range all {
-			if err := validate(t, schema, render(t, SARIF, d)); err != nil {
-				t.Errorf("%s, %s: %v", by, name, err)
-			}
+			require.NoErrorf(t, validate(t, schema, render(t, SARIF, d)), "%s, %s", by, name)
 		}
 		diff, err := os.ReadFile("../upstream/wirediff/testdata/fixture/diff.sarif.golden")
 		require.NoError(t, err)
-		if err := validate(t, schema, diff); err != nil {
-			t.Errorf("%s, drift diff: %v", by, err)
-		}
+		require.NoErrorf(t, validate(t, schema, diff), "%s, drift diff", by)
 		bad := bytes.Replace(render(t, SARIF, all["wrong"]), []byte(`"startLine": 14`), []byte(`"startLine": 0`), 1)
-		if validate(t, schema, bad) == nil {
-			t.Errorf("%s accepts a line 0: it checks nothing", by)
-		}
+		require.True(t, validate(t, schema, bad) != nil, "%s accepts a line 0: it checks nothing", by)
 	}
 }
 
@@ -173,9 +161,7 @@ func TestFingerprints(t *testing.T) {
 		if print == "" || print != b[key].Fingerprints["vllmVcrCause/v1"] {
 			t.Errorf("%s: %q and %q", key, print, b[key].Fingerprints)
 		}
-		if seen[print] {
-			t.Errorf("%s has the fingerprint of another", key)
-		}
+		require.True(t, !seen[print], "%s has the fingerprint of another", key)
 		seen[print] = true
 	}
 }

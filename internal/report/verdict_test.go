@@ -23,13 +23,9 @@ func TestJSONIsNoCommand(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, JSON(&b, d))
 	for _, live := range []string{"##[", "##vso[", "\x7f", "\u009b", "\u202e"} {
-		if strings.Contains(b.String(), live) {
-			t.Errorf("it has %q", live)
-		}
+		require.True(t, !strings.Contains(b.String(), live), "it has %q", live)
 	}
-	if !strings.Contains(b.String(), `"actual": "#\u0023[error]a #\u0023vso[b]\u007f\u009b31m\u202e ü`) {
-		t.Errorf("it has not what was said: %s", &b)
-	}
+	require.Contains(t, b.String(), `"actual": "#\u0023[error]a #\u0023vso[b]\u007f\u009b31m\u202e ü`)
 	var again Document
 	require.NoError(t, strictly(b.Bytes(), &again))
 	if got := again.Cases[0].Failures[0].Actual; got != said {
@@ -43,9 +39,7 @@ func TestOutputIsABlock(t *testing.T) {
 	var b strings.Builder
 	writeFailure(&b, f, "  ")
 	want := "  R005 engine: it ended; the last of its output:\n      | loading\n      | ::error::boo\n    1 open: request 4\n"
-	if b.String() != want {
-		t.Errorf("%q, want %q", b.String(), want)
-	}
+	require.Equal(t, b.String(), want, "String")
 }
 
 // TestCauses: one code and place is one cause, whatever case, request or message; the worst comes first, and what cannot be

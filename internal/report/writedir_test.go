@@ -49,14 +49,10 @@ func TestWriteDir(t *testing.T) {
 	want := []string{"badges/0.27.json", "badges/0.33.json", "junit.xml", "report.html", "report.json", "report.sarif", "summary.md"}
 	require.NoDiff(t, cmp.Diff(want, filesBelow(t, dir)), "-want +got")
 	written, err := os.ReadFile(filepath.Join(dir, "report.json"))
-	if err != nil || !bytes.Equal(written, render(t, JSON, d)) {
-		t.Errorf("report.json is another: %v", err)
-	}
+	require.True(t, err == nil && bytes.Equal(written, render(t, JSON, d)), "report.json is another: %v", err)
 	var badge Badge
 	data, err := os.ReadFile(filepath.Join(dir, "badges", "0.33.json"))
-	if err != nil || json.Unmarshal(data, &badge) != nil || badge != BadgeOf(d.Lines[0]) {
-		t.Errorf("%s: %v", data, err)
-	}
+	require.True(t, err == nil && json.Unmarshal(data, &badge) == nil && badge == BadgeOf(d.Lines[0]), "%s: %v", data, err)
 }
 
 func TestWriteDirChooses(t *testing.T) {
@@ -72,16 +68,10 @@ func TestWriteDirBlocked(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "report.html", "in the way"), 0o755))
 	err := writeDir(dir, runs()["passed"], Formats())
-	if err == nil || !strings.HasPrefix(err.Error(), "write "+filepath.Join(dir, "report.html")+": ") || strings.Contains(err.Error(), "\n") {
-		t.Errorf("%v", err)
-	}
+	require.True(t, err != nil && strings.HasPrefix(err.Error(), "write "+filepath.Join(dir, "report.html")+": ") && !strings.Contains(err.Error(), "\n"), "%v", err)
 	names := filesBelow(t, dir)
-	if !slices.Contains(names, "report.sarif") || !slices.Contains(names, "summary.md") {
-		t.Errorf("only %v", names)
-	}
-	if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, ".new") }) {
-		t.Errorf("a temporary file is left: %v", names)
-	}
+	require.True(t, slices.Contains(names, "report.sarif") && slices.Contains(names, "summary.md"), "only %v", names)
+	require.True(t, !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, ".new") }), "a temporary file is left: %v", names)
 }
 
 // TestWriteDirLinks: who can write into the directory, as an engine under test may, does not choose what is overwritten.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -25,8 +26,6 @@ func TestServeRequests(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		ServeRequests(&player.RequestLog{}).ServeHTTP(w, httptest.NewRequest(c.method, RequestsPath+c.query, http.NoBody))
-		if w.Code != c.status || !strings.Contains(w.Body.String(), c.part) {
-			t.Errorf("%s: %d %s", c.name, w.Code, w.Body)
-		}
+		require.True(t, w.Code == c.status && strings.Contains(w.Body.String(), c.part), "%s: %d %s", c.name, w.Code, w.Body)
 	}
 }

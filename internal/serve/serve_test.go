@@ -40,9 +40,7 @@ func TestFindModel(t *testing.T) {
 			m, err := FindModel(test.argument, getenv)
 			require.NoError(t, err)
 			defer m.Remove()
-			if m.Name != test.want || m.MaxModelLen != test.length || m.Vocab != test.vocab || m.StandIn != test.standIn {
-				t.Errorf("got %+v", m)
-			}
+			require.True(t, m.Name == test.want && m.MaxModelLen == test.length && m.Vocab == test.vocab && m.StandIn == test.standIn, "got %+v", m)
 			if !m.StandIn {
 				return
 			}
@@ -103,9 +101,7 @@ func TestDefaults(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := strings.Join(test.frontend.defaults(Model{StandIn: test.standIn}, 4, test.transfer, test.args), " "); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			require.Equal(t, strings.Join(test.frontend.defaults(Model{StandIn: test.standIn}, 4, test.transfer, test.args), " "), test.want, "arguments")
 		})
 	}
 }

@@ -98,7 +98,7 @@ func EnginePeers(t testing.TB, engine string) string {
 		filepath.Join(dir, "frontends", "0.33.0", "this folder is one"): "",
 	} {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o755))
+		WriteProgram(t, path, text)
 	}
 	require.NoError(t, os.Symlink(Frontend(t, "0.33.0"), filepath.Join(dir, "frontends", "0.33.0", "vllm-rs")))
 	return dir

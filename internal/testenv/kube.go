@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A Kube is a real Kubernetes API server with its etcd. All tests of a test binary share one: they keep apart by
@@ -107,9 +108,7 @@ func (k *Kube) Patch(t testing.TB, path, merge string) {
 // Get decodes what is at path into v, a pointer.
 func (k *Kube) Get(t testing.TB, path string, v any) {
 	t.Helper()
-	if err := json.Unmarshal(k.want(t, http.MethodGet, path, "", ""), v); err != nil {
-		t.Fatalf("GET %s: %v", path, err)
-	}
+	require.NoErrorf(t, json.Unmarshal(k.want(t, http.MethodGet, path, "", ""), v), "GET %s", path)
 }
 
 // Delete deletes the object at path.
@@ -131,9 +130,7 @@ func (k *Kube) want(t testing.TB, method, path, contentType, body string) (reply
 func (k *Kube) Do(t testing.TB, method, path, contentType, body string) (status int, reply []byte) {
 	t.Helper()
 	status, reply, err := k.request(method, path, contentType, body)
-	if err != nil {
-		t.Fatalf("%s %s: %v", method, path, err)
-	}
+	require.NoErrorf(t, err, "%s %s", method, path)
 	return status, reply
 }
 

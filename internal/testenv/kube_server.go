@@ -152,9 +152,7 @@ func (k *Kube) start(t testing.TB, cmd *exec.Cmd) *process.Process {
 // await returns once ready does not fail any more. The programs do not report when that is, so this asks.
 func (k *Kube) await(t testing.TB, p *process.Process, what string, ready func() error) {
 	t.Helper()
-	if err := awaitReady(p, kubeStartLimit, ready); err != nil {
-		t.Fatalf("waited for %s: %v", what, err)
-	}
+	require.NoErrorf(t, awaitReady(p, kubeStartLimit, ready), "waited for %s", what)
 }
 
 // awaitReady returns once ready does not fail any more. An error is that the process has ended before, or that it took too long.

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // Environment variables read here.
@@ -174,9 +176,7 @@ func PeersDir(t testing.TB) string {
 	cache := os.Getenv("XDG_CACHE_HOME")
 	if cache == "" {
 		home, err := os.UserHomeDir()
-		if err != nil {
-			t.Fatalf("find the folder of peers: %v: set %s to its absolute path", err, envPeers)
-		}
+		require.NoErrorf(t, err, "find the folder of peers: set %s to its absolute path", envPeers)
 		cache = filepath.Join(home, ".cache")
 	}
 	return filepath.Join(cache, "vllm-vcr", "peers")

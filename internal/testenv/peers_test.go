@@ -60,9 +60,7 @@ func TestAbsentPeerPolicy(t *testing.T) {
 				t.Errorf("fatal %q, skipped %q; want fatal: %v", fake.fatal, fake.skipped, test.wantFatal)
 			}
 			for _, want := range test.wantInText {
-				if text := fake.fatal + fake.skipped; !strings.Contains(text, want) {
-					t.Errorf("message lacks %q: %s", want, text)
-				}
+				require.Contains(t, fake.fatal+fake.skipped, want)
 			}
 		})
 	}
@@ -99,9 +97,7 @@ func TestBadConfigurationFailsEverywhere(t *testing.T) {
 			t.Setenv("XDG_CACHE_HOME", "")
 			fake := newFakeTB(t)
 			fake.run(func(tb testing.TB) { Frontend(tb, test.version) })
-			if !strings.Contains(fake.fatal, test.want) {
-				t.Errorf("got fatal %q, skipped %q; want fatal with %q", fake.fatal, fake.skipped, test.want)
-			}
+			require.True(t, strings.Contains(fake.fatal, test.want), "got fatal %q, skipped %q; want fatal with %q", fake.fatal, fake.skipped, test.want)
 		})
 	}
 }
@@ -130,19 +126,11 @@ func TestPeersAreFoundWhereTheScriptPutsThem(t *testing.T) {
 			install(t, dir, "frontends/nightly/vllm-rs", 0o755)
 			install(t, dir, "frontends/0.34.0/README", 0o644)
 
-			if got := Python(t); got != python {
-				t.Errorf("Python = %s, want %s", got, python)
-			}
-			if got := Frontend(t, "0.9.2"); got != frontend {
-				t.Errorf("Frontend = %s, want %s", got, frontend)
-			}
+			require.Equal(t, Python(t), python, "Python")
+			require.Equal(t, Frontend(t, "0.9.2"), frontend, "Frontend")
 			t.Setenv(envSlow, "1")
-			if got := Act(t); got != act {
-				t.Errorf("Act = %s, want %s", got, act)
-			}
-			if got := ImageTool(t, "no-such-program"); got != tool {
-				t.Errorf("ImageTool = %s, want %s", got, tool)
-			}
+			require.Equal(t, Act(t), act, "Act")
+			require.Equal(t, ImageTool(t, "no-such-program"), tool, "ImageTool")
 			if got, want := Frontends(t), []string{"0.27.1.post1", "0.27.1", "0.9.2"}; !slices.Equal(got, want) {
 				t.Errorf("Frontends = %v, want %v", got, want)
 			}
@@ -193,8 +181,6 @@ func TestScriptInstallsTheDefaultFrontends(t *testing.T) {
 	require.NoError(t, err)
 	installed := strings.Fields(string(out))
 	for _, version := range FrontendVersions() {
-		if !slices.Contains(installed, version) {
-			t.Errorf(".ci/peers installs %v, which lacks %s", installed, version)
-		}
+		require.True(t, slices.Contains(installed, version), ".ci/peers installs %v, which lacks %s", installed, version)
 	}
 }

@@ -119,9 +119,7 @@ func VCR(t testing.TB) string {
 		dir, cleaner := processDir(t)
 		path := filepath.Join(dir, "vllm-vcr")
 		out, err := exec.Command("go", "build", "-o", path, "github.com/vllm-vcr/conformance/cmd/vllm-vcr").CombinedOutput()
-		if err != nil {
-			t.Fatalf("go build: %v\n%s", err, out)
-		}
+		require.NoErrorf(t, err, "go build: %s", out)
 		return builtProgram{path, cleaner}
 	}).path
 }

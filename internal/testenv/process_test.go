@@ -5,7 +5,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
@@ -46,13 +49,9 @@ func TestProcessStopsAtTestEndAndLogsOnFailure(t *testing.T) {
 			if peer.process.Exit() == nil {
 				t.Fatal("the process outlived its test")
 			}
-			if len(test.want) == 0 && fake.logged != "" {
-				t.Errorf("a passing test logged %q", fake.logged)
-			}
+			require.True(t, len(test.want) != 0 || fake.logged == "", "a passing test logged %q", fake.logged)
 			for _, want := range test.want {
-				if !strings.Contains(fake.logged, want) {
-					t.Errorf("log lacks %q:\n%s", want, fake.logged)
-				}
+				require.Contains(t, fake.logged, want)
 			}
 		})
 	}
@@ -61,9 +60,7 @@ func TestProcessStopsAtTestEndAndLogsOnFailure(t *testing.T) {
 func TestProcessThatCannotStart(t *testing.T) {
 	fake := newFakeTB(t)
 	fake.run(func(tb testing.TB) { Process(tb, "demo", exec.Command("/nonexistent/binary")) })
-	if !strings.Contains(fake.fatal, "start demo") || !strings.Contains(fake.fatal, "/nonexistent/binary") {
-		t.Errorf("got fatal %q, want one that names the peer and the path", fake.fatal)
-	}
+	require.True(t, strings.Contains(fake.fatal, "start demo") && strings.Contains(fake.fatal, "/nonexistent/binary"), "got fatal %q, want one that names the peer and the path", fake.fatal)
 }
 
 func pipeStdout(t *testing.T, cmd *exec.Cmd) *bufio.Reader {
@@ -73,4 +70,33 @@ func pipeStdout(t *testing.T, cmd *exec.Cmd) *bufio.Reader {
 	t.Cleanup(func() { r.Close(); w.Close() })
 	cmd.Stdout = w
 	return bufio.NewReader(r)
+}
+
+// TestWriteProgram: what was written can be started at once, whatever is forked meanwhile.
+func TestWriteProgram(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there are no scripts that can be executed")
+	}
+	path, done := filepath.Join(t.TempDir(), "program"), make(chan struct{})
+	var forks sync.WaitGroup
+	for range 4 {
+		forks.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					_ = exec.Command("/bin/true").Run()
+				}
+			}
+		})
+	}
+	for range 100 {
+		WriteProgram(t, path, "#!/bin/sh\n")
+		if err := exec.Command(path).Run(); err != nil {
+			t.Error(err)
+		}
+	}
+	close(done)
+	forks.Wait()
 }

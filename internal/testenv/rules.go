@@ -51,9 +51,7 @@ func CheckRules(t *testing.T, update bool, codes []string, check func(path strin
 		})
 	}
 	for _, code := range codes {
-		if !seen[code] {
-			t.Errorf("no file in testdata breaks rule %s", code)
-		}
+		require.True(t, seen[code], "no file in testdata breaks rule %s", code)
 		delete(seen, code)
 	}
 	for code := range seen {

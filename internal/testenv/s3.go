@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // Credentials and region of every S3 server. Signatures are checked.
@@ -91,7 +93,5 @@ func (p *Peer) awaitAccept(t testing.TB, address string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatalf("versitygw does not listen at %s: %v", address, err)
-	}
+	require.NoErrorf(t, err, "versitygw does not listen at %s", address)
 }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,11 +34,7 @@ func WantError[T error](t *testing.T, err error, parts ...string) T {
 	if !errors.As(err, &failed) {
 		t.Fatalf("got error %v, want a %T", err, failed)
 	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("error lacks %q: %v", part, err)
-		}
-	}
+	require.ErrorContains(t, err, parts...)
 	return failed
 }
 
@@ -168,7 +165,14 @@ func Setenv(t testing.TB, env map[string]string) {
 func WriteFile(t testing.TB, name string, data []byte) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
-	if err := os.WriteFile(name, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(name, data, 0o644))
+}
+
+// WriteProgram writes a program that can be started at once. A child process that is forked meanwhile would have it open for writing
+// (https://go.dev/issue/22315), so none is.
+func WriteProgram[T string | []byte](t testing.TB, path string, text T) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o755))
 }

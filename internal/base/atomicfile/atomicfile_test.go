@@ -24,9 +24,7 @@ func TestWrite(t *testing.T) {
 
 	linked := filepath.Join(dir, "link")
 	require.NoError(t, os.Symlink(path, linked))
-	if err := atomicfile.Write(linked, []byte("in place of the link"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, atomicfile.Write(linked, []byte("in place of the link"), 0o600))
 	wantFile(t, path, "two, longer", 0o640)
 	wantFile(t, linked, "in place of the link", 0o600)
 
@@ -47,9 +45,7 @@ func TestWrite(t *testing.T) {
 	if err := atomicfile.Write("/dev/full", []byte("x"), 0o644); err == nil || !strings.HasPrefix(err.Error(), "write /dev/full: ") {
 		t.Errorf("full: %v", err)
 	}
-	if err := atomicfile.Write("/dev/null", []byte("x"), 0o644); err != nil {
-		t.Errorf("a device: %v", err)
-	}
+	require.NoErrorf(t, atomicfile.Write("/dev/null", []byte("x"), 0o644), "a device")
 	wantEntries(t, dir, "file", "link")
 }
 
@@ -66,9 +62,7 @@ func TestWriteIn(t *testing.T) {
 	defer root.Close()
 	for _, name := range []string{"file", "absent", "folder/within", "other/within"} {
 		err := atomicfile.WriteIn(root, name, 0o640, func(w io.Writer) error { _, err := io.WriteString(w, name); return err })
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		require.NoErrorf(t, err, "%s", name)
 		wantFile(t, filepath.Join(dir, name), name, 0o640)
 	}
 	wantFile(t, victim, "untouched", 0o600)
@@ -93,9 +87,7 @@ func TestWriteRedirected(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "redirected"))
 	require.NoError(t, err)
 	defer file.Close()
-	if err := atomicfile.Write(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), []byte("text"), 0o644); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, atomicfile.Write(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), []byte("text"), 0o644))
 	if data, err := os.ReadFile(file.Name()); string(data) != "text" {
 		t.Errorf("%q, %v", data, err)
 	}
@@ -127,9 +119,7 @@ func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path, linked := filepath.Join(dir, "file"), filepath.Join(dir, "link")
 	require.NoError(t, errors.Join(os.WriteFile(path, []byte("before"), 0o604), os.Symlink("file", linked)))
-	if err := atomicfile.Replace(linked, []byte("after")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, atomicfile.Replace(linked, []byte("after")))
 	wantFile(t, path, "after", 0o604)
 	if target, err := os.Readlink(linked); target != "file" {
 		t.Errorf("the link leads to %q, %v", target, err)
@@ -157,7 +147,5 @@ func wantEntries(t *testing.T, dir string, want ...string) {
 	for _, entry := range entries {
 		names = append(names, entry.Name())
 	}
-	if strings.Join(names, " ") != strings.Join(want, " ") {
-		t.Errorf("%s holds %q, want %q", dir, names, want)
-	}
+	require.Equal(t, strings.Join(names, " "), strings.Join(want, " "), "files of %s", dir)
 }

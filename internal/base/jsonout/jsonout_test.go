@@ -13,9 +13,7 @@ func TestWrite(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, jsonout.Write(&b, map[string]string{"a": "<b> & ::error::\u202e"}))
 	want := "{\n  \"a\": \"<b> & :\\u003aerror:\\u003a\\u202e\"\n}\n"
-	if b.String() != want {
-		t.Errorf("got %s\nwant %s", b.String(), want)
-	}
+	require.True(t, b.String() == want, "got %s\nwant %s", b.String(), want)
 	if err := jsonout.Write(&b, math.NaN()); err == nil || b.String() != want {
 		t.Errorf("error %v, and written %s", err, b.String())
 	}
@@ -36,8 +34,6 @@ func TestReadObject(t *testing.T) {
 		if err := jsonout.ReadObject(text, &into); err != nil {
 			got = err.Error()
 		}
-		if got != want || want == "" && into.N != 1 {
-			t.Errorf("%s: %q and %+v, want %q", text, got, into, want)
-		}
+		require.True(t, got == want && (want != "" || into.N == 1), "%s: %q and %+v, want %q", text, got, into, want)
 	}
 }

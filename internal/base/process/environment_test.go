@@ -28,14 +28,10 @@ const (
 
 func TestSecret(t *testing.T) {
 	for _, name := range strings.Fields(secrets) {
-		if !process.Secret(name, "x") {
-			t.Errorf("%s is handed on", name)
-		}
+		require.True(t, process.Secret(name, "x"), "%s is handed on", name)
 	}
 	for _, name := range strings.Fields(settings) {
-		if process.Secret(name, "x") {
-			t.Errorf("%s is withheld", name)
-		}
+		require.True(t, !process.Secret(name, "x"), "%s is withheld", name)
 	}
 	for value, want := range map[string]bool{
 		"postgres://app:hunter2@db/x":                                true,
@@ -46,9 +42,7 @@ func TestSecret(t *testing.T) {
 		"me@example.com":                                             false,
 		"https://example.com/@scope":                                 false,
 	} {
-		if got := process.Secret("SOME_URL", value); got != want {
-			t.Errorf("a variable with the value %s: secret is %v, want %v", value, got, want)
-		}
+		require.Equal(t, process.Secret("SOME_URL", value), want, "a variable with the value %s: secret", value)
 	}
 }
 
@@ -56,9 +50,7 @@ func TestEnvironment(t *testing.T) {
 	inherited := []string{"=C:=C:\\work", "PATH=/bin", "HF_TOKEN=a", "GH_TOKEN=b", "AWS_REGION=c"}
 	got := process.Environment(inherited, process.WithoutSecrets("HF_TOKEN"), "PATH=/usr/bin")
 	require.NoDiff(t, cmp.Diff([]string{"=C:=C:\\work", "PATH=/bin", "HF_TOKEN=a", "PATH=/usr/bin"}, got), "(-want +got)")
-	if diff := cmp.Diff([]string{"AWS_REGION", "GH_TOKEN"}, process.Withheld(inherited, "HF_TOKEN")); diff != "" {
-		t.Errorf("withheld (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]string{"AWS_REGION", "GH_TOKEN"}, process.Withheld(inherited, "HF_TOKEN")), "withheld (-want +got)")
 }
 
 // TestStartWithholds starts a program as most callers do, without a word about its environment.

@@ -3,6 +3,8 @@ package process
 import (
 	"runtime/debug"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestModuleVersion(t *testing.T) {
@@ -20,9 +22,7 @@ func TestModuleVersion(t *testing.T) {
 			if test.revision != "" {
 				info.Settings = []debug.BuildSetting{{Key: "vcs.revision", Value: test.revision}, {Key: "vcs.modified", Value: test.modified}}
 			}
-			if got := moduleVersion(info); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			require.Equal(t, moduleVersion(info), test.want, "moduleVersion")
 		})
 	}
 }

@@ -102,9 +102,7 @@ func TestWatchSilence(t *testing.T) {
 				return now
 			}
 			watchSilence(t.Context(), d, heard, func() time.Duration { return test.waited(looks) }, after, func() { silent = true })
-			if !silent || looks != test.looks {
-				t.Errorf("silent: %v, after %d looks, want %d", silent, looks, test.looks)
-			}
+			require.True(t, silent && looks == test.looks, "silent: %v, after %d looks, want %d", silent, looks, test.looks)
 		})
 	}
 }
@@ -122,18 +120,14 @@ func TestStopTerminatesFirst(t *testing.T) {
 	if err := p.Wait(t.Context()); !errors.As(err, &exit) || exit.Code != 7 || exit.Tail != "closing\n" {
 		t.Errorf("ended with %v, want exit code 7 and the words of its SIGTERM handler", err)
 	}
-	if p.Killed() {
-		t.Error("it ended by itself, and is said to be killed")
-	}
+	require.True(t, !p.Killed(), "it ended by itself, and is said to be killed")
 	wantEverybodyGone(t, stdout)
 }
 
 func TestGroupGoesWithItsLeader(t *testing.T) {
 	p, stdout := startPiped(t, exec.Command("sh", "-c", `sleep 600 & echo ready`), Options{})
 
-	if err := p.Wait(t.Context()); err != nil {
-		t.Errorf("ended with %v, want exit code 0", err)
-	}
+	require.NoErrorf(t, p.Wait(t.Context()), "ended with: want exit code 0")
 	wantEverybodyGone(t, stdout)
 }
 
@@ -173,16 +167,12 @@ func TestExitTellsHowItEnded(t *testing.T) {
 			}
 			p := start(t, exec.Command("sh", "-c", test.script), opt)
 			err := p.Wait(t.Context())
-			if (err == nil) != test.ok {
-				t.Errorf("Wait = %v, want no error: %v", err, test.ok)
-			}
+			require.True(t, (err == nil) == test.ok, "Wait = %v, want no error: %v", err, test.ok)
 			exit := p.Exit()
 			if exit == nil {
 				t.Fatal("Exit is nil after Wait")
 			}
-			if exit.Code != test.code || exit.Error() != test.want {
-				t.Errorf("got code %d, %q\nwant %d, %q", exit.Code, exit, test.code, test.want)
-			}
+			require.True(t, exit.Code == test.code && exit.Error() == test.want, "got code %d, %q\nwant %d, %q", exit.Code, exit, test.code, test.want)
 		})
 	}
 }
@@ -206,9 +196,7 @@ func TestOutputIsCopied(t *testing.T) {
 	var copied bytes.Buffer
 	p := start(t, exec.Command("sh", "-c", "echo one; echo two >&2; echo three"), Options{Tail: 1, Output: &copied})
 	require.NoError(t, p.Wait(t.Context()))
-	if got := copied.String(); got != "one\ntwo\nthree\n" {
-		t.Errorf("copied %q", got)
-	}
+	require.Equal(t, copied.String(), "one\ntwo\nthree\n", "copied")
 }
 
 func TestStartNamesWhatItCannotStart(t *testing.T) {
@@ -229,9 +217,7 @@ func TestKillAll(t *testing.T) {
 	}
 	KillAll()
 	for i, p := range all {
-		if got := killedBy(p.Wait(t.Context())); got != syscall.SIGKILL {
-			t.Errorf("process %d ended by signal %v, want SIGKILL", i, got)
-		}
+		require.Equal(t, killedBy(p.Wait(t.Context())), syscall.SIGKILL, "process %d ended by signal", i)
 		wantEverybodyGone(t, pipes[i])
 	}
 	running.Range(func(p, _ any) bool {

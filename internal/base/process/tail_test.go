@@ -58,7 +58,5 @@ func TestTailOutlivesItsCopy(t *testing.T) {
 	if n, err := tail.Write([]byte("still here")); n != 10 || err != nil {
 		t.Errorf("Write = %d, %v; want 10 and no error, which would end the reading", n, err)
 	}
-	if got := tail.String(); got != "still here" {
-		t.Errorf("kept %q", got)
-	}
+	require.Equal(t, tail.String(), "still here", "kept")
 }

@@ -21,9 +21,7 @@ func TestBackoffGrows(t *testing.T) {
 			}
 			longest = max(longest, got)
 		}
-		if longest < most/2 {
-			t.Errorf("no wait after try %d is above %v of %v", try, longest, most)
-		}
+		require.True(t, longest >= most/2, "no wait after try %d is above %v of %v", try, longest, most)
 	}
 }
 
@@ -31,9 +29,7 @@ func TestAfter(t *testing.T) {
 	for value, want := range map[string]time.Duration{
 		"": 0, "7": 7 * time.Second, "0": 0, "-1": 0, "1.5": 0, "99999": 0, "Wed, 21 Oct 2026 07:28:00 GMT": 0,
 	} {
-		if got := After(http.Header{"Retry-After": {value}}); got != want {
-			t.Errorf("%q: got %v, want %v", value, got, want)
-		}
+		require.Equal(t, After(http.Header{"Retry-After": {value}}), want, "%q", value)
 	}
 }
 
@@ -108,9 +104,7 @@ func TestWatchRate(t *testing.T) {
 						}
 					}
 				}
-				if test.why != nil && ctx.Err() == nil {
-					t.Errorf("goes on, want %v", test.why)
-				}
+				require.True(t, test.why == nil || ctx.Err() != nil, "goes on, want %v", test.why)
 			})
 		})
 	}

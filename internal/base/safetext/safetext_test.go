@@ -78,9 +78,7 @@ func TestBlock(t *testing.T) {
 
 func TestClip(t *testing.T) {
 	for most, want := range []string{"…", "a…", "aé…", "aé中…", "aé中b", "aé中b"} {
-		if got := safetext.Clip("aé中b", most); got != want {
-			t.Errorf("%d: got %q, want %q", most, got, want)
-		}
+		require.Equal(t, safetext.Clip("aé中b", most), want, "%d", most)
 	}
 }
 
@@ -107,18 +105,14 @@ func TestInert(t *testing.T) {
 		"image:v1@sha256:ab, a@b.c":          "image:v1@sha256:ab, a@b.c",
 		"a C# program, ##, # 1, #x, right-2": "a C# program, ##, # 1, #x, right-2",
 	} {
-		if got := safetext.Inert(text); got != want {
-			t.Errorf("%q: got %q, want %q", text, got, want)
-		}
+		require.Equal(t, safetext.Inert(text), want, "%q", text)
 	}
 }
 
 func TestQuotation(t *testing.T) {
 	got := safetext.Quotation("/merge\n```\n\n<img src=x>\r\u2028[a](b)\x1b[31m\n    @all Closes #1")
 	want := "\n    | /merge\n    | ```\n    | <img src=x>\n    | [a](b)\n    |     @ all Closes # 1\n"
-	if got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	require.Equal(t, got, want, "got")
 }
 
 // FuzzText holds each function to what its readers rely on.
@@ -129,13 +123,9 @@ func FuzzText(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		line := safetext.Line(text)
 		for _, r := range line {
-			if r != utf8.RuneError && !unicode.IsPrint(r) {
-				t.Errorf("Line(%q) has %q", text, r)
-			}
+			require.True(t, r == utf8.RuneError || unicode.IsPrint(r), "Line(%q) has %q", text, r)
 		}
-		if strings.HasPrefix(strings.TrimSpace(line), "::") || strings.Contains(line, "##[") || strings.Contains(line, "##vso[") {
-			t.Errorf("Line(%q) is the command %q", text, line)
-		}
+		require.True(t, !strings.HasPrefix(strings.TrimSpace(line), "::") && !strings.Contains(line, "##[") && !strings.Contains(line, "##vso["), "Line(%q) is the command %q", text, line)
 		if again := safetext.Line(line); again != line {
 			t.Errorf("Line(%q) is %q, and of that %q", text, line, again)
 		}
@@ -144,16 +134,12 @@ func FuzzText(f *testing.F) {
 				t.Errorf("Block(%q) has the line %q", text, quoted)
 			}
 		}
-		if got := html.UnescapeString(safetext.Markdown(text)); got != safetext.Inert(line) {
-			t.Errorf("Markdown(%q) shows %q, want %q", text, got, safetext.Inert(line))
-		}
+		require.Equal(t, html.UnescapeString(safetext.Markdown(text)), safetext.Inert(line), "Markdown(%q) shows", text)
 		if inert := safetext.Inert(text); safetext.Inert(inert) != inert || strings.ReplaceAll(inert, " ", "") != strings.ReplaceAll(text, " ", "") {
 			t.Errorf("Inert(%q) is %q, and of that %q", text, inert, safetext.Inert(inert))
 		}
 		for quoted := range strings.SplitSeq(strings.TrimSuffix(strings.TrimPrefix(safetext.Quotation(text), "\n"), "\n"), "\n") {
-			if quoted != "" && !strings.HasPrefix(quoted, "    | ") {
-				t.Errorf("Quotation(%q) has the line %q", text, quoted)
-			}
+			require.True(t, quoted == "" || strings.HasPrefix(quoted, "    | "), "Quotation(%q) has the line %q", text, quoted)
 		}
 		if got := safetext.Clip(text, 3); utf8.ValidString(text) && !utf8.ValidString(got) || utf8.RuneCountInString(got) > 4 {
 			t.Errorf("Clip(%q) is %q", text, got)
@@ -162,14 +148,10 @@ func FuzzText(f *testing.F) {
 		require.NoError(t, err)
 		var want, got any
 		safe := safetext.JSON(data)
-		if err := json.Unmarshal(safe, &got); err != nil {
-			t.Fatalf("JSON(%s) is %s: %v", data, safe, err)
-		}
+		require.NoErrorf(t, json.Unmarshal(safe, &got), "JSON(%s) is %s", data, safe)
 		if err := json.Unmarshal(data, &want); err != nil || !reflect.DeepEqual(want, got) {
 			t.Errorf("JSON(%s) means %v", data, got)
 		}
-		if bytes.Contains(safe, []byte("::")) || bytes.Contains(safe, []byte("##")) || bytes.ContainsRune(safe, '\u202e') {
-			t.Errorf("JSON(%s) is %s", data, safe)
-		}
+		require.True(t, !bytes.Contains(safe, []byte("::")) && !bytes.Contains(safe, []byte("##")) && !bytes.ContainsRune(safe, '\u202e'), "JSON(%s) is %s", data, safe)
 	})
 }

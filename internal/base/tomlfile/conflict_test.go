@@ -64,9 +64,7 @@ func TestPlacesAndRemarks(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := e.HasRemark("golden", tt.index, tt.key); got != tt.want {
-				t.Errorf("HasRemark = %v, want %v", got, tt.want)
-			}
+			require.Equal(t, e.HasRemark("golden", tt.index, tt.key), tt.want, "HasRemark")
 		})
 	}
 }

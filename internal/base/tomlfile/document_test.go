@@ -170,12 +170,8 @@ func TestDate(t *testing.T) {
 			if diagnostics := d.Diagnostics(); len(diagnostics) > 0 {
 				got = diagnostics[0].String()
 			}
-			if got != test.want {
-				t.Errorf("got %s, want %s", got, test.want)
-			}
-			if !g.Date("absent").IsZero() {
-				t.Error("an absent date is not zero")
-			}
+			require.Equal(t, got, test.want, "got")
+			require.True(t, g.Date("absent").IsZero(), "an absent date is not zero")
 		})
 	}
 }
@@ -188,9 +184,7 @@ func TestLoad(t *testing.T) {
 	if d.Root() == nil {
 		t.Fatalf("no root: %v", d.Diagnostics())
 	}
-	if got := d.Root().Tables("golden")[0].String("name"); got != "a" {
-		t.Errorf("name = %q, want a", got)
-	}
+	require.Equal(t, d.Root().Tables("golden")[0].String("name"), "a", "name")
 	if f := d.Diagnostics(); len(f) != 0 {
 		t.Errorf("diagnostics %v, want none", f)
 	}
@@ -204,9 +198,7 @@ func checkUnreadable(t *testing.T, path, reason string) {
 	d := Load(path, testCodes)
 	want := []string{path + ": T001 error: cannot be read: " + reason + "; check the path and its permissions"}
 	require.NoDiff(t, cmp.Diff(want, render(d.Diagnostics())), "diagnostics (-want +got)")
-	if d.Root() != nil {
-		t.Errorf("%s has a root, want none", path)
-	}
+	require.True(t, d.Root() == nil, "%s has a root, want none", path)
 }
 
 func TestNearest(t *testing.T) {
@@ -235,9 +227,7 @@ func TestNearest(t *testing.T) {
 			if !ok {
 				got = ""
 			}
-			if got != tt.want {
-				t.Errorf("Nearest(%q) = %q, want %q", tt.word, got, tt.want)
-			}
+			require.Equal(t, got, tt.want, "Nearest(%q)", tt.word)
 		})
 	}
 }

@@ -134,9 +134,7 @@ func TestEditorPlaces(t *testing.T) {
 	e, err := NewEditor("f.toml", []byte("# = one\n[[golden]]\nname = '''\n# no\n'''\n\n[[golden]]\n  ## two\n"), nil)
 	require.NoError(t, err)
 	require.NoDiff(t, cmp.Diff([]int{2, 7}, e.Lines("golden")), "lines, -want +got")
-	if diff := cmp.Diff([]Comment{{1, "= one"}, {8, "two"}}, e.Comments()); diff != "" {
-		t.Errorf("comments, -want +got:\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]Comment{{1, "= one"}, {8, "two"}}, e.Comments()), "comments, -want +got")
 }
 
 // written lists the lines of a text that are not blank.

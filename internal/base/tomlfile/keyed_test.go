@@ -35,9 +35,7 @@ func TestKeyed(t *testing.T) {
 	}
 	want := []string{"b", "4096", "", "", "a.1", "0.9", "true", "x", "a", "", "", "", "seeds", "c", "", "", "y"}
 	require.NoDiff(t, cmp.Diff(want, got), "keys and texts (-want +got)")
-	if diff := cmp.Diff([]string(nil), render(d.Diagnostics())); diff != "" {
-		t.Errorf("diagnostics (-want +got):\n%s", diff)
-	}
+	require.NoDiff(t, cmp.Diff([]string(nil), render(d.Diagnostics())), "diagnostics (-want +got)")
 }
 
 func TestKeyedDiagnostics(t *testing.T) {
@@ -61,9 +59,7 @@ func TestKeyedDiagnostics(t *testing.T) {
 			d := Parse("f.toml", []byte(test.src), testCodes)
 			for _, m := range d.Root().Keyed("models") {
 				m.Text("size")
-				if m.Mistyped("seeds") {
-					t.Error("seeds are mistyped before they are read")
-				}
+				require.True(t, !m.Mistyped("seeds"), "seeds are mistyped before they are read")
 				m.Ints("seeds")
 				if want := test.name == "no integers"; m.Mistyped("seeds") != want {
 					t.Errorf("seeds are mistyped: %v, want %v", !want, want)

@@ -226,9 +226,7 @@ func FuzzParse(f *testing.F) {
 		diagnostics := d.Diagnostics()
 		lines := 1 + strings.Count(string(data), "\n")
 		for _, found := range diagnostics {
-			if found.Line < 1 || found.Line > lines {
-				t.Errorf("line %d of %d: %s", found.Line, lines, found)
-			}
+			require.True(t, found.Line >= 1 && found.Line <= lines, "line %d of %d: %s", found.Line, lines, found)
 		}
 		// What the decoder itself calls undecoded, we must have called unknown.
 		if err == nil {

@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
@@ -67,14 +68,10 @@ func TestConnect(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			c, err := Connect(test.opt)
 			if test.want != "" {
-				if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret-token") {
-					t.Errorf("got %v, want %q", err, test.want)
-				}
+				require.True(t, err != nil && strings.Contains(err.Error(), test.want) && !strings.Contains(err.Error(), "secret-token"), "got %v, want %q", err, test.want)
 				return
 			}
-			if err != nil || c.Server() != test.server || c.Namespace() != test.namespace {
-				t.Errorf("%+v, %v", c, err)
-			}
+			require.True(t, err == nil && c.Server() == test.server && c.Namespace() == test.namespace, "%+v, %v", c, err)
 		})
 	}
 }
@@ -94,7 +91,7 @@ func TestUnreachable(t *testing.T) {
 	token := `{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{},"status":{"token":"secret"}}`
 	script := func(text string) []string {
 		path := filepath.Join(t.TempDir(), "credential")
-		require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
+		testenv.WriteProgram(t, path, "#!/bin/sh\n"+text+"\n")
 		return []string{path}
 	}
 	good, bad := script("echo '"+token+"'"), script("exit 3")
@@ -126,9 +123,7 @@ func TestUnreachable(t *testing.T) {
 			c.backoff = noWait
 			err = c.Preflight(t.Context(), "queue")
 			for _, part := range test.want {
-				if err == nil || !strings.Contains(err.Error(), part) || strings.Contains(err.Error(), "secret") {
-					t.Errorf("got %v, want %q", err, part)
-				}
+				require.True(t, err != nil && strings.Contains(err.Error(), part) && !strings.Contains(err.Error(), "secret"), "got %v, want %q", err, part)
 			}
 		})
 	}
@@ -147,7 +142,5 @@ func TestQuiet(t *testing.T) {
 	log.Reset()
 	klog.SetSlogLogger(slog.New(debugOnly{slog.NewTextHandler(&log, nil)}))
 	klog.Error("a failure")
-	if log.Len() > 0 {
-		t.Errorf("%q", log.String())
-	}
+	require.True(t, log.Len() == 0, "%q", log.String())
 }

@@ -64,9 +64,7 @@ func TestDeleteWaits(t *testing.T) {
 				test.change(f)
 				began := time.Now()
 				err := f.client.Delete(t.Context(), "j")
-				if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
-					t.Errorf("got %v, want %q", err, test.want)
-				}
+				require.True(t, (err == nil) == (test.want == "") && (err == nil || strings.Contains(err.Error(), test.want)), "got %v, want %q", err, test.want)
 				if got := time.Since(began); got < test.after || got > test.after+pollTime {
 					t.Errorf("after %v, want %v", got, test.after)
 				}

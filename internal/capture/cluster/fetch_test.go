@@ -265,9 +265,7 @@ func TestFetch(t *testing.T) {
 			for _, part := range test.want {
 				require.ErrorContains(t, err, part)
 			}
-			if err != nil && strings.ContainsAny(err.Error(), "\n") {
-				t.Errorf("more than a line: %q", err)
-			}
+			require.True(t, err == nil || !strings.ContainsAny(err.Error(), "\n"), "more than a line: %q", err)
 			if left, err := os.ReadDir(filepath.Dir(dst)); err != nil || len(left) > 0 {
 				t.Errorf("left behind: %v, %v", left, err)
 			}

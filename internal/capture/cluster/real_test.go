@@ -67,27 +67,21 @@ func TestRealSubmit(t *testing.T) {
 	c, _ := realClient(t, k)
 	submit(t, c, jobOf(t, "one", "r1"))
 	state, created, err := c.Submit(t.Context(), jobOf(t, "one", "r1"))
-	if err != nil || created || state.Name != "one-r1" {
-		t.Errorf("the same again: %+v, %v, %v", state, created, err)
-	}
+	require.True(t, err == nil && !created && state.Name == "one-r1", "the same again: %+v, %v, %v", state, created, err)
 	other := jobOf(t, "one", "r1")
 	other.Annotations["test/hash"] = "another"
 	if _, _, err := c.Submit(t.Context(), other); err == nil || !strings.Contains(err.Error(), `test/hash "same"`) {
 		t.Errorf("another configuration: %v", err)
 	}
 	_, _, err = c.Submit(t.Context(), jobOf(t, "one", "r2"))
-	if !errors.Is(err, cluster.ErrTwoCaptures) || !strings.Contains(err.Error(), "job one-r1") {
-		t.Errorf("another run: %v", err)
-	}
+	require.True(t, errors.Is(err, cluster.ErrTwoCaptures) && strings.Contains(err.Error(), "job one-r1"), "another run: %v", err)
 	wrong := jobOf(t, "two", "r1")
 	wrong.Spec.Template.Spec.RestartPolicy = "Sometimes"
 	if _, _, err := c.Submit(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "restartPolicy") {
 		t.Errorf("an invalid job: %v", err)
 	}
 	states, err := c.List(t.Context(), targetLabel)
-	if err != nil || len(states) != 1 {
-		t.Errorf("%+v, %v: want one job", states, err)
-	}
+	require.True(t, err == nil && len(states) == 1, "%+v, %v: want one job", states, err)
 }
 
 // TestRealSubmitAtOnce has two runs want the same target at the same time: one gets it, and nothing is left of the other.
@@ -114,9 +108,7 @@ func TestRealSubmitAtOnce(t *testing.T) {
 		}
 	}
 	states, err := c.List(t.Context(), targetLabel)
-	if won != 1 || err != nil || len(states) != 1 {
-		t.Errorf("%d won, %d jobs, %v: want one", won, len(states), err)
-	}
+	require.True(t, won == 1 && err == nil && len(states) == 1, "%d won, %d jobs, %v: want one", won, len(states), err)
 }
 
 // collectGarbage lets Jobs go that were deleted with what depends on them, until ctx ends: an API server alone has no
@@ -187,9 +179,7 @@ func TestRealPreflight(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			err := connect(t, test.opt).Preflight(t.Context(), test.queue)
 			checkError(t, err, test.want...)
-			if err != nil && strings.Contains(err.Error(), k.Token) {
-				t.Errorf("a secret: %v", err)
-			}
+			require.True(t, err == nil || !strings.Contains(err.Error(), k.Token), "a secret: %v", err)
 		})
 	}
 }
@@ -197,9 +187,7 @@ func TestRealPreflight(t *testing.T) {
 // checkError demands an error with all the parts, or none without parts.
 func checkError(t *testing.T, err error, parts ...string) {
 	t.Helper()
-	if len(parts) == 0 && err != nil {
-		t.Errorf("got %v, want no error", err)
-	}
+	require.True(t, len(parts) != 0 || err == nil, "got %v, want no error", err)
 	for _, part := range parts {
 		require.ErrorContains(t, err, part)
 	}
@@ -236,7 +224,5 @@ func TestRealWatchOutlivesServer(t *testing.T) {
 		}
 	})
 	var failed *cluster.FailedError
-	if !restarted || !errors.As(err, &failed) || failed.State.Reason != "Deleted" {
-		t.Errorf("restarted: %t, got %v", restarted, err)
-	}
+	require.True(t, restarted && errors.As(err, &failed) && failed.State.Reason == "Deleted", "restarted: %t, got %v", restarted, err)
 }

@@ -259,30 +259,18 @@ func TestRemote(t *testing.T) {
 	accept := r.Accept
 	r.Accept = func(ctx context.Context, rec capture.Recording) (capture.Accepted, error) {
 		r.cluster.mu.Lock()
-		if !slices.Contains(r.cluster.calls, "delete "+rec.Target.Name()) {
-			t.Errorf("%s is looked at while its job is there", rec.Target.Name())
-		}
+		require.True(t, slices.Contains(r.cluster.calls, "delete "+rec.Target.Name()), "%s is looked at while its job is there", rec.Target.Name())
 		r.cluster.mu.Unlock()
 		return accept(ctx, rec)
 	}
 	for _, o := range r.start(t.Context(), t) {
-		if o.Err != nil || o.Left != nil {
-			t.Errorf("%s: %v, %v", o.Target.Name(), o.Err, o.Left)
-		}
-		if len(o.Accepted.Goldens) == 0 || !o.Accepted.Goldens[0].Changed {
-			t.Errorf("%s: %+v", o.Target.Name(), o.Accepted)
-		}
+		require.True(t, o.Err == nil && o.Left == nil, "%s: %v, %v", o.Target.Name(), o.Err, o.Left)
+		require.True(t, len(o.Accepted.Goldens) != 0 && o.Accepted.Goldens[0].Changed, "%s: %+v", o.Target.Name(), o.Accepted)
 		g := capturetest.Entry(t, r.edited, "0.33", o.Target.ID)
-		if g.EngineImage != o.Target.Images.Engine || g.CapturedAt.IsZero() {
-			t.Errorf("%+v", g)
-		}
+		require.True(t, g.EngineImage == o.Target.Images.Engine && !g.CapturedAt.IsZero(), "%+v", g)
 	}
-	if len(r.cluster.jobs) != 0 {
-		t.Errorf("%d jobs are left", len(r.cluster.jobs))
-	}
-	if !slices.Contains(r.told, "0.33/edge-s1: queued: Pending: waits for quota") {
-		t.Errorf("told %q", r.told)
-	}
+	require.Equal(t, len(r.cluster.jobs), 0, "jobs are left")
+	require.True(t, slices.Contains(r.told, "0.33/edge-s1: queued: Pending: waits for quota"), "told %q", r.told)
 }
 
 // Whatever goes wrong with one target: it is said, its job is deleted, nothing of it is registered, and the other comes to
@@ -417,16 +405,10 @@ func TestRemoteFails(t *testing.T) {
 			before := testenv.Files(t, filepath.Dir(r.edited.Manifest))
 			outcomes := r.start(t.Context(), t)
 			require.ErrorContains(t, outcomes[0].Err, test.says)
-			if err := outcomes[1].Err; err != nil {
-				t.Errorf("the other target: %v", err)
-			}
-			if len(r.cluster.jobs) != 0 {
-				t.Errorf("%d jobs are left", len(r.cluster.jobs))
-			}
+			require.NoErrorf(t, outcomes[1].Err, "the other target")
+			require.Equal(t, len(r.cluster.jobs), 0, "jobs are left")
 			require.NoDiff(t, cmp.Diff(before, testenv.Files(t, filepath.Dir(r.edited.Manifest))), "failed, but registered")
-			if !slices.ContainsFunc(r.told, func(s string) bool { return strings.Contains(s, test.says) }) {
-				t.Errorf("nobody was told: %q", r.told)
-			}
+			require.True(t, slices.ContainsFunc(r.told, func(s string) bool { return strings.Contains(s, test.says) }), "nobody was told: %q", r.told)
 		})
 	}
 }
@@ -441,9 +423,7 @@ func TestRemoteTwoCaptures(t *testing.T) {
 	if !errors.Is(outcomes[0].Err, ErrTwoCaptures) {
 		t.Error(outcomes[0].Err)
 	}
-	if len(r.cluster.jobs) != 1 {
-		t.Errorf("calls %q", r.cluster.calls)
-	}
+	require.Equal(t, len(r.cluster.jobs), 1, "calls %q", r.cluster.calls)
 }
 
 // Nothing is submitted to a queue that is not there.
@@ -488,9 +468,7 @@ func TestRemoteFailFast(t *testing.T) {
 	if outcomes[0].Err == nil || !errors.Is(outcomes[1].Err, capture.ErrGivenUp) {
 		t.Errorf("%v, %v", outcomes[0].Err, outcomes[1].Err)
 	}
-	if len(r.cluster.jobs) != 0 {
-		t.Errorf("%d jobs are left", len(r.cluster.jobs))
-	}
+	require.Equal(t, len(r.cluster.jobs), 0, "jobs are left")
 }
 
 // An interrupt leaves no job behind, and registers nothing.
@@ -500,13 +478,9 @@ func TestRemoteInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	r.cluster.atWatch = func(string) { cancel() }
 	for _, o := range r.start(ctx, t) {
-		if !errors.Is(o.Err, context.Canceled) {
-			t.Errorf("%s: %v", o.Target.Name(), o.Err)
-		}
+		require.True(t, errors.Is(o.Err, context.Canceled), "%s: %v", o.Target.Name(), o.Err)
 	}
-	if len(r.cluster.jobs) != 0 {
-		t.Errorf("%d jobs are left", len(r.cluster.jobs))
-	}
+	require.Equal(t, len(r.cluster.jobs), 0, "jobs are left")
 	require.NoDiff(t, cmp.Diff(before, testenv.Files(t, filepath.Dir(r.edited.Manifest))), "interrupted, but changed")
 }
 
@@ -527,13 +501,9 @@ func TestRemoteResumes(t *testing.T) {
 	r.cluster.jobs = jobsOf(t, rest.targets)        // the first was fetched, and not yet deleted
 	r.cluster.calls = nil
 	for _, o := range rest.start(t.Context(), t) {
-		if o.Err != nil || len(o.Accepted.Goldens) == 0 {
-			t.Errorf("%s: %v", o.Target.Name(), o.Err)
-		}
+		require.True(t, o.Err == nil && len(o.Accepted.Goldens) != 0, "%s: %v", o.Target.Name(), o.Err)
 	}
-	if len(r.cluster.jobs) != 0 {
-		t.Errorf("%d jobs are left", len(r.cluster.jobs))
-	}
+	require.Equal(t, len(r.cluster.jobs), 0, "jobs are left")
 	if !slices.Contains(r.cluster.calls, "take up "+name) || slices.ContainsFunc(r.cluster.calls, func(s string) bool { return strings.HasPrefix(s, "submit") }) {
 		t.Errorf("calls %q", r.cluster.calls)
 	}
@@ -569,9 +539,7 @@ func TestRanImage(t *testing.T) {
 	for id, want := range map[string]string{
 		"host/engine@sha256:aa": "host/engine:v1@sha256:aa", "sha256:aa": "host/engine:v1@sha256:aa", "docker-pullable://host/engine@sha256:aa": "host/engine:v1@sha256:aa", "": "", "host/engine:v1": "",
 	} {
-		if got := ranImage(tg, id); got != want {
-			t.Errorf("%q became %q, want %q", id, got, want)
-		}
+		require.Equal(t, ranImage(tg, id), want, "%q became", id)
 	}
 }
 
@@ -588,8 +556,6 @@ func TestResultsAsJSON(t *testing.T) {
 	} {
 		text, err := jsonout.Bytes(result)
 		require.NoError(t, err)
-		if err := testenv.CheckJSON("../../../docs/json.md", command, text); err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, testenv.CheckJSON("../../../docs/json.md", command, text))
 	}
 }

@@ -9,6 +9,8 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // What the statuses of a Job and its objects look like, as YAML.
@@ -171,9 +173,7 @@ func TestStateOf(t *testing.T) {
 				t.Errorf("%s, %s, %q, want %s, %s, %q", got.Phase, got.Reason, got.Message, test.phase, test.reason, test.message)
 			}
 			f := diagnose(o)
-			if test.phase == Failed && (f == nil || f.Hint == "" || f.Container != test.container) {
-				t.Errorf("got %+v, want container %q and a hint", f, test.container)
-			}
+			require.True(t, test.phase != Failed || (f != nil && f.Hint != "" && f.Container == test.container), "got %+v, want container %q and a hint", f, test.container)
 		})
 	}
 }
@@ -204,9 +204,7 @@ func parse(t *testing.T, text string, into any) {
 	if text == "" {
 		return
 	}
-	if err := yaml.UnmarshalStrict([]byte(text), into); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
+	require.NoErrorf(t, yaml.UnmarshalStrict([]byte(text), into), "%s", text)
 }
 
 func testJob() *batchv1.Job {

@@ -101,9 +101,7 @@ func TestWatchTellsEachState(t *testing.T) {
 				f.put(pods, p)
 			}
 		})
-		if err != nil || state.Phase != Ready {
-			t.Errorf("%+v, %v", state, err)
-		}
+		require.True(t, err == nil && state.Phase == Ready, "%+v, %v", state, err)
 		if diff := cmp.Diff([]Phase{Running, Ready}, phases); diff != "" {
 			t.Error(diff)
 		}
@@ -201,12 +199,8 @@ func TestWatchBudgets(t *testing.T) {
 				began := time.Now()
 				_, err := f.client.Watch(t.Context(), "j", test.budgets, nil)
 				var failed *FailedError
-				if !errors.As(err, &failed) || failed.State.Reason != test.reason || !strings.Contains(err.Error(), test.message) {
-					t.Errorf("got %v, want %s: %s", err, test.reason, test.message)
-				}
-				if got := time.Since(began); got != test.after {
-					t.Errorf("after %v, want %v", got, test.after)
-				}
+				require.True(t, errors.As(err, &failed) && failed.State.Reason == test.reason && strings.Contains(err.Error(), test.message), "got %v, want %s: %s", err, test.reason, test.message)
+				require.Equal(t, time.Since(began), test.after, "after")
 			})
 		})
 	}
@@ -230,9 +224,7 @@ func TestWatchOutage(t *testing.T) {
 		})
 		began := time.Now()
 		_, err := f.client.Watch(t.Context(), "j", Budgets{}, func(State) { down.Store(true) })
-		if !errors.Is(err, ErrOutage) || !strings.Contains(err.Error(), "etcd is away") {
-			t.Errorf("got %v, want that the server is out of reach", err)
-		}
+		require.True(t, errors.Is(err, ErrOutage) && strings.Contains(err.Error(), "etcd is away"), "got %v, want that the server is out of reach", err)
 		if got := time.Since(began); got < usualOutage || got > usualOutage+5*time.Minute {
 			t.Errorf("after %v, want soon after %v", got, usualOutage)
 		}
@@ -305,9 +297,7 @@ func TestWatchPodTakenAway(t *testing.T) {
 func TestWatchEnds(t *testing.T) {
 	t.Run("no job", func(t *testing.T) {
 		_, err := newFake(t).client.Watch(t.Context(), "j", Budgets{}, nil)
-		if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "https://fake") {
-			t.Errorf("got %v", err)
-		}
+		require.True(t, errors.Is(err, ErrNotFound) && strings.Contains(err.Error(), "https://fake"), "got %v", err)
 	})
 	t.Run("interrupted", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -332,9 +322,7 @@ func TestWatchEnds(t *testing.T) {
 				}
 			})
 			var failed *FailedError
-			if !errors.As(err, &failed) || failed.State.Reason != "Deleted" {
-				t.Errorf("got %v, want that it is deleted", err)
-			}
+			require.True(t, errors.As(err, &failed) && failed.State.Reason == "Deleted", "got %v, want that it is deleted", err)
 		})
 	})
 }
@@ -359,9 +347,7 @@ func TestCallTriesAgain(t *testing.T) {
 					calls++
 					return 0, test.err
 				})
-				if !errors.Is(err, test.err) || calls != test.calls {
-					t.Errorf("%d calls, %v, want %d", calls, err, test.calls)
-				}
+				require.True(t, errors.Is(err, test.err) && calls == test.calls, "%d calls, %v, want %d", calls, err, test.calls)
 			})
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/forge/action"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestCredential(t *testing.T) {
@@ -38,9 +39,7 @@ func TestCredential(t *testing.T) {
 			}
 			got, err := Credential(t.Context(), job, test.audience)
 			if test.want != "" {
-				if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") {
-					t.Errorf("got %v, want %q", err, test.want)
-				}
+				require.True(t, err != nil && strings.Contains(err.Error(), test.want) && !strings.Contains(err.Error(), "secret"), "got %v, want %q", err, test.want)
 				return
 			}
 			var credential struct {

@@ -77,9 +77,7 @@ func checkFields(t *testing.T, document string) {
 	var kind struct{ Kind string }
 	require.NoError(t, yaml.Unmarshal([]byte(document), &kind))
 	into := map[string]any{"Job": new(batchv1.Job), "Deployment": new(appsv1.Deployment), "Service": new(corev1.Service)}[kind.Kind]
-	if err := yaml.UnmarshalStrict([]byte(document), into); err != nil {
-		t.Errorf("%s: %v", kind.Kind, err)
-	}
+	require.NoErrorf(t, yaml.UnmarshalStrict([]byte(document), into), "%s", kind.Kind)
 }
 
 func render(t *testing.T, format chart.Format, objects ...any) string {
@@ -99,9 +97,7 @@ func TestJobOfEveryScenario(t *testing.T) {
 			require.NoError(t, err)
 			checkStart(t, job)
 			checkSecurity(t, job.Spec.Template.Spec)
-			if got := job.Annotations[deploy.AnnotationConfigHash]; got != tgt.ConfigHash() {
-				t.Errorf("config hash %s, want %s", got, tgt.ConfigHash())
-			}
+			require.Equal(t, job.Annotations[deploy.AnnotationConfigHash], tgt.ConfigHash(), "config hash")
 			tap := container(t, job, deploy.Tap)
 			if at := slices.Index(tap.Args, "--engine-config"); at < 0 || tap.Args[at+1] != tgt.EngineConfig() {
 				t.Errorf("the tap is told another configuration than %s: %q", tgt.EngineConfig(), tap.Args)
@@ -116,21 +112,15 @@ func checkStart(t *testing.T, job *deploy.Job) {
 	pod := job.Spec.Template.Spec
 	var order []string
 	for _, c := range pod.InitContainers {
-		if c.RestartPolicy != "Always" {
-			t.Errorf("%s does not end with the load generator", c.Name)
-		}
-		if c.StartupProbe != nil {
-			t.Errorf("%s holds up what is started after it, which it waits for", c.Name)
-		}
+		require.Equal(t, c.RestartPolicy, "Always", "%s does not end with the load generator", c.Name)
+		require.True(t, c.StartupProbe == nil, "%s holds up what is started after it, which it waits for", c.Name)
 		order = append(order, c.Name)
 	}
 	require.NoDiff(t, cmp.Diff([]string{deploy.Frontend, deploy.Tap, deploy.Engine}, order), "order (-want +got)")
 	if len(pod.Containers) != 1 || pod.Containers[0].Name != deploy.Loadgen || pod.Containers[0].ReadinessProbe == nil {
 		t.Errorf("want one main container with a readiness probe: %v", pod.Containers)
 	}
-	if !job.Spec.Suspend || job.Spec.BackoffLimit != 0 || job.Labels["kueue.x-k8s.io/queue-name"] != deploy.DefaultQueue {
-		t.Error("the Job is not left to the queue, or has a second pod")
-	}
+	require.True(t, job.Spec.Suspend && job.Spec.BackoffLimit == 0 && job.Labels["kueue.x-k8s.io/queue-name"] == deploy.DefaultQueue, "the Job is not left to the queue, or has a second pod")
 	if got, least := job.Spec.ActiveDeadlineSeconds, int64(4*time.Hour/time.Second); got < least {
 		t.Errorf("deadline after %d s, want at least its budgets, %d s", got, least)
 	}
@@ -138,14 +128,10 @@ func checkStart(t *testing.T, job *deploy.Job) {
 
 func checkSecurity(t *testing.T, pod deploy.PodSpec) {
 	t.Helper()
-	if pod.AutomountServiceAccountToken || pod.EnableServiceLinks || !pod.SecurityContext.RunAsNonRoot {
-		t.Error("the pod has a token of the cluster, its services, or a privileged user")
-	}
+	require.True(t, !pod.AutomountServiceAccountToken && !pod.EnableServiceLinks && pod.SecurityContext.RunAsNonRoot, "the pod has a token of the cluster, its services, or a privileged user")
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		s := c.SecurityContext
-		if s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) {
-			t.Errorf("%s may become more than it is", c.Name)
-		}
+		require.True(t, !s.AllowPrivilegeEscalation && slices.Equal(s.Capabilities.Drop, []string{"ALL"}), "%s may become more than it is", c.Name)
 		if diff := cmp.Diff(c.Resources.Requests, c.Resources.Limits, cmp.Comparer(sameQuantity)); diff != "" || len(c.Resources.Requests) == 0 {
 			t.Errorf("%s gets something else than it asks for: %s", c.Name, diff)
 		}
@@ -175,24 +161,18 @@ func TestNoSecrets(t *testing.T) {
 	r.TokenSecret = "hub/token"
 	job, err := deploy.NewJob(onGPU(), r)
 	require.NoError(t, err)
-	if found := secretIn(render(t, chart.JSON, job)); found != "" {
-		t.Errorf("the Job has %q", found)
-	}
+	require.Equal(t, secretIn(render(t, chart.JSON, job)), "", "the Job has")
 	refs := 0
 	pod := job.Spec.Template.Spec
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		for _, env := range c.Env {
-			if suspicious.MatchString(env.Name) && env.Value != "" {
-				t.Errorf("%s has the value of %s", c.Name, env.Name)
-			}
+			require.True(t, !suspicious.MatchString(env.Name) || env.Value == "", "%s has the value of %s", c.Name, env.Name)
 			if env.ValueFrom != nil && env.ValueFrom.SecretKeyRef.Name == "hub" {
 				refs++
 			}
 		}
 	}
-	if refs != 2 {
-		t.Errorf("%d containers get the hub's token, want engine and frontend", refs)
-	}
+	require.Equal(t, refs, 2, "containers that get the hub's token: engine and frontend")
 	// What somebody took for the name of the secret is not shown.
 	r.TokenSecret = token
 	if _, err := deploy.NewJob(onGPU(), r); err == nil || strings.Contains(err.Error(), token) {
@@ -271,9 +251,7 @@ func TestJobErrors(t *testing.T) {
 				t.Fatalf("got %v, want %q", err, test.want)
 			}
 			for _, want := range test.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("got %v, want it to contain %q", err, want)
-				}
+				require.True(t, strings.Contains(err.Error(), want), "got %v, want it to contain %q", err, want)
 			}
 		})
 	}
@@ -289,9 +267,7 @@ func TestJobs(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, want)
 	}
-	if len(jobs) != 3 {
-		t.Errorf("%d Jobs, want those of the targets that have one", len(jobs))
-	}
+	require.Equal(t, len(jobs), 3, "Jobs of the targets that have one")
 }
 
 func shippedQuota() (deploy.Quota, error) {

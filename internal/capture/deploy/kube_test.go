@@ -102,9 +102,7 @@ func create(t *testing.T, k *testenv.Kube, object any) {
 	path := collection(plain) + "/" + name
 	var back map[string]any
 	k.Get(t, path, &back)
-	if missing := lost(plain, back); missing != "" {
-		t.Errorf("%s: the server has not kept %s", path, missing)
-	}
+	require.Equal(t, lost(plain, back), "", "%s: the server has not kept", path)
 	if plain["kind"] != "Namespace" {
 		t.Cleanup(func() { k.Delete(t, path+"?gracePeriodSeconds=0&propagationPolicy=Background") })
 	}
@@ -178,9 +176,7 @@ func checkRefusals(t *testing.T, k *testenv.Kube) {
 			plain, err := chart.Plain(object)
 			require.NoError(t, err)
 			status, reply := post(t, k, plain, "&dryRun=All")
-			if status/100 == 2 || !strings.Contains(reply, test.want) {
-				t.Errorf("status %d: %s; want a refusal with %q", status, reply, test.want)
-			}
+			require.True(t, status/100 != 2 && strings.Contains(reply, test.want), "status %d: %s; want a refusal with %q", status, reply, test.want)
 		})
 	}
 }
@@ -255,9 +251,7 @@ func checkRoles(t *testing.T, k *testenv.Kube) {
 			if err := json.Unmarshal(reply, &answer); err != nil || status != http.StatusCreated {
 				t.Fatalf("status %d: %s", status, reply)
 			}
-			if answer.Status.Allowed != test.want {
-				t.Errorf("allowed %v, want %v", answer.Status.Allowed, test.want)
-			}
+			require.Equal(t, answer.Status.Allowed, test.want, "allowed")
 		})
 	}
 }

@@ -33,9 +33,7 @@ func newMachine(t *testing.T, rust, binary string) *machine {
 		require.NoError(t, os.MkdirAll(m.in(folder), 0o755))
 	}
 	require.NoError(t, os.Symlink(rust, m.in("/site/vllm/vllm-rs")))
-	if err := os.WriteFile(m.in("/site/vllm/__init__.py"), []byte("raise SystemExit('imported')\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(m.in("/site/vllm/__init__.py"), []byte("raise SystemExit('imported')\n"), 0o644))
 	port := func() string { return strconv.Itoa(testenv.FreePort(t)) }
 	serve, frontend, engine := port(), port(), port()
 	m.names = strings.NewReplacer("8000", serve, "5570", frontend, "5580", engine, "0.0.0.0", "127.0.0.1",
@@ -143,15 +141,11 @@ func runJob(t *testing.T, m *machine) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if got := len(recorded(t, m.in("/trace/"+target.TraceFile))); got != 180 {
-		t.Errorf("%d records, want 180", got)
-	}
+	require.Equal(t, len(recorded(t, m.in("/trace/"+target.TraceFile))), 180, "records")
 	release := loadgen
 	release.Args = []string{"capture", "pod", "release", "--dir", "/trace"}
 	m.run(t, release)
-	if err := load.Err(); err != nil {
-		t.Errorf("the load generator: %v", err)
-	}
+	require.NoErrorf(t, load.Err(), "the load generator")
 	for _, p := range peers { // what they share with the main container ends after it, as in a pod
 		select {
 		case <-p.Done():

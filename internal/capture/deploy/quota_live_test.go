@@ -49,9 +49,7 @@ func TestCheckLive(t *testing.T) {
 				"\n  resourceGroups: [{flavors: ["+flavors+"]}]\n"))
 			require.NoError(t, err)
 			err = deploy.CheckLive([]*deploy.Job{job}, quota)
-			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
+			require.ErrorText(t, err, test.want)
 		})
 	}
 }

@@ -19,9 +19,7 @@ func TestShippedQuota(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got.String(), want)
 		}
 	}
-	if quota.Queue != deploy.DefaultQueue {
-		t.Errorf("queue %s, want %s", quota.Queue, deploy.DefaultQueue)
-	}
+	require.Equal(t, quota.Queue, deploy.DefaultQueue, "queue")
 }
 
 func TestCheck(t *testing.T) {
@@ -90,9 +88,7 @@ func TestCheck(t *testing.T) {
 				t.Fatalf("got %v, want %q", err, test.want)
 			}
 			for _, want := range test.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("got %v, want it to contain %q", err, want)
-				}
+				require.True(t, strings.Contains(err.Error(), want), "got %v, want it to contain %q", err, want)
 			}
 		})
 	}

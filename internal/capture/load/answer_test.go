@@ -70,14 +70,8 @@ func FuzzReadStream(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte, choices, hangUp int) {
 		got := &answer{wanted: min(max(choices, 1), 4)}
 		err := got.readStream(strings.NewReader(string(body)), hangUp)
-		if err == nil && got.events < hangUp && hangUp > 0 && !strings.Contains(string(body), "[DONE]") {
-			t.Error("an answer without [DONE] was taken for whole")
-		}
-		if err == nil && hangUp <= 0 && len(got.ended) != got.wanted {
-			t.Errorf("%d of %d choices ended and all is well", len(got.ended), got.wanted)
-		}
-		if got.events > len(body) {
-			t.Errorf("%d events out of %d bytes", got.events, len(body))
-		}
+		require.True(t, err != nil || got.events >= hangUp || hangUp <= 0 || strings.Contains(string(body), "[DONE]"), "an answer without [DONE] was taken for whole")
+		require.True(t, err != nil || hangUp > 0 || len(got.ended) == got.wanted, "%d of %d choices ended and all is well", len(got.ended), got.wanted)
+		require.True(t, got.events <= len(body), "%d events out of %d bytes", got.events, len(body))
 	})
 }

@@ -56,9 +56,7 @@ func TestArrivalsShareWhatTheyShared(t *testing.T) {
 			block := fmt.Sprint(ids[b*blockSize : (b+1)*blockSize])
 			if known, ok := of[hash]; ok {
 				shared++
-				if known != block || texts[hash] != inText[b] {
-					t.Errorf("request %d, block %d: two blocks for the hash %d", i, b, hash)
-				}
+				require.True(t, known == block && texts[hash] == inText[b], "request %d, block %d: two blocks for the hash %d", i, b, hash)
 			}
 			if known, ok := to[block]; ok && known != hash {
 				t.Errorf("request %d, block %d: one block for the hashes %d and %d", i, b, hash, known)
@@ -66,9 +64,7 @@ func TestArrivalsShareWhatTheyShared(t *testing.T) {
 			of[hash], to[block], texts[hash] = block, hash, inText[b]
 		}
 	}
-	if shared < 500 {
-		t.Errorf("%d blocks came again: this trace shows nothing", shared)
-	}
+	require.True(t, shared >= 500, "%d blocks came again: this trace shows nothing", shared)
 	if one, other := fmt.Sprint(all[0].draw(7, 0, 16, false)), fmt.Sprint(all[0].draw(8, 0, 16, false)); one == other {
 		t.Error("another seed draws the same prompt")
 	}
@@ -81,9 +77,7 @@ func TestArrivalsAreTheFirst(t *testing.T) {
 		t.Errorf("got %+v, %v; want lines 2 and 3", all, err)
 	}
 	all, _, err = Config{Shape: Shape{Arrivals: path, Speed: 1, Requests: 9}}.readArrivals()
-	if err != nil || len(all) != 3 || all[2].prompt != 1 || all[2].output != 1 {
-		t.Errorf("got %+v, %v; want three requests of one token or more", all, err)
-	}
+	require.True(t, err == nil && len(all) == 3 && all[2].prompt == 1 && all[2].output == 1, "got %+v, %v; want three requests of one token or more", all, err)
 }
 
 func TestBadTraces(t *testing.T) {

@@ -124,9 +124,7 @@ func TestFindingsAreLines(t *testing.T) {
 	id, _ := json.Marshal("cmpl\n::error::x")
 	line := strings.Replace(recorded("x", 4, 3, 9, 5, "length"), `"x"`, string(id), 1)
 	got, err := Compare([]Record{seen(1, func(r *Record) { r.Name, r.Outcome, r.Error = "a\n::b", Failed, "c\n::d" })}, open(t, line))
-	if err != nil || len(got) != 2 || strings.Contains(strings.Join(got, ""), "\n") {
-		t.Errorf("got %q, %v", got, err)
-	}
+	require.True(t, err == nil && len(got) == 2 && !strings.Contains(strings.Join(got, ""), "\n"), "got %q, %v", got, err)
 	if diff := cmp.Diff(1, strings.Count(got[0], "cmpl")); diff != "" {
 		t.Error(diff)
 	}

@@ -42,9 +42,7 @@ func chatted(t *testing.T, asked []string, images int) (texts []string, urls map
 			t.Fatalf("%d parts, the last of type %q; want %d images and text", len(parts), parts[len(parts)-1].Type, images)
 		}
 		for _, part := range parts[:images] {
-			if part.Type != "image_url" || part.Text != "" {
-				t.Errorf("a part before the text is %+v", part)
-			}
+			require.True(t, part.Type == "image_url" && part.Text == "", "a part before the text is %+v", part)
 			urls[part.ImageURL.URL]++
 		}
 		texts = append(texts, parts[images].Text)
@@ -81,18 +79,14 @@ func TestImagesInSteadyWorkloads(t *testing.T) {
 			cfg := config(server.URL, test.workload, 7)
 			cfg.Shape = test.shape
 			report, err := Run(t.Context(), cfg)
-			if err != nil || report.Completed != test.requests || report.Tokens != 4*test.requests {
-				t.Errorf("got %+v, %v; want %d requests of 4 tokens each", report, err, test.requests)
-			}
+			require.True(t, err == nil && report.Completed == test.requests && report.Tokens == 4*test.requests, "got %+v, %v; want %d requests of 4 tokens each", report, err, test.requests)
 			asked := server.questions()
 			if got := count(asked, `"ignore_eos":true,"max_tokens":4,`); got != test.requests {
 				t.Errorf("%d requests want 4 tokens, want %d", got, test.requests)
 			}
 			texts, urls := chatted(t, asked, test.shape.Images)
 			for _, text := range texts {
-				if got := len(strings.Fields(text)); got != 5 {
-					t.Errorf("text of %d words, want 5: %q", got, text)
-				}
+				require.Equal(t, len(strings.Fields(text)), 5, "text of words: %q", text)
 			}
 			once, again := 0, 0
 			for _, times := range urls {
@@ -105,9 +99,7 @@ func TestImagesInSteadyWorkloads(t *testing.T) {
 					t.Errorf("an image came %d times, want 1 or %d", times, test.times)
 				}
 			}
-			if once != test.once || again != test.again {
-				t.Errorf("%d images came once and %d more often, want %d and %d", once, again, test.once, test.again)
-			}
+			require.True(t, once == test.once && again == test.again, "%d images came once and %d more often, want %d and %d", once, again, test.once, test.again)
 		})
 	}
 }
@@ -129,17 +121,11 @@ func TestDrawImages(t *testing.T) {
 		}
 	}
 	for _, size := range [][2]int{{56, 56}, {56, 84}, {84, 56}, {84, 84}} {
-		if sizes[size] == 0 || len(sizes) != 4 {
-			t.Errorf("sizes are %v, want also %v", sizes, size)
-		}
+		require.True(t, sizes[size] != 0 && len(sizes) == 4, "sizes are %v, want also %v", sizes, size)
 	}
 	first, second, other := drawImages(7, 3, 1)[0], drawImages(7, 3, 1)[0], drawImages(8, 3, 1)[0]
-	if first != second {
-		t.Error("an image is another the second time")
-	}
-	if first == other {
-		t.Error("another seed has the same image")
-	}
+	require.Equal(t, first, second, "an image, the second time")
+	require.True(t, first != other, "another seed has the same image")
 	if got := drawImages(7, 3, 0); len(got) != 0 {
 		t.Errorf("no images are %d", len(got))
 	}

@@ -23,9 +23,7 @@ func TestMultiturn(t *testing.T) {
 	report := mustLoad(t, server, Multiturn, 7)
 	want := Report{Workload: Multiturn, Seed: 7, Model: "tiny", Shape: Shape{Concurrency: 8}, Requests: 180, Completed: 180, Tokens: 540, Duration: report.Duration}
 	require.NoDiff(t, cmp.Diff(want, report), "report (-want +got)")
-	if server.atOnce.most > 8 {
-		t.Errorf("%d requests at once, want 8 at most", server.atOnce.most)
-	}
+	require.True(t, server.atOnce.most <= 8, "%d requests at once, want 8 at most", server.atOnce.most)
 	asked := server.questions()
 	for _, part := range []struct {
 		text string
@@ -43,13 +41,9 @@ func TestMultiturn(t *testing.T) {
 		}
 	}
 	// A turn has what was said before it.
-	if got := count(asked, `\nQ: `); got != 180 {
-		t.Errorf("%d requests ask something, want 180", got)
-	}
+	require.Equal(t, count(asked, `\nQ: `), 180, "requests ask something")
 	longest := slices.MaxFunc(asked, func(a, b string) int { return strings.Count(a, `\nA:`) - strings.Count(b, `\nA:`) })
-	if got := strings.Count(longest, `\nA: `); got != 5 {
-		t.Errorf("the longest conversation has %d earlier answers, want 5", got)
-	}
+	require.Equal(t, strings.Count(longest, `\nA: `), 5, "the longest conversation has earlier answers")
 }
 
 // Conversations of given lengths are greedy, as long as asked, and as many as asked.
@@ -87,9 +81,7 @@ func TestLongMultiturn(t *testing.T) {
 			report, err := Run(t.Context(), cfg)
 			require.NoError(t, err)
 			asked := server.questions()
-			if report.Completed != test.shape.Requests || len(asked) != test.shape.Requests {
-				t.Errorf("%d of %d requests completed, want %d", report.Completed, len(asked), test.shape.Requests)
-			}
+			require.True(t, report.Completed == test.shape.Requests && len(asked) == test.shape.Requests, "%d of %d requests completed, want %d", report.Completed, len(asked), test.shape.Requests)
 			for part, want := range test.want {
 				if got := count(asked, part); got != want {
 					t.Errorf("%d requests have %s, want %d", got, part, want)
@@ -111,13 +103,9 @@ func TestEdge(t *testing.T) {
 	for _, group := range edgeGroups(generator(1, 0)) {
 		want += len(group)
 	}
-	if report.Requests != want || report.Completed != want-6 || report.Aborted != 6 || len(report.Refused) != 0 {
-		t.Errorf("got %+v, want %d requests, 6 of them aborted", report, want)
-	}
+	require.True(t, report.Requests == want && report.Completed == want-6 && report.Aborted == 6 && len(report.Refused) == 0, "got %+v, want %d requests, 6 of them aborted", report, want)
 	server.Close() // waits for all answers
-	if server.gone != 6 {
-		t.Errorf("%d clients left in the middle of an answer, want 6", server.gone)
-	}
+	require.Equal(t, server.gone, 6, "clients left in the middle of an answer")
 }
 
 // What is asked depends on the seed, however the server's answers interleave.
@@ -139,9 +127,7 @@ func TestWorkloadsRepeat(t *testing.T) {
 					same++
 				}
 			}
-			if same > 1 /* a prompt of one token */ || len(other) != len(first) {
-				t.Errorf("another seed asked %d of the same among %d, %d", same, len(first), len(other))
-			}
+			require.True(t, same <= 1 && len(other) == len(first), "another seed asked %d of the same among %d, %d", same, len(first), len(other))
 		})
 	}
 }
@@ -259,9 +245,7 @@ func TestMisbehavingServers(t *testing.T) {
 			if err == nil || !strings.HasPrefix(err.Error(), "edge: chat: ") || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want it to name the request and have %q", err, test.want)
 			}
-			if report.Requests != 1 || report.Failed != 1 {
-				t.Errorf("got %+v, want one request, which failed", report)
-			}
+			require.True(t, report.Requests == 1 && report.Failed == 1, "got %+v, want one request, which failed", report)
 		})
 	}
 }
@@ -283,9 +267,7 @@ func TestOneFailureEndsAll(t *testing.T) {
 	}
 	report, err := Run(t.Context(), config(server.URL, Multiturn, 7))
 	require.ErrorContains(t, err, "turn 2: status 500")
-	if report.Failed < 1 || report.Failed > 8 || report.Requests >= 60 {
-		t.Errorf("got %+v, want an early end", report)
-	}
+	require.True(t, report.Failed >= 1 && report.Failed <= 8 && report.Requests < 60, "got %+v, want an early end", report)
 	if sum := report.Completed + report.Failed + report.Unfinished; sum != report.Requests {
 		t.Errorf("%d requests, %d accounted for", report.Requests, sum)
 	}
@@ -323,9 +305,7 @@ func TestLoadEndsWithItsContext(t *testing.T) {
 	}))
 	defer server.Close()
 	report, err := Run(ctx, config(server.URL, Multiturn, 7))
-	if !errors.Is(err, enough) || report.Failed != 0 || report.Unfinished == 0 {
-		t.Errorf("got %v, %+v; want the cause, and nothing failed", err, report)
-	}
+	require.True(t, errors.Is(err, enough) && report.Failed == 0 && report.Unfinished != 0, "got %v, %+v; want the cause, and nothing failed", err, report)
 }
 
 func TestBadConfigurations(t *testing.T) {

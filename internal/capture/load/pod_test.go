@@ -44,18 +44,14 @@ func TestLife(t *testing.T) {
 		}
 	}
 	entries, err := os.ReadDir(d.Path)
-	if err != nil || len(entries) != 5 {
-		t.Errorf("left %v, %v; want the five files that were told", entries, err)
-	}
+	require.True(t, err == nil && len(entries) == 5, "left %v, %v; want the five files that were told", entries, err)
 }
 
 func TestFailedLoad(t *testing.T) {
 	d := Dir{t.TempDir()}
 	require.NoError(t, errors.Join(d.Tell(FailedFile, "status 500\n"), d.Tell(FailedFile, "another\n")))
 	for name, err := range map[string]error{"ready": d.IsReady(), "release": d.Release()} {
-		if err == nil || err.Error() != "the load has failed: status 500" {
-			t.Errorf("%s: got %v", name, err)
-		}
+		require.True(t, err != nil && err.Error() == "the load has failed: status 500", "%s: got %v", name, err)
 	}
 }
 
@@ -79,9 +75,7 @@ func TestOneLoadAFolder(t *testing.T) {
 			begun++
 		}
 	}
-	if begun != 1 {
-		t.Errorf("%d loads have begun in one folder, want 1", begun)
-	}
+	require.Equal(t, begun, 1, "loads have begun in one folder")
 }
 
 func TestBadFolders(t *testing.T) {

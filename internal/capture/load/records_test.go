@@ -85,15 +85,9 @@ func TestEachRequestIsRecorded(t *testing.T) {
 	}
 	for _, rec := range of[Completed] {
 		i := slices.Index([]string{"stop strings", "include_stop_str_in_output", "chat, no limit"}, rec.Name)
-		if rec.StopText != (i >= 0) {
-			t.Errorf("%s: stop text %v", rec.Name, rec.StopText)
-		}
-		if rec.Name == "chat" && (*rec.TTFTMs <= 0 || len(rec.ITLMs) != 3 || rec.FinishReason != "length" || rec.CompletionTokens != 3) {
-			t.Errorf("chat: %+v", rec)
-		}
-		if rec.Name == "chat, whole" && (rec.TTFTMs != nil || rec.ITLMs != nil || rec.FinishReason != "stop") {
-			t.Errorf("in one piece: %+v", rec)
-		}
+		require.Equal(t, rec.StopText, i >= 0, "%s: stop text", rec.Name)
+		require.True(t, rec.Name != "chat" || (*rec.TTFTMs > 0 && len(rec.ITLMs) == 3 && rec.FinishReason == "length" && rec.CompletionTokens == 3), "chat: %+v", rec)
+		require.True(t, rec.Name != "chat, whole" || (rec.TTFTMs == nil && rec.ITLMs == nil && rec.FinishReason == "stop"), "in one piece: %+v", rec)
 	}
 }
 
@@ -103,9 +97,7 @@ func TestRecordThatFails(t *testing.T) {
 	cfg := config(server.URL, Edge, 1)
 	cfg.Each = func(Record) error { return full }
 	report, err := Run(t.Context(), cfg)
-	if !errors.Is(err, full) || err.Error() != "write down request load-000000: disk full" || report.Requests != 1 {
-		t.Errorf("got %v after %d requests", err, report.Requests)
-	}
+	require.True(t, errors.Is(err, full) && err.Error() == "write down request load-000000: disk full" && report.Requests == 1, "got %v after %d requests", err, report.Requests)
 }
 
 // FuzzReadRecords: what is read once is written and read again as the same.

@@ -95,9 +95,7 @@ func TestBurstsKeepTheirTimes(t *testing.T) {
 					t.Errorf("took %v, %v late; want %v, 0", report.Duration, report.Late, took)
 				}
 				for _, rec := range records {
-					if rec.DueMs == nil || *rec.DueMs != rec.SentMs || rec.DurationMs != ms(takes) || *rec.TTFTMs != ms(takes) {
-						t.Errorf("got %+v", rec)
-					}
+					require.True(t, rec.DueMs != nil && *rec.DueMs == rec.SentMs && rec.DurationMs == ms(takes) && *rec.TTFTMs == ms(takes), "got %+v", rec)
 				}
 			})
 		})
@@ -136,9 +134,7 @@ func TestScheduleEndsWithItsContext(t *testing.T) {
 		cfg := config("http://x", Bursts, 7)
 		cfg.Shape = Shape{Bursts: 100, Requests: 2, Every: time.Minute}
 		report, err := run(ctx, cfg, server)
-		if !errors.Is(err, enough) || report.Requests != 4 || report.Duration != 90*time.Second {
-			t.Errorf("got %v, %+v", err, report)
-		}
+		require.True(t, errors.Is(err, enough) && report.Requests == 4 && report.Duration == 90*time.Second, "got %v, %+v", err, report)
 	})
 }
 
@@ -159,17 +155,13 @@ func TestAwait(t *testing.T) {
 				server, start := &slowServer{status: test.status}, time.Now()
 				err := await(t.Context(), "http://x", time.Minute, server)
 				if test.want == "" {
-					if err != nil || len(server.came) != 1 {
-						t.Errorf("got %v after %d looks", err, len(server.came))
-					}
+					require.True(t, err == nil && len(server.came) == 1, "got %v after %d looks", err, len(server.came))
 					return
 				}
 				if err == nil || err.Error() != test.want || time.Since(start) != time.Minute {
 					t.Errorf("got %v after %v, want %s", err, time.Since(start), test.want)
 				}
-				if gap := slices.Max(server.times(start)) / time.Duration(len(server.came)-1); gap != serverPause {
-					t.Errorf("looked every %v, want %v", gap, serverPause)
-				}
+				require.Equal(t, slices.Max(server.times(start))/time.Duration(len(server.came)-1), serverPause, "looked every")
 			})
 		})
 	}

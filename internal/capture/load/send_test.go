@@ -62,12 +62,8 @@ func TestSendRefuses(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var b bytes.Buffer
 			err := d.Send(&b, test.file)
-			if err == nil || !strings.Contains(err.Error(), test.want) || errors.Is(err, ErrUsage) != test.usage {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
-			if b.Len() > 0 {
-				t.Errorf("sent %q", b.String())
-			}
+			require.True(t, err != nil && strings.Contains(err.Error(), test.want) && errors.Is(err, ErrUsage) == test.usage, "got %v, want %q", err, test.want)
+			require.True(t, b.Len() == 0, "sent %q", b.String())
 		})
 	}
 }
@@ -115,9 +111,7 @@ func TestSendNoticesChanges(t *testing.T) {
 			d := Dir{t.TempDir()}
 			put(t, d, "a", text)
 			err := d.Send(&meanwhile{do: func() { test.change(t, d) }}, "a")
-			if err == nil || err.Error() != test.want {
-				t.Errorf("got %v, want %s", err, test.want)
-			}
+			require.True(t, err != nil && err.Error() == test.want, "got %v, want %s", err, test.want)
 		})
 	}
 }

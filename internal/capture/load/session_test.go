@@ -78,9 +78,7 @@ HOME_OF_MODELS = "$DIR"
 		"0.29": "--no-cache --eager --old 1", "0.30": "--no-cache --eager --new 2", "0.31": "--no-cache --new 2",
 		"nightly": "--no-cache --eager --new 2",
 	} {
-		if got := strings.Join(s.EngineFlags(line, "/d"), " "); got != want {
-			t.Errorf("%s: engine %q, want %q", line, got, want)
-		}
+		require.Equal(t, strings.Join(s.EngineFlags(line, "/d"), " "), want, "%s: engine", line)
 	}
 	if got, want := strings.Join(s.FrontendFlags("0.30", "/d"), " "), "--no-cache --modules a=/d/lora/a b"; got != want {
 		t.Errorf("frontend %q, want %q", got, want)
@@ -145,9 +143,7 @@ GET /last
 		`/last `,
 	}
 	require.NoDiff(t, cmp.Diff(want, seen), "requests")
-	if len(answers) != len(want) {
-		t.Errorf("%d answers, want %d", len(answers), len(want))
-	}
+	require.True(t, len(answers) == len(want), "%d answers, want %d", len(answers), len(want))
 }
 
 // What an answer says of where its KV cache is goes into the next request, whichever of the two frontends has answered.
@@ -189,9 +185,7 @@ func TestRunEndsAtTheFirstRefusal(t *testing.T) {
 	defer server.Close()
 	answers, err := RunSession(t.Context(), script(t, "? GET /a\nGET /b\nGET /c\n"), SessionConfig{URL: server.URL})
 	require.ErrorContains(t, err, "requests: line 2, GET /b: status 404")
-	if len(answers) != 2 {
-		t.Errorf("%d answers, want 2: %v", len(answers), answers)
-	}
+	require.Equal(t, len(answers), 2, "answers: %v", answers)
 }
 
 func script(t *testing.T, text string, options ...string) *Session {

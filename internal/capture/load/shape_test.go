@@ -35,9 +35,7 @@ func TestShapeIsItsFlags(t *testing.T) {
 	require.NoDiff(t, cmp.Diff(want, full().Flags()), "flags (-want +got)")
 	var again Shape
 	for _, f := range ShapeFields() {
-		if err := again.Set(f.Key, full().Get(f.Key)); err != nil {
-			t.Errorf("%s: %v", f.Key, err)
-		}
+		require.NoErrorf(t, again.Set(f.Key, full().Get(f.Key)), "%s", f.Key)
 	}
 	require.NoDiff(t, cmp.Diff(full(), again), "set from text (-want +got)")
 	if got := (Shape{}).Flags(); got != nil {
@@ -97,15 +95,11 @@ func TestShapesAndWorkloads(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.shape.Check(test.workload)
 			if test.key == "" {
-				if err != nil {
-					t.Error(err)
-				}
+				require.NoError(t, err)
 				return
 			}
 			var wrong *ShapeError
-			if !errors.As(err, &wrong) || wrong.Key != test.key || err.Error() != test.want {
-				t.Errorf("got %#v, want %s", err, test.want)
-			}
+			require.True(t, errors.As(err, &wrong) && wrong.Key == test.key && err.Error() == test.want, "got %#v, want %s", err, test.want)
 		})
 	}
 }
@@ -118,13 +112,9 @@ func TestUsualShapes(t *testing.T) {
 			if w == Arrivals {
 				usual.Arrivals = "x"
 			}
-			if err := usual.Check(w); err != nil {
-				t.Error(err)
-			}
+			require.NoError(t, usual.Check(w))
 			for _, key := range ShapeKeys(w) {
-				if !slices.Contains(shapeKeys(), key) {
-					t.Errorf("uses %q, which is no key", key)
-				}
+				require.True(t, slices.Contains(shapeKeys(), key), "uses %q, which is no key", key)
 			}
 		})
 	}

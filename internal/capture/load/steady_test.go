@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"slices"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // The workloads of one length ask for as many requests, at a time and in all, and for as many tokens as their shape says.
@@ -29,19 +31,13 @@ func TestSteadyWorkloads(t *testing.T) {
 			cfg := config(server.URL, test.workload, 7)
 			cfg.Shape = test.shape
 			report, err := Run(t.Context(), cfg)
-			if err != nil || report.Completed != test.requests || report.Tokens != 4*test.requests {
-				t.Errorf("got %+v, %v; want %d requests of 4 tokens each", report, err, test.requests)
-			}
+			require.True(t, err == nil && report.Completed == test.requests && report.Tokens == 4*test.requests, "got %+v, %v; want %d requests of 4 tokens each", report, err, test.requests)
 			asked := server.questions()
 			if got := count(asked, `"ignore_eos":true,"max_tokens":4,"model":"tiny",`+test.prompt); got != test.requests {
 				t.Errorf("%d requests say so, want %d; the first is %s", got, test.requests, asked[0])
 			}
-			if len(slices.Compact(asked)) != test.requests {
-				t.Error("a prompt came twice")
-			}
-			if server.atOnce.most > test.most {
-				t.Errorf("%d at once, want %d at most", server.atOnce.most, test.most)
-			}
+			require.Equal(t, len(slices.Compact(asked)), test.requests, "different prompts")
+			require.True(t, server.atOnce.most <= test.most, "%d at once, want %d at most", server.atOnce.most, test.most)
 		})
 	}
 }
@@ -83,9 +79,7 @@ func TestLengthsAreHeld(t *testing.T) {
 			cfg := config(server, Concurrency, 7)
 			cfg.Shape = Shape{Concurrency: 1, PromptTokens: 5, OutputTokens: 4}
 			report, err := Run(t.Context(), cfg)
-			if err == nil || err.Error() != test.want || report.Failed != 1 {
-				t.Errorf("got %v, %+v; want %s", err, report, test.want)
-			}
+			require.True(t, err != nil && err.Error() == test.want && report.Failed == 1, "got %v, %+v; want %s", err, report, test.want)
 		})
 	}
 }

@@ -49,12 +49,8 @@ func tapAgrees(t *testing.T, version string, workload load.Workload) {
 	for _, no := range report.Refused {
 		t.Logf("refused: %s: %d %s", no.Request, no.Status, no.Answer)
 	}
-	if report.Tokens < 2*report.Completed || len(report.Refused) > 10 {
-		t.Errorf("got %+v, want few refusals", report)
-	}
-	if len(records) != report.Requests || report.Completed < 32 {
-		t.Errorf("%d records of %+v", len(records), report)
-	}
+	require.True(t, report.Tokens >= 2*report.Completed && len(report.Refused) <= 10, "got %+v, want few refusals", report)
+	require.True(t, len(records) == report.Requests && report.Completed >= 32, "%d records of %+v", len(records), report)
 	t.Logf("%d requests, %d tokens in %v", report.Requests, report.Tokens, report.Duration)
 }
 
@@ -65,9 +61,7 @@ func wantAgreement(t *testing.T, records []load.Record, path string) {
 	require.NoError(t, err)
 	defer tr.Close()
 	findings, err := load.Compare(records, tr)
-	if err != nil || len(findings) > 0 {
-		t.Errorf("%v, %d findings: %q", err, len(findings), findings)
-	}
+	require.True(t, err == nil && len(findings) == 0, "%v, %d findings: %q", err, len(findings), findings)
 }
 
 // stack is a frontend before a tap before a player that answers at random.

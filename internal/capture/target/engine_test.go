@@ -66,9 +66,7 @@ func askParser(t *testing.T, version string, targets []Target) []map[string]any 
 	var stderr bytes.Buffer
 	cmd.Stdin, cmd.Stderr = &lines, &stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: is the engine installed? .ci/peers engine %s\n%s", err, version, stderr.String())
-	}
+	require.NoErrorf(t, err, "is the engine installed? .ci/peers engine %s\n%s", version, stderr.String())
 	var all []map[string]any
 	for line := range strings.Lines(string(out)) {
 		if text, ok := strings.CutPrefix(line, "parsed: "); ok {

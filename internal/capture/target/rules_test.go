@@ -8,6 +8,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 var update = flag.Bool("update", false, "rewrite the .diagnostics files in testdata")
@@ -50,9 +51,7 @@ func FuzzParse(f *testing.F) {
 		// Without errors, a target can be named and found, and its configuration read again.
 		names := map[string]bool{}
 		for _, target := range file.Targets {
-			if names[target.Name()] || target.Tag == "" || len(target.slug()) > longestName-around {
-				t.Errorf("target %s is not usable", target.Name())
-			}
+			require.True(t, !names[target.Name()] && target.Tag != "" && len(target.slug()) <= longestName-around, "target %s is not usable", target.Name())
 			names[target.Name()] = true
 			for pair := range strings.SplitSeq(target.EngineConfig(), ";") {
 				if key, value, ok := strings.Cut(pair, "="); !ok || key == "" || value == "" {

@@ -108,13 +108,9 @@ func TestGolden(t *testing.T) {
 		{l.Messages, "ENGINE_CORE_DEAD", false},
 	} {
 		at := slices.IndexFunc(i.items, func(item *Item) bool { return item.Name == i.name })
-		if at < 0 || i.items[at].Seen != i.seen {
-			t.Errorf("%s: item %d, want seen %v", i.name, at, i.seen)
-		}
+		require.True(t, at >= 0 && i.items[at].Seen == i.seen, "%s: item %d, want seen %v", i.name, at, i.seen)
 	}
-	if !slices.Equal(l.Frontends, []string{"vllm-rs"}) || !slices.Equal(l.Runners, []string{"V1"}) {
-		t.Errorf("frontends %q, runners %q", l.Frontends, l.Runners)
-	}
+	require.True(t, slices.Equal(l.Frontends, []string{"vllm-rs"}) && slices.Equal(l.Runners, []string{"V1"}), "frontends %q, runners %q", l.Frontends, l.Runners)
 }
 
 // everything is what all lines have.
@@ -141,22 +137,16 @@ func TestFeatures(t *testing.T) {
 		used[i.Feature] = true
 	}
 	for _, f := range Features() {
-		if !used[f] {
-			t.Errorf("nothing is of the feature %q", f)
-		}
+		require.True(t, used[f], "nothing is of the feature %q", f)
 	}
-	if used[""] {
-		t.Error("something is of no feature")
-	}
+	require.True(t, !used[""], "something is of no feature")
 }
 
 // TestRunnerOf: the model runners differ in the type of token ids.
 func TestRunnerOf(t *testing.T) {
 	for dtype, want := range map[string]string{"<i4": "V1", "<i8": "V2", "<f4": ""} {
 		raw := pack.AppendArray(nil, pack.AppendString(nil, dtype))
-		if got := runnerOf(protocol.ViewOf(raw)); got != want {
-			t.Errorf("%s: %q, want %q", dtype, got, want)
-		}
+		require.Equal(t, runnerOf(protocol.ViewOf(raw)), want, "%s", dtype)
 	}
 }
 
@@ -177,9 +167,7 @@ func TestCompared(t *testing.T) {
 		"EngineZmqAddresses.inputs":             false,
 		"EngineCoreReadyResponse.supports_lora": false, // not seen
 	} {
-		if got := l.field(t, name).Compared; got != want {
-			t.Errorf("%s: compared is %v", name, got)
-		}
+		require.Equal(t, l.field(t, name).Compared, want, "%s: compared", name)
 	}
 }
 
@@ -233,14 +221,10 @@ func TestMutations(t *testing.T) {
 		message := slices.Concat(pack.AppendArrayHeader(nil, 1), c.value)
 		var got []string
 		for _, frames := range mutations(protocol.ViewOf(message).At(0), c.structs, [][]byte{message}, 0) {
-			if err := pack.Validate(frames[0]); err != nil {
-				t.Errorf("%s: %v", c.name, err)
-			}
+			require.NoErrorf(t, pack.Validate(frames[0]), "%s", c.name)
 			got = append(got, pack.Format(frames[0][1:]))
 		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
-		}
+		require.True(t, slices.Equal(got, c.want), "%s: %q, want %q", c.name, got, c.want)
 	}
 }
 
@@ -263,9 +247,7 @@ func TestMutationsOfTensors(t *testing.T) {
 			}
 			got = append(got, frames[1])
 		}
-		if len(got) != 2 || string(got[0]) != "\x01\x02\x03\x05" || string(got[1]) != "\x00\x02\x03\x04" {
-			t.Errorf("%x: %x", data, got)
-		}
+		require.True(t, len(got) == 2 && string(got[0]) == "\x01\x02\x03\x05" && string(got[1]) == "\x00\x02\x03\x04", "%x: %x", data, got)
 	}
 }
 
@@ -277,7 +259,5 @@ func TestCoordinator(t *testing.T) {
 	l.Add(&trace.Message{Channel: "coordinator_output", Direction: trace.EngineToFrontend, Frames: codec.WaveComplete(0, 3, 1.5)})
 	l.Add(&trace.Message{Channel: "coordinator_input", Direction: trace.FrontendToEngine, Frames: [][]byte{{protocol.TypeStartDPWave}, {0x92, 1, 0}}})
 	at := slices.IndexFunc(l.Fields, func(f *Field) bool { return f.FullName() == "EngineCoreOutputs.wave_complete" })
-	if !l.Fields[at].Seen || !l.items[message+startWave].Seen {
-		t.Error("wave_complete is not seen, or START_DP_WAVE")
-	}
+	require.True(t, l.Fields[at].Seen && l.items[message+startWave].Seen, "wave_complete is not seen, or START_DP_WAVE")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestUnhealthy: a frontend whose engine is dead may refuse to be healthy, and may end; it may not go on as before.
@@ -43,9 +44,7 @@ func TestUnhealthy(t *testing.T) {
 			for _, f := range k.Failures {
 				got = f.Code
 			}
-			if got != test.want {
-				t.Errorf("failures %v, want %q", k.Failures, test.want)
-			}
+			require.True(t, got == test.want, "failures %v, want %q", k.Failures, test.want)
 		})
 	}
 }

@@ -48,12 +48,8 @@ func FuzzCarried(f *testing.F) {
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		for _, path := range paths {
 			value, ok := carried(codec.Profile(), payload, path)
-			if ok && pack.Validate(payload) != nil {
-				t.Errorf("%s of %x is %v, which is no message", path, payload, value)
-			}
-			if ok && path == "no_such_field" {
-				t.Errorf("%x has a field of that name: %v", payload, value)
-			}
+			require.True(t, !ok || pack.Validate(payload) == nil, "%s of %x is %v, which is no message", path, payload, value)
+			require.True(t, !ok || path != "no_such_field", "%x has a field of that name: %v", payload, value)
 		}
 	})
 }

@@ -208,9 +208,7 @@ func TestRunKnownEverywhere(t *testing.T) {
 	a.replace["/v1/completions"] = strings.Replace(fakeText, `"stop"`, `"length"`, 1)
 	r, err = run(t, a, b, "", known...)
 	require.NoError(t, err)
-	if r.Same != r.Requests-1 || r.Expected != 1 {
-		t.Errorf("%d requests, %d the same, %d expected: want one expected", r.Requests, r.Same, r.Expected)
-	}
+	require.True(t, r.Same == r.Requests-1 && r.Expected == 1, "%d requests, %d the same, %d expected: want one expected", r.Requests, r.Same, r.Expected)
 }
 
 // run sends the corpus of fakes to two servers.
@@ -227,9 +225,7 @@ func TestRunEnds(t *testing.T) {
 	a.replace["/v1/completions"], a.replace["/health"] = "", ""
 	_, err := run(t, a, b, "")
 	var ended *EndedError
-	if !errors.As(err, &ended) || !ended.Tested || ended.Request != "a/text" {
-		t.Errorf("a server that died: %v", err)
-	}
+	require.True(t, errors.As(err, &ended) && ended.Tested && ended.Request == "a/text", "a server that died: %v", err)
 	if _, err = run(t, b, b, "other"); !errors.Is(err, ErrModel) {
 		t.Errorf("a model that is not there: %v", err)
 	}
@@ -268,22 +264,16 @@ known in all answers, and not counted below: header x-request-id
 
 func TestCorpus(t *testing.T) {
 	requests := Corpus()
-	if len(requests) < 150 {
-		t.Errorf("%d requests: want at least 150", len(requests))
-	}
+	require.True(t, len(requests) >= 150, "%d requests: want at least 150", len(requests))
 	for _, path := range []string{
 		"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/models", "/tokenize", "/detokenize",
 		"/inference/v1/generate", "/v1/chat/completions/render", "/health", "/ping", "/version", "/load", "/metrics", "/v1/load_lora_adapter",
 		"/v1/unload_lora_adapter", "/sleep?level=1", "/wake_up", "/is_sleeping", "/reset_prefix_cache",
 	} {
-		if !slices.ContainsFunc(requests, func(r Request) bool { return r.Path == path }) {
-			t.Errorf("no request for %s", path)
-		}
+		require.True(t, slices.ContainsFunc(requests, func(r Request) bool { return r.Path == path }), "no request for %s", path)
 	}
 	for _, r := range requests {
-		if strings.Contains(Expand(r.Body, "m"), "{{repeat") || strings.Contains(Expand(r.Body, "m"), "{{model") {
-			t.Errorf("corpus.http:%d: %s: a variable is not replaced", r.Line, r.Name)
-		}
+		require.True(t, !strings.Contains(Expand(r.Body, "m"), "{{repeat") && !strings.Contains(Expand(r.Body, "m"), "{{model"), "corpus.http:%d: %s: a variable is not replaced", r.Line, r.Name)
 	}
 	for text, want := range map[string]string{
 		"":                                     "no request",
@@ -320,9 +310,7 @@ func TestMatch(t *testing.T) {
 		{"*b*d", "abc", false},
 		{"", "a", false},
 	} {
-		if got := Match(test.pattern, test.text); got != test.want {
-			t.Errorf("Match(%q, %q) = %v", test.pattern, test.text, got)
-		}
+		require.Equal(t, Match(test.pattern, test.text), test.want, "Match(%q, %q)", test.pattern, test.text)
 	}
 }
 

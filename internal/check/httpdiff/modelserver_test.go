@@ -128,9 +128,7 @@ func TestModelServer(t *testing.T) {
 			r, err := ModelServer(t.Context(), Options{A: Side{URL: server.URL}, Timeout: time.Minute, Settle: 30 * time.Second})
 			require.NoError(t, err)
 			require.NoDiff(t, cmp.Diff(tt.want, shown(r)), "differences (-want +got)")
-			if r.Requests != 10 || r.Note != "" {
-				t.Errorf("%d checks, note %q", r.Requests, r.Note)
-			}
+			require.True(t, r.Requests == 10 && r.Note == "", "%d checks, note %q", r.Requests, r.Note)
 		})
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -120,13 +120,9 @@ func TestBlocksKeptForOthers(t *testing.T) {
 			}
 		}
 		for _, f := range judge(other) {
-			if f.Code == CodeGauges || f.Code == CodeRest {
-				t.Errorf("%s: %s %s", s.name, f.Code, f.Message)
-			}
+			require.True(t, f.Code != CodeGauges && f.Code != CodeRest, "%s: %s %s", s.name, f.Code, f.Message)
 		}
-		if kept < 10 {
-			t.Errorf("%s: %d messages changed", s.name, kept)
-		}
+		require.True(t, kept >= 10, "%s: %d messages changed", s.name, kept)
 	}
 }
 

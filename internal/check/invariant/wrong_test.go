@@ -11,6 +11,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/check"
 
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/trace"
@@ -244,12 +245,8 @@ func TestWrongValues(t *testing.T) {
 		}
 	}
 	for wrong := range unknowable {
-		if !missed[wrong] {
-			t.Errorf("%s: it is found, or is not in any session: strike the reason", wrong)
-		}
+		require.True(t, missed[wrong], "%s: it is found, or is not in any session: strike the reason", wrong)
 	}
 	t.Logf("%d of %d wrong values are found", caught, all)
-	if caught*108 < 96*all {
-		t.Errorf("%d of %d wrong values are found, want 96 of 108 or more", caught, all)
-	}
+	require.True(t, caught*108 >= 96*all, "%d of %d wrong values are found, want 96 of 108 or more", caught, all)
 }

@@ -62,9 +62,7 @@ func TestRealPairs(t *testing.T) {
 			lenient := checked
 			if of != release {
 				lenient = measure("enforce_handshake_compat false", `{"kv_connector_extra_config":{"enforce_handshake_compat":false}}`)
-				if got := measure("kv_load_failure_policy recompute", `{"kv_load_failure_policy":"recompute"}`); got != "recomputes" {
-					t.Errorf("prefill %s, decode %s: with kv_load_failure_policy recompute it %s", of, release, got)
-				}
+				require.Equal(t, measure("kv_load_failure_policy recompute", `{"kv_load_failure_policy":"recompute"}`), "recomputes", "prefill %s, decode %s: with kv_load_failure_policy recompute it", of, release)
 			}
 			if checked != p.Checked || lenient != p.Lenient {
 				t.Errorf("prefill %s, decode %s: measured as %s and %s, and the table has %s and %s", of, release, checked, lenient, p.Checked, p.Lenient)

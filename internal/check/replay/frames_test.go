@@ -52,9 +52,7 @@ func TestSessionJudge(t *testing.T) {
 			var found []check.Code
 			judge := SessionJudge{Found: func(_ int, f check.Failure, m *trace.Message) {
 				found = append(found, f.Code)
-				if m.Channel != "output" || len(m.Frames) == 0 {
-					t.Errorf("%s of a message of channel %s", f.Code, m.Channel)
-				}
+				require.True(t, m.Channel == "output" && len(m.Frames) != 0, "%s of a message of channel %s", f.Code, m.Channel)
 			}}
 			n := 0
 			for i := range messages {
@@ -71,9 +69,7 @@ func TestSessionJudge(t *testing.T) {
 			if judged, kinds, unknown := judge.Judged(); judged != n || kinds != len(found) || unknown != 0 {
 				t.Errorf("%d messages judged, %d kinds of failures, %d unknown engines; want %d, %d and 0", judged, kinds, unknown, n, len(found))
 			}
-			if (test.code == "") != (len(found) == 0) || test.code != "" && found[0] != test.code {
-				t.Errorf("found %v, want %q first", found, test.code)
-			}
+			require.True(t, (test.code == "") == (len(found) == 0) && (test.code == "" || found[0] == test.code), "found %v, want %q first", found, test.code)
 		})
 	}
 }

@@ -57,9 +57,7 @@ func TestSynthesizedPrompts(t *testing.T) {
 		if len(r.PromptTokenIDs) != tr.Records[i].PromptTokens || tr.Records[i].PromptTokenIDs != nil {
 			t.Errorf("record %d: %d prompt ids in the copy, %v in the original", i, len(r.PromptTokenIDs), tr.Records[i].PromptTokenIDs)
 		}
-		if !cmp.Equal(r.BlockHashes, trace.BlockHashes(r.PromptTokenIDs, 4)) {
-			t.Errorf("record %d: the chain is not that of its prompt", i)
-		}
+		require.True(t, cmp.Equal(r.BlockHashes, trace.BlockHashes(r.PromptTokenIDs, 4)), "record %d: the chain is not that of its prompt", i)
 	}
 	want := [][]uint32{{1, 0, 0, 0, 2, 0, 0, 0, 0}, {1, 0, 0, 0, 3, 0, 0, 0}, {0, 0, 0}, {1, 0, 0, 0, 2, 0, 0, 0, 0}}
 	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
@@ -126,9 +124,7 @@ func TestDeliver(t *testing.T) {
 			for i := range test.outputs {
 				ended += s.deliver(&test.outputs[i])
 			}
-			if ended != test.ended {
-				t.Errorf("%d streams ended, want %d", ended, test.ended)
-			}
+			require.True(t, ended == test.ended, "%d streams ended, want %d", ended, test.ended)
 			var f check.Outcome
 			reportStrays(&f, s.strays)
 			st.compare(&f, true)
@@ -136,9 +132,7 @@ func TestDeliver(t *testing.T) {
 			for _, failure := range f.Failures {
 				got = append(got, failure.Message)
 			}
-			if !slices.Equal(got, test.want) {
-				t.Errorf("got  %q\nwant %q", got, test.want)
-			}
+			require.True(t, slices.Equal(got, test.want), "got  %q\nwant %q", got, test.want)
 		})
 	}
 }
@@ -149,7 +143,5 @@ func TestStraysAreBounded(t *testing.T) {
 	for i := range 10 * maxStrays {
 		s.deliver(&protocol.RequestOutput{ID: fmt.Appendf(nil, "stray-%d", i)})
 	}
-	if len(s.strays) != maxStrays {
-		t.Errorf("%d strays kept, want %d", len(s.strays), maxStrays)
-	}
+	require.True(t, len(s.strays) == maxStrays, "%d strays kept, want %d", len(s.strays), maxStrays)
 }

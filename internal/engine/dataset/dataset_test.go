@@ -209,9 +209,7 @@ func FuzzLoad(f *testing.F) {
 	tok := tiny(f)
 	f.Fuzz(func(t *testing.T, kind uint8, text []byte) {
 		set, err := Load(write(t, names[int(kind)%len(names)], string(text)), tok, nil)
-		if err == nil && set.Len() == 0 {
-			t.Error("a dataset without rows and without an error")
-		}
+		require.True(t, err != nil || set.Len() != 0, "a dataset without rows and without an error")
 	})
 }
 
@@ -225,8 +223,6 @@ func TestOutOfMemory(t *testing.T) {
 		"data.parquet: the column out of memory is unknown\n":                                                        false,
 		"fatal error: all goroutines are asleep - deadlock!\n":                                                       false,
 	} {
-		if got := outOfMemory().MatchString(text); got != want {
-			t.Errorf("%q: %v, want %v", text, got, want)
-		}
+		require.Equal(t, outOfMemory().MatchString(text), want, "%q", text)
 	}
 }

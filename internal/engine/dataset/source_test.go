@@ -188,9 +188,7 @@ func TestSourceAnswers(t *testing.T) {
 			for range 2 { // the second time out of what was kept
 				script, err := s.Script(request("a", tok.Encode("Say hello"), test.change))
 				require.NoError(t, err)
-				if got := said(t, tok, script, test.most); got != test.want {
-					t.Errorf("got %q, want %q", got, test.want)
-				}
+				require.Equal(t, said(t, tok, script, test.most), test.want, "said")
 			}
 		})
 	}
@@ -211,9 +209,7 @@ func TestSourceFallsBack(t *testing.T) {
 		for i := range prompt {
 			again = append(again, script.Fill(i))
 		}
-		if err != nil || !cmp.Equal(again, prompt) && len(prompt) > 0 {
-			t.Errorf("%v was answered with %v, %v", prompt, again, err)
-		}
+		require.True(t, err == nil && (cmp.Equal(again, prompt) || len(prompt) == 0), "%v was answered with %v, %v", prompt, again, err)
 	}
 	require.NoDiff(t, cmp.Diff(Summary{Requests: 3, Unmatched: 3}, s.Summary()), "summary (-want +got)")
 }
@@ -261,16 +257,12 @@ func TestSourceIsShared(t *testing.T) {
 		for text := range served {
 			seen[text] = true
 		}
-		if len(seen) != n {
-			t.Errorf("%d rows were said, want each of %d", len(seen), n)
-		}
+		require.True(t, len(seen) == n, "%d rows were said, want each of %d", len(seen), n)
 		s.Rewind()
 	}
 }
 
 func TestSummaryText(t *testing.T) {
 	const want = "15 requests: 1 matched by tokens, 2 by text, 3 by their last message, 4 by a beginning, 5 nothing"
-	if got := (Summary{15, 1, 2, 3, 4, 5}).String(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	require.Equal(t, (Summary{15, 1, 2, 3, 4, 5}).String(), want, "text")
 }

@@ -204,9 +204,7 @@ func TestTextsAreCutOff(t *testing.T) {
 		`{"type":"string","pattern":"^[a-z]{1000}$","minLength":1000}`,
 	} {
 		l, err := grammar.Compile(work(t), grammar.Constraint{Kind: grammar.JSON, Text: schema})
-		if err != nil {
-			t.Fatalf("%s: %v", schema, err)
-		}
+		require.NoErrorf(t, err, "%s", schema)
 		if text, whole, err := l.Text(work(t), 1, 0, 100); err != nil || whole || len(text) != 100 {
 			t.Errorf("%s: %d bytes, whole: %v, %v", schema, len(text), whole, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/engine/grammar"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // times writes a text for each number below n.
@@ -177,9 +178,7 @@ func TestHostileConstraints(t *testing.T) {
 			}
 		})
 	}
-	if ran == len(hostile()) && tooLong < 40 {
-		t.Errorf("only %d of them take too long", tooLong)
-	}
+	require.True(t, ran != len(hostile()) || tooLong >= 40, "only %d of them take too long", tooLong)
 }
 
 func TestWorkEndsWithItsContext(t *testing.T) {

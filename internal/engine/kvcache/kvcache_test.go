@@ -63,9 +63,7 @@ func counted(first uint32, n int) []uint32 {
 func TestFits(t *testing.T) {
 	pool := newPool(t, kvcache.Options{Blocks: 4})
 	for tokens, want := range map[int]bool{-1: true, 0: true, 1: true, 11: true, 12: true, 13: false} {
-		if got := pool.Fits(tokens); got != want {
-			t.Errorf("Fits(%d): got %v, want %v", tokens, got, want)
-		}
+		require.Equal(t, pool.Fits(tokens), want, "Fits(%d)", tokens)
 		if s := kvcache.NewSequence(counted(0, max(tokens, 0))); pool.Allocate(s, 0, len(s.Tokens), 0) != want {
 			t.Errorf("Allocate of %d tokens is not what Fits says", tokens)
 		} else {
@@ -85,16 +83,10 @@ func TestFreeTwice(t *testing.T) {
 	if free := pool.FreeBlocks(); free != 7 || pool.Usage() != 1-7.0/9 {
 		t.Errorf("%d free blocks, usage %v, want 7 of 9", free, pool.Usage())
 	}
-	if len(pool.BlockIDs(a)) != 0 || pool.Reset() {
-		t.Error("a freed sequence holds blocks, or a pool in use was reset")
-	}
-	if cached := pool.Lookup(a); cached != 4 {
-		t.Errorf("got %d tokens cached of the freed one, want 4", cached)
-	}
+	require.True(t, len(pool.BlockIDs(a)) == 0 && !pool.Reset(), "a freed sequence holds blocks, or a pool in use was reset")
+	require.Equal(t, pool.Lookup(a), 4, "tokens cached of the freed one")
 	pool.Free(b)
-	if !pool.Reset() || pool.Lookup(a) != 0 {
-		t.Error("an unused pool is not reset")
-	}
+	require.True(t, pool.Reset() && pool.Lookup(a) == 0, "an unused pool is not reset")
 }
 
 // TestSeeds tells pools of different seeds and algorithms apart, and those of the same not.
@@ -111,9 +103,7 @@ func TestSeeds(t *testing.T) {
 			seen[first(kvcache.Options{Algorithm: algorithm, Seed: seed})] = true
 		}
 	}
-	if len(seen) != 12 {
-		t.Errorf("got %d different hashes, want 12", len(seen))
-	}
+	require.Equal(t, len(seen), 12, "different hashes")
 	byDefault := first(kvcache.Options{})
 	require.NoDiff(t, cmp.Diff(first(kvcache.Options{Algorithm: kvcache.SHA256, Seed: kvcache.DefaultSeed}), byDefault), "default (-want +got)")
 }

@@ -36,9 +36,7 @@ func TestAsVLLM(t *testing.T) {
 					return
 				}
 			}
-			if r.operations < 5000 || r.hashes < 800 {
-				t.Errorf("%d operations and %d hashes compared: the vectors should have more", r.operations, r.hashes)
-			}
+			require.True(t, r.operations >= 5000 && r.hashes >= 800, "%d operations and %d hashes compared: the vectors should have more", r.operations, r.hashes)
 		})
 	}
 }

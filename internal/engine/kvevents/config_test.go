@@ -77,12 +77,8 @@ func TestParseIntHashes(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := ParseIntHashes(tt.value)
-			if got != tt.want || err != nil != tt.wrong {
-				t.Errorf("%v, %v", got, err)
-			}
-			if tt.wrong && !strings.Contains(err.Error(), EnvIntHashes+`="`+tt.value+`"`) {
-				t.Errorf("%v does not name the variable", err)
-			}
+			require.True(t, got == tt.want && err != nil == tt.wrong, "%v, %v", got, err)
+			require.True(t, !tt.wrong || strings.Contains(err.Error(), EnvIntHashes+`="`+tt.value+`"`), "%v does not name the variable", err)
 		})
 	}
 }

@@ -184,9 +184,7 @@ func TestAsEngines(t *testing.T) {
 				}
 				said++
 			})
-			if said != len(c.live) {
-				t.Errorf("%d batches, the engine said %d", said, len(c.live))
-			}
+			require.True(t, said == len(c.live), "%d batches, the engine said %d", said, len(c.live))
 			for _, want := range c.replays {
 				got := p.askAgain(want.start)
 				require.NoDiff(t, cmp.Diff(all(want.frames), all(got)), "asked for those from %d on (-engine +ours)", want.start)

@@ -264,12 +264,8 @@ func TestSlowAsker(t *testing.T) {
 	slow := dial(t, p.ReplayEndpoint(), zmq.Dealer)
 	require.NoError(t, slow.Send([]byte{}, binary8(0)))
 	receive(t, slow)
-	if got := len(p.askAgain(299)); got != 2 {
-		t.Errorf("%d answers, want a batch and the end", got)
-	}
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	require.Equal(t, len(p.askAgain(299)), 2, "answers: a batch and the end")
+	require.NoError(t, p.Close())
 	require.ErrorIs(t, p.Publish(0, events), net.ErrClosed)
 }
 
@@ -457,9 +453,7 @@ func TestAllLines(t *testing.T) {
 			require.NoError(t, p.Publish(1, stored(1)))
 			text := pack.Format(p.scratch[seqSize:])
 			for _, want := range []string{`"type": "BlockStored"`, `"group_idx": 0`, `"medium": "GPU"`, `"extra_keys": [nil]`, `"lora_name": nil`} {
-				if !strings.Contains(text, want) {
-					t.Errorf("%s, want it to have %s", text, want)
-				}
+				require.Contains(t, text, want)
 			}
 		})
 	}

@@ -152,9 +152,7 @@ func TestVectorsInPython(t *testing.T) {
 		t.Helper()
 		out, err := exec.Command(python, "testdata/vectors.py", filepath.Join("../../../vectors/kvevents", line)).Output()
 		files, _ := filepath.Glob(filepath.Join("../../../vectors/kvevents", line, "*.msgpack"))
-		if err != nil || len(files) < 20 || strings.TrimSpace(string(out)) != fmt.Sprint(len(files)) {
-			t.Errorf("%s: of %d messages: %v: %s", line, len(files), err, out)
-		}
+		require.True(t, err == nil && len(files) >= 20 && strings.TrimSpace(string(out)) == fmt.Sprint(len(files)), "%s: of %d messages: %v: %s", line, len(files), err, out)
 	}
 	for _, line := range protocol.Lines() {
 		read(testenv.Python(t), line)

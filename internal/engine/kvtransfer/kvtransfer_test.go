@@ -31,9 +31,7 @@ func TestOfEngine(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Config{EngineID: "me", Host: "h"}.OfEngine(tt.index, tt.ranks)
 			require.NoError(t, err)
-			if text := fmt.Sprintf("%s %s %d", got.EngineID, got.Host, got.Port); text != tt.want {
-				t.Errorf("%s, want %s", text, tt.want)
-			}
+			require.Equal(t, fmt.Sprintf("%s %s %d", got.EngineID, got.Host, got.Port), tt.want, "engine and address")
 		})
 	}
 }
@@ -95,9 +93,7 @@ func TestSideChannel(t *testing.T) {
 	}
 	other := cache
 	other.EngineID = "f"
-	if got := pull(other); !strings.Contains(got, `engine "f" at `+cache.Address()+` keeps no KV cache of request "r" (404)`) {
-		t.Errorf("of another engine: %s", got)
-	}
+	require.Contains(t, pull(other), `engine "f" at `+cache.Address()+` keeps no KV cache of request "r" (404)`)
 	if got := pull(cache); got != "" || taken != 1 {
 		t.Errorf("%s; taken %d times, want once", got, taken)
 	}
@@ -113,15 +109,11 @@ func TestSideChannel(t *testing.T) {
 		resp, err := http.Post("http://"+cache.Address()+path, "application/json", strings.NewReader("x"))
 		require.NoError(t, err)
 		resp.Body.Close()
-		if resp.StatusCode != want {
-			t.Errorf("POST %s: status %d, want %d", path, resp.StatusCode, want)
-		}
+		require.Equal(t, resp.StatusCode, want, "POST %s: status", path)
 	}
 	http.DefaultClient.CloseIdleConnections()
 	s.Close()
-	if got := pull(cache); !strings.Contains(got, "connection refused") {
-		t.Errorf("closed: %q", got)
-	}
+	require.Contains(t, pull(cache), "connection refused")
 }
 
 // A request names the address that is asked, and gets the error: that must not make the player a way into its network.
@@ -180,9 +172,7 @@ func TestSideChannelIsNoProxy(t *testing.T) {
 			require.NoError(t, err)
 			defer s.Close()
 			_, err = s.Pull(t.Context(), Cache{EngineID: "e", RequestID: "r", Host: tt.host, Port: tt.port})
-			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("error %v, want %q", err, tt.want)
-			}
+			require.True(t, err != nil && strings.Contains(err.Error(), tt.want) && !strings.Contains(err.Error(), "hunter2"), "error %v, want %q", err, tt.want)
 			require.NoDiff(t, cmp.Diff(tt.asked, asked), "asked (-want +got)")
 		})
 	}
@@ -202,16 +192,12 @@ func TestSideChannelAnswersPeers(t *testing.T) {
 			t.Errorf("from %s: status %d, want %d", from, w.Code, want)
 		}
 	}
-	if pulled != "10.9.1.1:4000" {
-		t.Errorf("%q has pulled", pulled)
-	}
+	require.Equal(t, pulled, "10.9.1.1:4000", "has pulled")
 }
 
 func TestParsePeers(t *testing.T) {
 	got, err := ParsePeers([]string{"10.1.2.3", "10.1.0.0/16", "fd00::/8", "::1"})
-	if err != nil || fmt.Sprint(got) != "[10.1.2.3/32 10.1.0.0/16 fd00::/8 ::1/128]" {
-		t.Errorf("%v, %v", got, err)
-	}
+	require.True(t, err == nil && fmt.Sprint(got) == "[10.1.2.3/32 10.1.0.0/16 fd00::/8 ::1/128]", "%v, %v", got, err)
 	for _, word := range []string{"", "prefill", "10.1.2", "10.1.2.3:5600", "fe80::1%eth0", "10.0.0.0/33"} {
 		if got, err := ParsePeers([]string{word}); err == nil {
 			t.Errorf("%q is read as %v", word, got)

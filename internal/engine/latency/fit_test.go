@@ -150,9 +150,7 @@ func TestService(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			f := mustFit(t, 8192, test.records...)
-			if f.service.curve != test.curve {
-				t.Errorf("got a curve: %v, want %v", f.service.curve, test.curve)
-			}
+			require.Equal(t, f.service.curve, test.curve, "curve")
 			for _, at := range test.at {
 				require.NoDiff(t, cmp.Diff(at.want, f.service.time(at.uncached, at.quantile), exact), "%d tokens (-want +got)", at.uncached)
 			}

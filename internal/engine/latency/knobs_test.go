@@ -2,7 +2,6 @@ package latency
 
 import (
 	"math"
-	"strings"
 	"testing"
 	"time"
 
@@ -139,9 +138,7 @@ func TestKnobsErrors(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.knobs.Validate()
-			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-				t.Errorf("got error %v, want %q", err, test.want)
-			}
+			require.ErrorText(t, err, test.want)
 		})
 	}
 }

@@ -46,9 +46,7 @@ func TestLevelsOfNoisyStairs(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			levels, notes := levelsOf(test.steps, 0)
-			if len(notes) != test.notes {
-				t.Errorf("%d notes: %q", len(notes), notes)
-			}
+			require.Equal(t, len(notes), test.notes, "notes: %q", notes)
 			for i, v := range levels {
 				if want := 10 + v.requests; math.Abs(v.ms/want-1) > 0.2 {
 					t.Errorf("%v requests: %.1f ms, want about %.1f", v.requests, v.ms, want)
@@ -103,9 +101,7 @@ func TestStepsNeverFall(t *testing.T) {
 			last := time.Duration(0)
 			for n := range 40 {
 				now := more.took(n)
-				if now < last {
-					t.Errorf("seed %d: %d of %s: %v after %v", seed, n, more.what, now, last)
-				}
+				require.True(t, now >= last, "seed %d: %d of %s: %v after %v", seed, n, more.what, now, last)
 				last = now
 			}
 		}
@@ -138,7 +134,5 @@ func TestNoiseOfRecordings(t *testing.T) {
 		t.Errorf("one twice as slow: spread %.3f, uncertain %.3f", spread, uncertain)
 	}
 	four, of := noise(law, slow, law, slow)
-	if of > 0.6*four {
-		t.Errorf("four recordings: spread %.3f, uncertain %.3f", four, of)
-	}
+	require.True(t, of <= 0.6*four, "four recordings: spread %.3f, uncertain %.3f", four, of)
 }

@@ -125,9 +125,7 @@ func TestAcceptance(t *testing.T) {
 					t.Errorf("position %d was accepted in %.3f of the steps, want %.3f", p, drawn[p], rate)
 				}
 			}
-			if got := a.Accepted(NewRequest(3, "x", 1, 0), 1, 0); got != 0 {
-				t.Errorf("%d of 0 drafts were accepted", got)
-			}
+			require.Equal(t, a.Accepted(NewRequest(3, "x", 1, 0), 1, 0), 0, "of 0 drafts were accepted")
 		})
 	}
 }

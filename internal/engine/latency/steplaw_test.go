@@ -170,16 +170,12 @@ func TestStepLaw(t *testing.T) {
 			}
 			wake := []float64{test.law.wake, test.law.wake}
 			require.NoDiff(t, cmp.Diff(wake, []float64{f.idle[0], f.idle[len(f.idle)-1]}, near), "idle (-want +got)")
-			if len(l.clean) < 1000 || len(l.mixed) < 100 {
-				t.Errorf("only %d steps without chunks and %d with", len(l.clean), len(l.mixed))
-			}
+			require.True(t, len(l.clean) >= 1000 && len(l.mixed) >= 100, "only %d steps without chunks and %d with", len(l.clean), len(l.mixed))
 			worst := 0.0
 			for _, part := range slices.Concat(l.clean, l.mixed) {
 				worst = max(worst, math.Abs(part-1))
 			}
-			if worst > 1e-6 {
-				t.Errorf("a step is off by a factor of %v", worst)
-			}
+			require.True(t, worst <= 1e-6, "a step is off by a factor of %v", worst)
 		})
 	}
 }
@@ -216,13 +212,9 @@ func TestStepLawOfRealEngine(t *testing.T) {
 	slices.Sort(mixed)
 	t.Logf("unseen steps as a part of what the law says: median %.3f without chunks, %.3f with",
 		quantile(clean, .5), quantile(mixed, .5))
-	if len(clean) < 500 || len(mixed) < 100 {
-		t.Errorf("only %d and %d steps", len(clean), len(mixed))
-	}
+	require.True(t, len(clean) >= 500 && len(mixed) >= 100, "only %d and %d steps", len(clean), len(mixed))
 	for name, median := range map[string]float64{"without chunks": quantile(clean, .5), "with": quantile(mixed, .5)} {
-		if math.Abs(median-1) > 0.15 {
-			t.Errorf("the median step %s takes %.3f of what the law says", name, median)
-		}
+		require.True(t, math.Abs(median-1) <= 0.15, "the median step %s takes %.3f of what the law says", name, median)
 	}
 }
 

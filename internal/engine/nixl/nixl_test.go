@@ -112,12 +112,8 @@ func TestHandshake(t *testing.T) {
 			require.NoError(t, err)
 			again, err := l.DecodeMetadata(a.Payload)
 			require.NoError(t, err)
-			if a.Hash != "HASH" || again.EngineID != m.EngineID || again.Blocks != m.Blocks || again.Stride(1) != m.Stride(1) {
-				t.Errorf("hash %s, metadata %+v", a.Hash, again)
-			}
-			if (a.Clock > 0) != l.HasClock() {
-				t.Errorf("clock %v", a.Clock)
-			}
+			require.True(t, a.Hash == "HASH" && again.EngineID == m.EngineID && again.Blocks == m.Blocks && again.Stride(1) == m.Stride(1), "hash %s, metadata %+v", a.Hash, again)
+			require.Equal(t, a.Clock > 0, l.HasClock(), "clock %v", a.Clock)
 		})
 	}
 }
@@ -125,9 +121,7 @@ func TestHandshake(t *testing.T) {
 func TestNotifications(t *testing.T) {
 	for _, text := range []string{"cmpl-1-0:1", "a:b:2", "HB:a", "HB:a,b"} {
 		n, err := ParseNotification(text)
-		if err != nil || n.String() != text {
-			t.Errorf("%q is read as %+v (%v)", text, n, err)
-		}
+		require.True(t, err == nil && n.String() == text, "%q is read as %+v (%v)", text, n, err)
 	}
 	for _, text := range []string{"", "a", ":1", "a:", "a:0", "a:x", "a:99999999999999999999"} {
 		if n, err := ParseNotification(text); err == nil {
@@ -138,9 +132,7 @@ func TestNotifications(t *testing.T) {
 
 func TestAsPython(t *testing.T) {
 	in, want := `{"a,:\"":[1,"ü😀"],"b":null}`, `{"a,:\"": [1, "\u00fc\ud83d\ude00"], "b": null}`
-	if got := string(asPython([]byte(in))); got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	require.Equal(t, string(asPython([]byte(in))), want, "as Python")
 }
 
 func load(t *testing.T, line string) *Line {

@@ -68,9 +68,7 @@ func TestPull(t *testing.T) {
 	p.decode.Await(p.cache)()
 	moved, err := p.pull(t)
 	require.NoError(t, err)
-	if moved.Bytes != 2*3*16*4*8*2*2 || moved.Descriptors != 6 || moved.Wrong != 0 {
-		t.Errorf("%+v", moved)
-	}
+	require.True(t, moved.Bytes == 2*3*16*4*8*2*2 && moved.Descriptors == 6 && moved.Wrong == 0, "%+v", moved)
 	if e := <-p.events; e != "taken" {
 		t.Error(e)
 	}

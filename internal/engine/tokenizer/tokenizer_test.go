@@ -125,25 +125,19 @@ func TestTokenizer(t *testing.T) {
 		"post", `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}},{"SpecialToken":{"id":"<x>","type_id":0}}],"special_tokens":{"<s>":{"ids":[8]},"<x>":{"ids":[9,9]}}}`,
 	)))
 	require.NoError(t, err)
-	if tok.VocabSize() != 11 {
-		t.Errorf("VocabSize is %d, want 11", tok.VocabSize())
-	}
+	require.Equal(t, tok.VocabSize(), 11, "VocabSize")
 	for name, want := range map[string]int{"abc": 7, "<s>": 8, "Ġ": 5, " ": -1, "abcd": -1} {
 		got := -1
 		if id, ok := tok.TokenID(name); ok {
 			got = int(id)
 		}
-		if got != want {
-			t.Errorf("TokenID(%q) is %d, want %d", name, got, want)
-		}
+		require.Equal(t, got, want, "TokenID(%q)", name)
 	}
 	if before, after := tok.Template(); !cmp.Equal(before, []uint32{8}) || !cmp.Equal(after, []uint32{9, 9}) {
 		t.Errorf("Template is %v, %v", before, after)
 	}
 	require.NoDiff(t, cmp.Diff([]uint32{8, 7, 9, 5, 6}, tok.Encode("<s>abc<x> ab")), "Encode (-want +got)")
-	if !tok.Added(9) || tok.Added(7) {
-		t.Error("Added does not tell added tokens")
-	}
+	require.True(t, tok.Added(9) && !tok.Added(7), "Added does not tell added tokens")
 	for _, test := range []struct {
 		text string
 		want []uint32

@@ -33,9 +33,7 @@ func TestAsTheRustLibrary(t *testing.T) {
 				checkVector(t, tok, line)
 				n++
 			})
-			if n < 400 {
-				t.Errorf("%d texts: want at least 400", n)
-			}
+			require.True(t, n >= 400, "%d texts: want at least 400", n)
 		})
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestWords(t *testing.T) {
@@ -46,9 +48,7 @@ func TestWordsIDs(t *testing.T) {
 	if got, want := fmt.Sprint(tok.Encode("a foobar")), "[186949092 3214735720]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if got := tok.Decode([]uint32{7}); got != "token_7 " {
-		t.Errorf("an id that nobody has seen is %q", got)
-	}
+	require.Equal(t, tok.Decode([]uint32{7}), "token_7 ", "an id that nobody has seen")
 	if text, special := tok.Bytes(WordsEnd); !special || text != "</s>" {
 		t.Errorf("the end is %q, special %v", text, special)
 	}

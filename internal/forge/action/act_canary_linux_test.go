@@ -25,21 +25,15 @@ func TestActCanary(t *testing.T) {
 	c.commit(t)
 	c.env = append(c.env, "VLLM_VCR_PEERS="+t.TempDir()) // as on a runner, which has no engine
 	o := c.workflow(t, "canary.yml", "workflow_dispatch", "--job", "check", "--matrix", "line:0.33")
-	if o.jobs["canary/releases"] != "success" || o.jobs["canary/check 0.33"] != "success" {
-		t.Errorf("jobs %v:\n%s", o.jobs, o.log)
-	}
+	require.True(t, o.jobs["canary/releases"] == "success" && o.jobs["canary/check 0.33"] == "success", "jobs %v:\n%s", o.jobs, o.log)
 	verdict, err := drift.ReadOutputs(os.DirFS(filepath.Join(c.standins, "artifacts")), drift.Row{Line: "0.33"})
 	require.NoError(t, err)
 	var layers map[string]string
-	if err := json.Unmarshal([]byte(verdict.Layers), &layers); err != nil {
-		t.Errorf("layers %q: %v", verdict.Layers, err)
-	}
+	require.NoErrorf(t, json.Unmarshal([]byte(verdict.Layers), &layers), "layers %q", verdict.Layers)
 	if verdict.Drift != "none" || verdict.Version != "0.33.0" || layers["static"] != "none" || layers["live"] != "none" {
 		t.Errorf("verdict %s of %s, layers %v: %s", verdict.Drift, verdict.Version, layers, verdict.Summary)
 	}
-	if !regexp.MustCompile(`^[0-9a-f]{16}$`).MatchString(verdict.Wire) || !strings.Contains(verdict.Body, "**drift: none**") {
-		t.Errorf("wire %q, body %s", verdict.Wire, verdict.Body)
-	}
+	require.True(t, regexp.MustCompile(`^[0-9a-f]{16}$`).MatchString(verdict.Wire) && strings.Contains(verdict.Body, "**drift: none**"), "wire %q, body %s", verdict.Wire, verdict.Body)
 }
 
 // addCheckout puts the files of this checkout into the repository.

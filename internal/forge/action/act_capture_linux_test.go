@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestActCapture: the action's mode capture, as somebody writes it, with a player in place of the engine. The golden that
@@ -48,13 +49,9 @@ func (c *consumer) capture(t *testing.T) {
           golden: multiturn-s7
 `)
 	o.want(t, map[string]string{"verdict": "pass", "exit-code": "0"})
-	if o.jobs["conformance.yml/conformance"] != "success" {
-		t.Errorf("jobs %v", o.jobs)
-	}
+	require.Equal(t, o.jobs["conformance.yml/conformance"], "success", "jobs %v", o.jobs)
 	was, is := goldenLines(t, before), goldenLines(t, readFile(t, after))
-	if slices.Equal(was, is) || len(was) != len(is) {
-		t.Errorf("%d goldens became %d, want one of them replaced", len(was), len(is))
-	}
+	require.True(t, !slices.Equal(was, is) && len(was) == len(is), "%d goldens became %d, want one of them replaced", len(was), len(is))
 	for i := range min(len(was), len(is)) {
 		if was[i] != is[i] && !strings.Contains(is[i], "/v0.33.0/cpu/tiny/multiturn-s7-") {
 			t.Errorf("changed too: %s became %s", was[i], is[i])

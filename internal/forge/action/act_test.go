@@ -45,12 +45,8 @@ func TestActGreen(t *testing.T) {
 			"binary": ".*/vllm-vcr.[A-Za-z0-9]+/vllm-vcr", "report-junit": "/.*/junit.xml", "cache-hit": "", "artifact-name": "vllm-vcr-.*",
 			"reason": "every gate holds",
 		})
-		if len(o.annotations) > 0 || o.jobs["conformance.yml/conformance"] != "success" {
-			t.Errorf("annotations %v, jobs %v", o.annotations, o.jobs)
-		}
-		if got := strings.Contains(o.log, "is already in"); got != again {
-			t.Errorf("binary taken from the tool cache: %v, want %v", got, again)
-		}
+		require.True(t, len(o.annotations) == 0 && o.jobs["conformance.yml/conformance"] == "success", "annotations %v, jobs %v", o.annotations, o.jobs)
+		require.Equal(t, strings.Contains(o.log, "is already in"), again, "binary taken from the tool cache")
 	}
 	if calls := c.calls(t); calls != nil {
 		t.Errorf("the run called %v, though nothing is remote and nothing is to be uploaded", calls)
@@ -66,16 +62,12 @@ func TestActRed(t *testing.T) {
 		"verdict": "fail", "exit-code": "1", "failed": "1", "reason": "does not conform on 0.33",
 		"artifact-name": "vllm-vcr-conformance-0.33-Linux-[A-Z0-9]+-1-[a-z2-7]{8}", "artifact-url": "https://example.org/artifacts/vllm-vcr-.*",
 	})
-	if o.jobs["conformance.yml/conformance"] != "failure" {
-		t.Errorf("jobs %v, want a failure", o.jobs)
-	}
+	require.Equal(t, o.jobs["conformance.yml/conformance"], "failure", "jobs %v", o.jobs)
 	line := lineOf(t, filepath.Join(c.dir, "conformance", "manifest.toml"), `id = "multiturn-s7"`) - 2
 	found := slices.ContainsFunc(o.annotations, func(a annotation) bool {
 		return a.level == "error" && a.file == "conformance/manifest.toml" && a.line == strconv.Itoa(line) && strings.HasPrefix(a.text, "I001 ")
 	})
-	if !found || len(o.annotations) != 1 {
-		t.Errorf("annotations %+v, want one at conformance/manifest.toml:%d", o.annotations, line)
-	}
+	require.True(t, found && len(o.annotations) == 1, "annotations %+v, want one at conformance/manifest.toml:%d", o.annotations, line)
 	var suites struct {
 		Failures int `xml:"failures,attr"`
 	}
@@ -150,9 +142,7 @@ jobs:
 		}
 	}
 	artifacts, err := os.ReadDir(filepath.Join(c.standins, "artifacts"))
-	if err != nil || len(artifacts) != 2 || len(seen) != 2 {
-		t.Errorf("artifacts %v, %v, lines %v: want two", artifacts, err, seen)
-	}
+	require.True(t, err == nil && len(artifacts) == 2 && len(seen) == 2, "artifacts %v, %v, lines %v: want two", artifacts, err, seen)
 }
 
 func TestActExpectedFailure(t *testing.T) {
@@ -179,9 +169,7 @@ func TestActEngineByCommand(t *testing.T) {
 		"verdict": "pass", "passed": "8", "failed": "0", "report-json": "/.*/report.json",
 	})
 	env := string(readFile(t, seen))
-	if !strings.Contains(env, "\nGITHUB_WORKSPACE=") {
-		t.Errorf("not the environment of an engine: %s", env)
-	}
+	require.Contains(t, env, "\nGITHUB_WORKSPACE=")
 	for line := range strings.Lines(env) {
 		if name, _, _ := strings.Cut(line, "="); regexp.MustCompile(`^(INPUT_.*|GITHUB_(OUTPUT|ENV|PATH|STATE|STEP_SUMMARY))$`).MatchString(name) {
 			t.Errorf("the engine sees %s", line)

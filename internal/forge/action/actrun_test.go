@@ -185,9 +185,7 @@ func readOutcome(t *testing.T, log *bytes.Buffer) outcome {
 		}
 		if text, found := strings.CutPrefix(strings.TrimSpace(line.Msg), "OUTPUTS "); found && line.RawOutput {
 			outputs := map[string]string{}
-			if err := json.Unmarshal([]byte(text), &outputs); err != nil {
-				t.Fatalf("outputs %s: %v", text, err)
-			}
+			require.NoErrorf(t, json.Unmarshal([]byte(text), &outputs), "outputs %s", text)
 			o.outputs[line.Job] = outputs
 		}
 	}

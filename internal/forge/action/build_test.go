@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
@@ -111,9 +112,7 @@ func packed(t *testing.T, files ...file) []byte {
 		}
 	}
 	require.NoError(t, tw.Close())
-	if err := zipped.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, zipped.Close())
 	return b.Bytes()
 }
 
@@ -129,7 +128,5 @@ func readFile(t *testing.T, path string) []byte {
 func writeFile(t *testing.T, path string, content []byte) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	if err := os.WriteFile(path, content, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testenv.WriteProgram(t, path, content)
 }

@@ -113,14 +113,10 @@ func TestPlanSeesWhatDecidesTheKey(t *testing.T) {
 		all[action.Variable(name)] = "${{ inputs." + name + " }}"
 	}
 	for name, value := range env {
-		if strings.HasPrefix(name, "INPUT_") && all[name] != value {
-			t.Errorf("the step plan has %s: %s", name, value)
-		}
+		require.True(t, !strings.HasPrefix(name, "INPUT_") || all[name] == value, "the step plan has %s: %s", name, value)
 	}
 	for _, name := range action.KeyInputs() {
-		if env[action.Variable(name)] == "" {
-			t.Errorf("the step plan does not get the input %s, which decides the key", name)
-		}
+		require.True(t, env[action.Variable(name)] != "", "the step plan does not get the input %s, which decides the key", name)
 	}
 }
 
@@ -132,9 +128,7 @@ func TestOutputsAreSet(t *testing.T) {
 	external := []string{"restore.cache-hit", "upload.artifact-url"}
 	for name, out := range file.Outputs {
 		found := reference.FindAllStringSubmatch(out.Value, -1)
-		if found == nil {
-			t.Errorf("output %s: %s is of no step", name, out.Value)
-		}
+		require.True(t, found != nil, "output %s: %s is of no step", name, out.Value)
 		for _, ref := range found {
 			file.step(t, ref[1])
 			set := regexp.MustCompile(`(output\{"` + ref[2] + `",|\{"` + ref[2] + `", |output ` + ref[2] + ` )`)
@@ -167,9 +161,7 @@ func readAll(t *testing.T, patterns ...string) string {
 // TestStepsAreSafe: actions are pinned, scripts hold no expression and run in bash on every system.
 func TestStepsAreSafe(t *testing.T) {
 	file, text := readAction(t)
-	if file.Runs.Using != "composite" {
-		t.Errorf("the action is %s, not composite", file.Runs.Using)
-	}
+	require.Equal(t, file.Runs.Using, "composite", "kind of action")
 	pinned := regexp.MustCompile(`^[a-z-]+/[a-z/-]+@[0-9a-f]{40}$`)
 	for i, s := range file.Runs.Steps {
 		switch {
@@ -201,9 +193,7 @@ func TestDocumentationIsCurrent(t *testing.T) {
 	if err == nil {
 		after, err = replace(after, "outputs", outputs)
 	}
-	if err != nil {
-		t.Fatalf("%s: %v", page, err)
-	}
+	require.NoErrorf(t, err, "%s", page)
 	if *update {
 		require.NoError(t, os.WriteFile(page, []byte(after), 0o644))
 	} else if diff := cmp.Diff(before, after); diff != "" {
@@ -283,18 +273,12 @@ func TestRights(t *testing.T) {
 	for _, path := range files {
 		var file workflow
 		require.NoError(t, yaml.Unmarshal(readFile(t, path), &file))
-		if file.Permissions == nil || len(file.Permissions) > 0 {
-			t.Errorf("%s: permissions %v, want {}", path, file.Permissions)
-		}
+		require.True(t, file.Permissions != nil && len(file.Permissions) == 0, "%s: permissions %v, want {}", path, file.Permissions)
 		for name, job := range file.Jobs {
 			where := filepath.Base(path) + ": " + name
 			writes := job.Permissions["contents"] == "write" || job.Permissions["pull-requests"] == "write"
-			if job.Permissions == nil {
-				t.Errorf("%s: it does not name its permissions", where)
-			}
-			if writes && job.Permissions["id-token"] != "" {
-				t.Errorf("%s: it may write to the repository and has an identity", where)
-			}
+			require.True(t, job.Permissions != nil, "%s: it does not name its permissions", where)
+			require.True(t, !writes || job.Permissions["id-token"] == "", "%s: it may write to the repository and has an identity", where)
 			if filepath.Base(path) == "release.yml" && (job.Permissions["attestations"] != "" || name == "publish" || name == "pypi") && job.Environment != "release" {
 				t.Errorf("%s: nobody approves it", where)
 			}
@@ -303,9 +287,7 @@ func TestRights(t *testing.T) {
 			}
 			writing++
 			for _, step := range job.Steps {
-				if found := replays.FindString(step.Run); found != "" {
-					t.Errorf("%s: with rights it runs %q", where, found)
-				}
+				require.Equal(t, replays.FindString(step.Run), "", "%s: with rights it runs", where)
 				if !strings.HasPrefix(step.Uses, "actions/download-artifact@") {
 					continue
 				}
@@ -316,7 +298,5 @@ func TestRights(t *testing.T) {
 			}
 		}
 	}
-	if writing < 4 || downloads < 3 {
-		t.Errorf("%d jobs may write, with %d downloads: the files are not read as they are", writing, downloads)
-	}
+	require.True(t, writing >= 4 && downloads >= 3, "%d jobs may write, with %d downloads: the files are not read as they are", writing, downloads)
 }

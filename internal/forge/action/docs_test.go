@@ -119,9 +119,7 @@ func TestFirstExamplesRun(t *testing.T) {
 				writeFile(t, filepath.Join(c.dir, "my-engine"), []byte(test.engine+"\n"))
 			}
 			o := c.run(t, examples(t, filepath.Join(root, test.page))[0])
-			if len(o.jobs) != 1 || o.jobs["conformance/conformance"] != test.job || !strings.Contains(o.log, test.says) {
-				t.Errorf("jobs %v, want %s\n%s", o.jobs, test.job, o.log)
-			}
+			require.True(t, len(o.jobs) == 1 && o.jobs["conformance/conformance"] == test.job && strings.Contains(o.log, test.says), "jobs %v, want %s\n%s", o.jobs, test.job, o.log)
 		})
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func noWait(int) time.Duration { return 0 }
@@ -59,12 +61,8 @@ func TestIdentity(t *testing.T) {
 			if *calls != test.calls {
 				t.Errorf("%d calls, want %d", *calls, test.calls)
 			}
-			if test.want == "" && (err != nil || token != "a.b.c") {
-				t.Errorf("%q, %v", token, err)
-			}
-			if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret")) {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
+			require.True(t, test.want != "" || (err == nil && token == "a.b.c"), "%q, %v", token, err)
+			require.True(t, test.want == "" || (err != nil && strings.Contains(err.Error(), test.want) && !strings.Contains(err.Error(), "secret")), "got %v, want %q", err, test.want)
 		})
 	}
 }
@@ -84,9 +82,7 @@ func TestIdentityWithoutGitHub(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := test.job.Identity(t.Context(), "a")
-			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") {
-				t.Errorf("got %v, want %q", err, test.want)
-			}
+			require.True(t, err != nil && strings.Contains(err.Error(), test.want) && !strings.Contains(err.Error(), "secret"), "got %v, want %q", err, test.want)
 		})
 	}
 }

@@ -96,9 +96,7 @@ func (r *runner) path(name string) string { return filepath.Join(r.dir, filepath
 func (r *runner) link(t *testing.T, path, tool string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(r.path("bin"), 0o755))
-	if err := os.Symlink(path, r.path("bin/"+tool)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Symlink(path, r.path("bin/"+tool)))
 }
 
 // stub puts a program before the real one of that name, if there is one.
@@ -188,9 +186,7 @@ func TestInstall(t *testing.T) {
 		t.Errorf("left in the temporary folder: %v", left)
 	}
 	r.works(t, r.install(t))
-	if got := r.requests.Load(); got != 1 {
-		t.Errorf("%d downloads for two installations, want 1", got)
-	}
+	require.Equal(t, r.requests.Load(), 1, "downloads for two installations")
 }
 
 // only lists what an installation leaves in the temporary folder: the binary and what it calls, in a folder of their own.
@@ -240,12 +236,8 @@ func TestInstallOverDamage(t *testing.T) {
 			kept := r.kept(t)
 			require.NoError(t, test.damage(kept))
 			r.works(t, r.install(t))
-			if got := r.requests.Load(); got != 2 {
-				t.Errorf("%d downloads, want 2", got)
-			}
-			if got := digest(readFile(t, kept)); got != digest(r.assets["/v1.2.3/vllm-vcr_1.2.3_linux_amd64.tar.gz"]) {
-				t.Errorf("the tool cache still has %s", got)
-			}
+			require.Equal(t, r.requests.Load(), 2, "downloads")
+			require.Equal(t, digest(readFile(t, kept)), digest(r.assets["/v1.2.3/vllm-vcr_1.2.3_linux_amd64.tar.gz"]), "the tool cache still has")
 		})
 	}
 }
@@ -393,9 +385,7 @@ func TestInstallRefuses(t *testing.T) {
 // refuses checks that an installation failed for a reason, told in one annotation, and left nothing behind.
 func (r *runner) refuses(t *testing.T, done installed, code int, want ...string) {
 	t.Helper()
-	if done.code != code || done.outputs["exit-code"] != fmt.Sprint(code) || done.outputs["binary"] != "" {
-		t.Errorf("exit code %d, outputs %v; want %d", done.code, done.outputs, code)
-	}
+	require.True(t, done.code == code && done.outputs["exit-code"] == fmt.Sprint(code) && done.outputs["binary"] == "", "exit code %d, outputs %v; want %d", done.code, done.outputs, code)
 	var annotations []string
 	for line := range strings.Lines(done.log) {
 		if strings.HasPrefix(line, "::") {
@@ -410,9 +400,7 @@ func (r *runner) refuses(t *testing.T, done installed, code int, want ...string)
 			t.Errorf("got %s want %q in it", annotations[0], part)
 		}
 	}
-	if strings.Contains(done.log, "user:pass") {
-		t.Errorf("a password is in the log: %s", done.log)
-	}
+	require.True(t, !strings.Contains(done.log, "user:pass"), "a password is in the log: %s", done.log)
 	if left := append(r.left(t, "temp"), r.left(t, "tools")...); left != nil {
 		t.Errorf("left behind: %v", left)
 	}
@@ -500,9 +488,7 @@ func TestInstallOnWindows(t *testing.T) {
 		r := newRunner(t, "windows_amd64", "vllm-vcr.exe")
 		for from, to := range map[string]string{"action": "d/a/_actions/my action", "temp": "d/a/_temp", "tools": "c/hosted tools"} {
 			require.NoError(t, os.MkdirAll(filepath.Dir(r.path(to)), 0o755))
-			if err := os.Rename(r.path(from), r.path(to)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.Rename(r.path(from), r.path(to)))
 		}
 		r.stub(t, "uname", `case $1 in -s) echo MINGW64_NT-10.0-26100 ;; -m) echo x86_64 ;; esac`)
 		r.stub(t, "cygpath", `root='`+r.dir+`'

@@ -85,17 +85,13 @@ func TestPlan(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := test.inputs.Plan(defaults)
 			if test.err != "" || err != nil {
-				if err == nil || test.err == "" || !strings.Contains(err.Error(), test.err) {
-					t.Errorf("got %v, want %q", err, test.err)
-				}
+				require.True(t, err != nil && test.err != "" && strings.Contains(err.Error(), test.err), "got %v, want %q", err, test.err)
 				return
 			}
 			if args := strings.Join(got.Args, " "); args != test.want {
 				t.Errorf("got  %s\nwant %s", args, test.want)
 			}
-			if test.dir != "" && got.Dir != test.dir {
-				t.Errorf("directory %s, want %s", got.Dir, test.dir)
-			}
+			require.True(t, test.dir == "" || got.Dir == test.dir, "directory %s, want %s", got.Dir, test.dir)
 		})
 	}
 }
@@ -128,9 +124,7 @@ func TestPullRequest(t *testing.T) {
 				require.ErrorContains(t, err, test.err)
 				return
 			}
-			if err != nil || strings.Join(got, " ") != test.want {
-				t.Errorf("got  %v, %v\nwant %s", got, err, test.want)
-			}
+			require.True(t, err == nil && strings.Join(got, " ") == test.want, "got  %v, %v\nwant %s", got, err, test.want)
 		})
 	}
 }
@@ -159,9 +153,7 @@ func TestKey(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := test.inputs.Key(defaults)
-			if err != nil || strings.Join(got, " ") != test.want {
-				t.Errorf("got %v, %v, want %s", got, err, test.want)
-			}
+			require.True(t, err == nil && strings.Join(got, " ") == test.want, "got %v, %v, want %s", got, err, test.want)
 		})
 	}
 	if _, err := (Inputs{"mode": "x"}).Key(defaults); err == nil {
@@ -178,9 +170,7 @@ func TestKeySuffix(t *testing.T) {
 		}
 		seen[suffix] = strings.Join(strings.Fields(in["run"]+" "+in["skip"]), " ")
 	}
-	if got := (Inputs{"line": "0.33"}).KeySuffix(); got != "" {
-		t.Errorf("suffix %q for what the key tells already", got)
-	}
+	require.Equal(t, (Inputs{"line": "0.33"}).KeySuffix(), "", "suffix for what the key has already")
 }
 
 func TestSplit(t *testing.T) {
@@ -256,9 +246,7 @@ func TestArtifactName(t *testing.T) {
 		{Inputs{"line": strings.Repeat("x", 500)}, job, "vllm-vcr-conformance-xxx"},
 	} {
 		name, err := test.inputs.ArtifactName(test.job)
-		if err != nil || !strings.HasPrefix(name, test.prefix) || seen[name] || len(name) > 100 {
-			t.Errorf("%v: %q, %v, want a new one with %s", test.inputs, name, err, test.prefix)
-		}
+		require.True(t, err == nil && strings.HasPrefix(name, test.prefix) && !seen[name] && len(name) <= 100, "%v: %q, %v, want a new one with %s", test.inputs, name, err, test.prefix)
 		seen[name] = true
 	}
 	if name, err := (Inputs{"artifact-name": "mine"}).ArtifactName(job); name != "mine" || err != nil {

@@ -70,12 +70,8 @@ func TestReleaseWorkflow(t *testing.T) {
 			// Without its path, what was built of one clone of this program is good for the others.
 			cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath")
 			out, err := cmd.CombinedOutput()
-			if (err == nil) != test.green || !strings.Contains(string(out), test.want) {
-				t.Errorf("%v, want green %v and %q:\n%s", err, test.green, test.want, out)
-			}
-			if uploaded := strings.Contains(string(out), "standing in for upload-artifact"); uploaded != test.green {
-				t.Errorf("the archives went on to the next job: %v, want %v", uploaded, test.green)
-			}
+			require.True(t, (err == nil) == test.green && strings.Contains(string(out), test.want), "%v, want green %v and %q:\n%s", err, test.green, test.want, out)
+			require.Equal(t, strings.Contains(string(out), "standing in for upload-artifact"), test.green, "the archives went on to the next job")
 		})
 	}
 }

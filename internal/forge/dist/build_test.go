@@ -72,7 +72,7 @@ func runBinary(t *testing.T, binary []byte) string {
 		return ""
 	}
 	path := filepath.Join(t.TempDir(), "binary")
-	require.NoError(t, os.WriteFile(path, binary, 0o755))
+	testenv.WriteProgram(t, path, binary)
 	out, err := exec.Command(path).Output()
 	require.NoError(t, err)
 	return string(out)
@@ -117,9 +117,7 @@ func sameAnywhere(t *testing.T, setGo func(t *testing.T)) {
 	require.NoError(t, os.CopyFS(there, os.DirFS(here)))
 	for _, name := range []string{"LICENSE", "README.md", "cmd/vllm-vcr/say.go"} {
 		require.NoError(t, os.Chtimes(filepath.Join(there, name), time.Time{}, time.Unix(1e9, 0)))
-		if err := os.Chmod(filepath.Join(there, name), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Chmod(filepath.Join(there, name), 0o600))
 	}
 	require.NoError(t, os.RemoveAll(filepath.Join(there, "dist")))
 	mustDist(t, there, "build", "-version", "1.2.3", "-targets", "linux/amd64")
@@ -232,9 +230,7 @@ func TestBuildRefuses(t *testing.T) {
 				write(t, dir, map[string]string{"go.mod": test.gomod(read(t, filepath.Join(dir, "go.mod")))})
 			}
 			code, _, stderr := dist(t, dir, test.args...)
-			if code != exitUsage || !strings.Contains(stderr, test.want) {
-				t.Errorf("exit code %d, want %d and %q: %s", code, exitUsage, test.want, stderr)
-			}
+			require.True(t, code == exitUsage && strings.Contains(stderr, test.want), "exit code %d, want %d and %q: %s", code, exitUsage, test.want, stderr)
 			if _, err := os.Stat(filepath.Join(dir, "dist")); err == nil && test.name != "no exact compiler" {
 				t.Error("it left a folder dist")
 			}

@@ -24,6 +24,7 @@ import (
 	"testing"
 
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestImage builds the image out of archives with this product, and runs it as a careful user would.
@@ -35,9 +36,7 @@ func TestImage(t *testing.T) {
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of those that do not trust it
 	bundle := filepath.Join(t.TempDir(), "ca.crt")
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	if err := os.WriteFile(bundle, authority, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(bundle, authority, 0o600))
 	_, product := imageArchives(t)
 	layout := buildImage(t, "CA_BUNDLE="+bundle, "DIST="+product)
 
@@ -50,15 +49,11 @@ func TestImage(t *testing.T) {
 	c := newContainer(t, layout)
 	t.Run("conform", func(t *testing.T) {
 		out, err := c.run("conform", "--line", "0.33")
-		if err != nil || !strings.Contains(out, "\nPASS: every gate holds: ") {
-			t.Errorf("%v\n%s", err, out)
-		}
+		require.True(t, err == nil && strings.Contains(out, "\nPASS: every gate holds: "), "%v\n%s", err, out)
 	})
 	t.Run("read-only without a home", func(t *testing.T) {
 		out, err := c.runReadOnly(t, "conform", "--line", "0.33")
-		if err != nil || !strings.Contains(out, "\nPASS: every gate holds: ") {
-			t.Errorf("%v\n%s", err, out)
-		}
+		require.True(t, err == nil && strings.Contains(out, "\nPASS: every gate holds: "), "%v\n%s", err, out)
 	})
 	t.Run("https", func(t *testing.T) { checkHTTPS(t, c, server) })
 }
@@ -77,9 +72,7 @@ func checkHTTPS(t *testing.T, c *container, server *httptest.Server) {
 	write(t, dir, map[string]string{"manifest.toml": manifest})
 	cache := filepath.Join(dir, "cache")
 	// The user of the image is another one.
-	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(cache, 0o777), os.Chmod(cache, 0o777)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.Chmod(dir, 0o755), os.Mkdir(cache, 0o777), os.Chmod(cache, 0o777)))
 	c.mounts = []string{dir + ":/in:ro", cache + ":/cache"}
 	args := []string{"conform", "--line", "0.33", "--golden", "multiturn-s7", "--manifest", "/in/manifest.toml"}
 	out, err := c.run(args...)
@@ -89,9 +82,7 @@ func checkHTTPS(t *testing.T, c *container, server *httptest.Server) {
 	// The cache is another one too.
 	c.mounts = []string{c.mounts[0], "/etc/ssl/certs/ca-certificates.crt:/etc/ssl/certs/ca-certificates.crt:ro"}
 	out, err = c.run(args...)
-	if err == nil || !strings.Contains(out, "certificate signed by unknown authority") {
-		t.Errorf("another bundle: %v, want that it trusts nobody else\n%s", err, out)
-	}
+	require.True(t, err != nil && strings.Contains(out, "certificate signed by unknown authority"), "another bundle: %v, want that it trusts nobody else\n%s", err, out)
 }
 
 // checkArchitectures looks for a binary of its own in each image of the list.
@@ -126,9 +117,7 @@ func checkArchitectures(t *testing.T, layout string) {
 			found = append(found, list...)
 			if binary := contents["vllm-vcr"]; binary != nil {
 				file, err := elf.NewFile(bytes.NewReader(binary))
-				if err != nil || file.Machine != machine || len(file.Progs) == 0 || interpreted(file) {
-					t.Errorf("%s: not a static binary of %v: %v", arch, machine, err)
-				}
+				require.True(t, err == nil && file.Machine == machine && len(file.Progs) != 0 && !interpreted(file), "%s: not a static binary of %v: %v", arch, machine, err)
 			}
 		}
 		if all := strings.Join(found, "\n"); !strings.Contains(all, `755 0:0 "":"" 0 vllm-vcr`) ||
@@ -212,9 +201,7 @@ func TestPushImage(t *testing.T) {
 		requireTags(t, step.name, registry, "vllm-vcr/vllm-vcr", tags)
 	}
 	out, code := script(t, nil, matrix, "push-image", one, "127.0.0.1:1/nobody", "release", "1.2.3")
-	if code != 3 || !strings.Contains(out, "cannot be looked up: ") {
-		t.Errorf("no registry: exit code %d, want 3:\n%s", code, out)
-	}
+	require.True(t, code == 3 && strings.Contains(out, "cannot be looked up: "), "no registry: exit code %d, want 3:\n%s", code, out)
 }
 
 // TestPublishChart publishes the chart with the digest of an image that is in the registry.
@@ -251,31 +238,21 @@ func TestPublishChart(t *testing.T) {
 func requireTags(t *testing.T, step, registry, name string, want map[string]string) {
 	t.Helper()
 	resp, err := http.Get("http://" + registry + "/v2/" + name + "/tags/list")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer resp.Body.Close()
 	var list struct{ Tags []string }
-	if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.NewDecoder(resp.Body).Decode(&list))
 	if len(list.Tags) != len(want) {
 		t.Fatalf("%s: tags %v, want %v", step, list.Tags, want)
 	}
 	for _, tag := range list.Tags {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodHead, "http://"+registry+"/v2/"+name+"/manifests/"+tag, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		req.Header.Set("Accept", "application/vnd.oci.image.index.v1+json")
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		resp.Body.Close()
-		if got := resp.Header.Get("Docker-Content-Digest"); got != want[tag] {
-			t.Errorf("%s: %s is %q, want %q", step, tag, got, want[tag])
-		}
+		require.Equal(t, resp.Header.Get("Docker-Content-Digest"), want[tag], "%s: %s", step, tag)
 	}
 }
 
@@ -329,9 +306,7 @@ func asRoot(t *testing.T, line ...string) []string {
 func rootTempDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "dist-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	remove := asRoot(t, "rm", "-rf", dir)
 	t.Cleanup(func() {
 		if out, err := exec.Command(remove[0], remove[1:]...).CombinedOutput(); err != nil {
@@ -423,9 +398,7 @@ func TestServeImage(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil || size > 80<<20 {
-		t.Errorf("beside the frontend the image has %d bytes, want at most 80 MB; %v", size, err)
-	}
+	require.True(t, err == nil && size <= 80<<20, "beside the frontend the image has %d bytes, want at most 80 MB; %v", size, err)
 	var image struct {
 		Config struct {
 			User            string
@@ -433,9 +406,7 @@ func TestServeImage(t *testing.T) {
 			Labels          map[string]string
 		}
 	}
-	if err := json.Unmarshal([]byte(command(t, nil, "skopeo", "inspect", "--config", "oci:"+layout)), &image); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(command(t, nil, "skopeo", "inspect", "--config", "oci:"+layout)), &image))
 	if image.Config.User != "65532:65532" || fmt.Sprint(image.Config.Entrypoint) != "[/vllm-vcr serve]" || image.Config.Labels["org.opencontainers.image.version"] != imageVersion {
 		t.Errorf("got %+v", image.Config)
 	}
@@ -458,9 +429,7 @@ exec env -i "${@:2:$1}" "$chroot" --userspec=65532:65532 "$root" "${@:$1+2}"`
 	}
 	url, _, _ := strings.Cut(at, " ")
 	answer, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(`{"model": "Qwen/Qwen3-8B", "messages": [{"role": "user", "content": "Hello"}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer answer.Body.Close()
 	if body, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusOK || !strings.Contains(string(body), `"finish_reason":"stop"`) {
 		t.Errorf("%d %s %v", answer.StatusCode, body, err)
@@ -480,14 +449,10 @@ func imageArchives(t *testing.T) (small, product string) {
 	archivesOnce.Do(func() {
 		binary, work := builtProduct(t), t.TempDir()
 		here, err := os.Getwd()
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		mustDist(t, fixture(t), "build", "-version", imageVersion, "-targets", "linux/amd64,linux/arm64", "-out", small)
 		t.Chdir(here)
-		if err := os.CopyFS(product, os.DirFS(small)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.CopyFS(product, os.DirFS(small)))
 		own := filepath.Join(product, fmt.Sprintf("vllm-vcr_%s_linux_%s%s", imageVersion, runtime.GOARCH, archiveSuffix))
 		command(t, nil, "tar", "-xzf", own, "-C", work)
 		command(t, nil, "cp", binary, filepath.Join(work, "vllm-vcr"))
@@ -534,9 +499,7 @@ func TestImageRefuses(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			out, code := script(t, test.env, "", "image", test.args...)
-			if code != test.code || !strings.Contains(out, test.want) {
-				t.Errorf("exit code %d, want %d and %q:\n%s", code, test.code, test.want, out)
-			}
+			require.True(t, code == test.code && strings.Contains(out, test.want), "exit code %d, want %d and %q:\n%s", code, test.code, test.want, out)
 			if _, err := os.Stat(empty + "/new"); err == nil {
 				t.Error("it left a layout")
 			}
@@ -552,7 +515,5 @@ func rawDigest(t *testing.T, image string) string {
 
 func decode(t *testing.T, path string, to any) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(read(t, path)), to); err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
+	require.NoErrorf(t, json.Unmarshal([]byte(read(t, path)), to), "%s", path)
 }

@@ -20,9 +20,7 @@ func TestManual(t *testing.T) {
 	}
 	for _, page := range pages {
 		roff := page.roff("vllm-vcr", "1.2.3")
-		if page.short == "" || strings.Contains(roff, "`") {
-			t.Errorf("%s: %q, and:\n%s", page.name, page.short, roff)
-		}
+		require.True(t, page.short != "" && !strings.Contains(roff, "`"), "%s: %q, and:\n%s", page.name, page.short, roff)
 		flags := regexp.MustCompile("(?m)^\\| `(.*?)` \\|").FindAllStringSubmatch(page.text, -1)
 		for _, flag := range flags {
 			if !strings.Contains(roff, "\n.B "+roffText(strings.ReplaceAll(flag[1], `\|`, "|"))+"\n") {
@@ -30,9 +28,7 @@ func TestManual(t *testing.T) {
 			}
 		}
 		for line := range strings.Lines(roff) {
-			if strings.HasPrefix(line, ".") && !regexp.MustCompile(`^\.(TH|nh|ad|SH|PP|TP|B|IP|RS|RE|nf|fi)\b`).MatchString(line) {
-				t.Errorf("%s: the request %q", page.name, line)
-			}
+			require.True(t, !strings.HasPrefix(line, ".") || regexp.MustCompile(`^\.(TH|nh|ad|SH|PP|TP|B|IP|RS|RE|nf|fi)\b`).MatchString(line), "%s: the request %q", page.name, line)
 		}
 	}
 }

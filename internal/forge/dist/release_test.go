@@ -27,15 +27,11 @@ func TestReleaseFiles(t *testing.T) {
 	dir := fixture(t)
 	write(t, dir, map[string]string{"README.md": "# smaller\n"})
 	code, _, stderr := dist(t, dir, "files", "-version", "1.2.3")
-	if code != exitUsage || !strings.Contains(stderr, "commit these first") || !strings.Contains(stderr, " M README.md") {
-		t.Errorf("uncommitted: exit code %d: %s", code, stderr)
-	}
+	require.True(t, code == exitUsage && strings.Contains(stderr, "commit these first") && strings.Contains(stderr, " M README.md"), "uncommitted: exit code %d: %s", code, stderr)
 	commit(t, dir)
 	write(t, dir, map[string]string{"release/VERSION": "1.2.2\n"}) // its own files are not in its way
 	mustDist(t, dir, "files", "-version", "1.2.3")
-	if got := read(t, filepath.Join(dir, "release", "VERSION")); got != "1.2.3\n" {
-		t.Errorf("VERSION is %q", got)
-	}
+	require.Equal(t, read(t, filepath.Join(dir, "release", "VERSION")), "1.2.3\n", "VERSION")
 	written := read(t, filepath.Join(dir, "release", "checksums.txt"))
 	if listed := read(t, filepath.Join(dir, "dist", "checksums.txt")); written != listed {
 		t.Errorf("release/checksums.txt:\n%swant that of dist/:\n%s", written, listed)
@@ -45,16 +41,12 @@ func TestReleaseFiles(t *testing.T) {
 	}
 	commit(t, dir)
 	mustDist(t, dir, "tag", "v1.2.3")
-	if said := mustDist(t, dir, "check"); said != "release/ is vllm-vcr 1.2.3, of this tree\n" {
-		t.Errorf("check says %q", said)
-	}
+	require.Equal(t, mustDist(t, dir, "check"), "release/ is vllm-vcr 1.2.3, of this tree\n", "check says")
 
 	elsewhere := filepath.Join(t.TempDir(), "clone")
 	git(t, dir, "clone", "--quiet", dir, elsewhere)
 	mustDist(t, elsewhere, "build")
-	if said := mustDist(t, elsewhere, "compare"); said != "vllm-vcr 1.2.3: 2 files have the committed digests\n" {
-		t.Errorf("compare says %q", said)
-	}
+	require.Equal(t, mustDist(t, elsewhere, "compare"), "vllm-vcr 1.2.3: 2 files have the committed digests\n", "compare says")
 	write(t, elsewhere, map[string]string{"README.md": "# another\n"})
 	mustDist(t, elsewhere, "build")
 	code, _, stderr = dist(t, elsewhere, "compare")
@@ -119,13 +111,9 @@ func TestCompare(t *testing.T) {
 			})
 			write(t, dir, test.files)
 			code, stdout, stderr := dist(t, dir, append([]string{"compare"}, test.args...)...)
-			if code != test.code {
-				t.Errorf("exit code %d, want %d", code, test.code)
-			}
+			require.Equal(t, code, test.code, "exit code")
 			for _, want := range test.want {
-				if !strings.Contains(stdout+stderr, want) {
-					t.Errorf("got %q, want it to contain %q", stdout+stderr, want)
-				}
+				require.Contains(t, stdout+stderr, want)
 			}
 		})
 	}
@@ -185,9 +173,7 @@ func TestTag(t *testing.T) {
 				write(t, dir, test.change)
 			}
 			code, stdout, stderr := dist(t, dir, test.args...)
-			if code != test.code || !strings.Contains(stdout+stderr, test.want) {
-				t.Errorf("exit code %d, want %d and %q: %s%s", code, test.code, test.want, stdout, stderr)
-			}
+			require.True(t, code == test.code && strings.Contains(stdout+stderr, test.want), "exit code %d, want %d and %q: %s%s", code, test.code, test.want, stdout, stderr)
 		})
 	}
 }
@@ -233,9 +219,7 @@ func TestCheck(t *testing.T) {
 				commit(t, dir)
 			}
 			code, stdout, stderr := dist(t, dir, "check")
-			if code != test.code || !strings.Contains(stdout+stderr, test.want) {
-				t.Errorf("exit code %d, want %d and %q: %s%s", code, test.code, test.want, stdout, stderr)
-			}
+			require.True(t, code == test.code && strings.Contains(stdout+stderr, test.want), "exit code %d, want %d and %q: %s%s", code, test.code, test.want, stdout, stderr)
 		})
 	}
 }

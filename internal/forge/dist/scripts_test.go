@@ -49,9 +49,7 @@ func command(t *testing.T, env []string, name string, args ...string) string {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s %v: %v\n%s%s", name, args, err, out, stderr.String())
-	}
+	require.NoErrorf(t, err, "%s %v\n%s%s", name, args, out, stderr.String())
 	return string(out)
 }
 
@@ -121,9 +119,7 @@ func TestPublishRelease(t *testing.T) {
 			require.NoError(t, os.Chmod(program, 0o755))
 			env, calls := withGH(t, "RELEASE="+test.release)
 			out, code := script(t, env, "", program, test.version, dir)
-			if code != test.code || !strings.Contains(out, test.want) {
-				t.Errorf("exit code %d, want %d and %q:\n%s", code, test.code, test.want, out)
-			}
+			require.True(t, code == test.code && strings.Contains(out, test.want), "exit code %d, want %d and %q:\n%s", code, test.code, test.want, out)
 			var changes []string
 			for _, call := range calls() {
 				if call != "" && !strings.HasPrefix(call, "release view v"+test.version+" ") {
@@ -180,9 +176,7 @@ func TestMoveTags(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			env, calls := withGH(t, "TAGS="+test.tags)
 			out, code := script(t, env, "", "move-tags", test.version, commit)
-			if code != test.code {
-				t.Errorf("exit code %d, want %d:\n%s", code, test.code, out)
-			}
+			require.Equal(t, code, test.code, "exit code of:\n%s", out)
 			asked := calls()
 			if want := "api --paginate repos/{owner}/{repo}/git/matching-refs/tags/v "; !strings.HasPrefix(asked[0], want) {
 				t.Errorf("gh %s, want %s", asked[0], want)
@@ -223,9 +217,7 @@ func TestActionTestJudges(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			out, code := script(t, append(append([]string(nil), test.env...), test.but...), "", "action-test", test.judge)
-			if (code == 0) != (test.want == "") || !strings.Contains(out, test.want) {
-				t.Errorf("exit code %d, want the complaint %q:\n%s", code, test.want, out)
-			}
+			require.True(t, (code == 0) == (test.want == "") && strings.Contains(out, test.want), "exit code %d, want the complaint %q:\n%s", code, test.want, out)
 		})
 	}
 }
@@ -307,8 +299,7 @@ func TestReplayCaptured(t *testing.T) {
 	root, dir, binary := repository(t), t.TempDir(), builtProduct(t)
 	// One golden will do: those of all lines take long.
 	narrow := filepath.Join(dir, "narrow")
-	write(t, dir, map[string]string{"narrow": "#!/bin/sh\ncase $1 in conform) set -- \"$@\" --line 0.33 --golden edge-s1 ;; esac\nexec '" + binary + "' \"$@\"\n"})
-	require.NoError(t, os.Chmod(narrow, 0o755))
+	testenv.WriteProgram(t, narrow, "#!/bin/sh\ncase $1 in conform) set -- \"$@\" --line 0.33 --golden edge-s1 ;; esac\nexec '"+binary+"' \"$@\"\n")
 	const row = `[{"line":"0.33","version":"0.33.0"}]`
 	golden := func(from string) string {
 		t.Helper()
@@ -391,9 +382,7 @@ func TestReplayCaptured(t *testing.T) {
 			}
 			if test.text != "" {
 				text, _ := os.ReadFile(filepath.Join(to, "0.33", map[string]string{"captured": "body.md", "adopted": "adopted.txt"}[test.kind]))
-				if !strings.Contains(string(text), test.text) {
-					t.Errorf("the text is %q, want %q in it", text, test.text)
-				}
+				require.Contains(t, string(text), test.text)
 			}
 			if left, _ := os.ReadDir(to); (len(left) > 0) != (test.code == 0) {
 				t.Errorf("it left %v", left)

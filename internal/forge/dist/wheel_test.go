@@ -57,9 +57,7 @@ func TestPythonVersion(t *testing.T) {
 	for version, want := range map[string]string{
 		"1.2.3": "1.2.3", "1.2.3-rc.1": "1.2.3rc1", "1.2.3-alpha2": "1.2.3a2", "0.0.0-main.g0A1b": "0.0.0.dev0+main.g0a1b",
 	} {
-		if got := pythonVersion(version); got != want {
-			t.Errorf("%s: got %q, want %q", version, got, want)
-		}
+		require.Equal(t, pythonVersion(version), want, "%s", version)
 	}
 }
 
@@ -69,7 +67,5 @@ func TestMetadata(t *testing.T) {
 	y.Project.URLs = map[string]string{"Repository": "https://r"}
 	text := string(y.metadata("1.2.3", "[a](serving.md#x) [b](../README.md) [c](https://c/d)\n"))
 	want := "[a](https://r/blob/main/docs/serving.md#x) [b](https://r/blob/main/README.md) [c](https://c/d)\n"
-	if !strings.HasSuffix(text, "\n\n"+want) {
-		t.Errorf("got %s", text)
-	}
+	require.True(t, strings.HasSuffix(text, "\n\n"+want), "got %s", text)
 }

@@ -67,9 +67,7 @@ func TestReadFiles(t *testing.T) {
 			}
 			require.NoDiff(t, cmp.Diff(test.want, slices.Sorted(maps.Keys(got.Content))), "files (-want +got)")
 			for name, content := range got.Content {
-				if string(content) != name {
-					t.Errorf("%s: got %q", name, content)
-				}
+				require.True(t, string(content) == name, "%s: got %q", name, content)
 			}
 		})
 	}
@@ -78,7 +76,5 @@ func TestReadFiles(t *testing.T) {
 func write(t *testing.T, path, content string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }

@@ -63,9 +63,7 @@ func TestNewRefuses(t *testing.T) {
 			test.change(&o)
 			_, err := github.New(o)
 			require.ErrorContains(t, err, test.want)
-			if err != nil && strings.Contains(err.Error(), "secret-token") {
-				t.Errorf("the error tells the token: %v", err)
-			}
+			require.True(t, err == nil || !strings.Contains(err.Error(), "secret-token"), "the error tells the token: %v", err)
 		})
 	}
 }
@@ -158,13 +156,9 @@ func TestErrorsTellWhatIsMissing(t *testing.T) {
 				t.Fatal("no error")
 			}
 			for _, want := range append(test.want, "vllm-vcr/conformance: ") {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("got %q, want it to contain %q", err, want)
-				}
+				require.True(t, strings.Contains(err.Error(), want), "got %q, want it to contain %q", err, want)
 			}
-			if strings.Contains(err.Error(), githubtest.Token) {
-				t.Errorf("the error tells the token: %v", err)
-			}
+			require.True(t, !strings.Contains(err.Error(), githubtest.Token), "the error tells the token: %v", err)
 		})
 	}
 }
@@ -253,12 +247,8 @@ func TestLimitsAreWaitedFor(t *testing.T) {
 				o.Sleep = func(_ context.Context, d time.Duration) error { waits = append(waits, d); return nil }
 			})
 			_, err := c.EnsureIssue(t.Context(), drift())
-			if (err != nil) != test.failed {
-				t.Errorf("got error %v, want one: %v", err, test.failed)
-			}
-			if test.failed && !strings.Contains(err.Error(), "GitHub's limit of requests is reached") {
-				t.Errorf("got %q", err)
-			}
+			require.True(t, (err != nil) == test.failed, "got error %v, want one: %v", err, test.failed)
+			require.True(t, !test.failed || strings.Contains(err.Error(), "GitHub's limit of requests is reached"), "got %q", err)
 			require.NoDiff(t, cmp.Diff(test.waits, waits), "waits (-want +got)")
 			if want := len(server.Issues) == 1; want == test.failed {
 				t.Errorf("%d issues", len(server.Issues))

@@ -49,16 +49,10 @@ func TestIssueLife(t *testing.T) {
 	for _, step := range steps {
 		c := client(t, server, func(o *github.Options) { o.Run = "https://github.com/o/r/actions/runs/1" })
 		done, err := c.EnsureIssue(t.Context(), step.want)
-		if err != nil {
-			t.Fatalf("%s: %v", step.name, err)
-		}
-		if done.Action != step.action {
-			t.Errorf("%s: got %s, want %s", step.name, done.Action, step.action)
-		}
+		require.NoErrorf(t, err, "%s", step.name)
+		require.Equal(t, done.Action, step.action, "%s", step.name)
 		require.NoDiff(t, cmp.Diff(step.changes, server.Changes()), "%s: requests (-want +got)", step.name)
-		if len(server.Issues) > 0 && (done.Number != 1 || done.URL == "") {
-			t.Errorf("%s: got %+v, want issue 1", step.name, done)
-		}
+		require.True(t, len(server.Issues) == 0 || (done.Number == 1 && done.URL != ""), "%s: got %+v, want issue 1", step.name, done)
 	}
 	const run = "\n\nRun: https://github.com/o/r/actions/runs/1"
 	want := []*githubtest.Issue{{
@@ -135,9 +129,7 @@ func TestIssueIsFoundAmongOthers(t *testing.T) {
 			server.AnyCreator = test.number == 132 // whether or not the list is what was asked for
 			done, err := client(t, server).EnsureIssue(t.Context(), drift())
 			require.NoError(t, err)
-			if done.Number != test.number || done.Action != test.action {
-				t.Errorf("got %+v, want #%d %s", done, test.number, test.action)
-			}
+			require.True(t, done.Number == test.number && done.Action == test.action, "got %+v, want #%d %s", done, test.number, test.action)
 		})
 	}
 }
@@ -213,9 +205,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 			t.Errorf("requests: %q", changes)
 		}
 		done, err := wet.EnsureIssue(t.Context(), want)
-		if err != nil || done.Action != would.Action {
-			t.Errorf("got %+v, %v, after a dry run that said %s", done, err, would.Action)
-		}
+		require.True(t, err == nil && done.Action == would.Action, "got %+v, %v, after a dry run that said %s", done, err, would.Action)
 		server.Changes()
 	}
 }

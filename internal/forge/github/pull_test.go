@@ -87,12 +87,8 @@ func TestPullRequestLife(t *testing.T) {
 			step.before()
 		}
 		done, err := client(t, server).EnsurePullRequest(t.Context(), step.want)
-		if err != nil {
-			t.Fatalf("%s: %v", step.name, err)
-		}
-		if done.Action != step.action || done.Number != step.number {
-			t.Errorf("%s: got %+v, want %s #%d", step.name, done, step.action, step.number)
-		}
+		require.NoErrorf(t, err, "%s", step.name)
+		require.True(t, done.Action == step.action && done.Number == step.number, "%s: got %+v, want %s #%d", step.name, done, step.action, step.number)
 		require.NoDiff(t, cmp.Diff(step.changes, server.Changes()), "%s: requests (-want +got)", step.name)
 		checkBranch(t, server, step.name, step.want, step.number != 0 && step.action != github.Closed)
 	}
@@ -119,9 +115,7 @@ func checkBranch(t *testing.T, server *githubtest.Server, step string, want gith
 		t.Errorf("%s: commit %+v, want one of ours on main", step, head)
 	}
 	for name, content := range want.Files.Content {
-		if !head.Has(name, string(content)) {
-			t.Errorf("%s: the branch has another %s", step, name)
-		}
+		require.True(t, head.Has(name, string(content)), "%s: the branch has another %s", step, name)
 	}
 }
 
@@ -139,9 +133,7 @@ func TestPullRequestAddsAndDeletes(t *testing.T) {
 	if _, ok := head.Tree["goldens/a.gz"]; ok || len(head.Tree) != 5 {
 		t.Errorf("the branch has %v", head.Tree)
 	}
-	if !head.Has("goldens/c.gz", "\x00\xff\n") || !head.Has("goldens/empty.gz", "") || !head.Has("compat.toml", oldCompat) {
-		t.Errorf("the branch has %v", head.Tree)
-	}
+	require.True(t, head.Has("goldens/c.gz", "\x00\xff\n") && head.Has("goldens/empty.gz", "") && head.Has("compat.toml", oldCompat), "the branch has %v", head.Tree)
 }
 
 func TestBranchOfPeopleIsLeft(t *testing.T) {
@@ -174,9 +166,7 @@ func TestBranchOfPeopleIsLeft(t *testing.T) {
 			if errors.As(err, &refused) != (test.refused != "") || err != nil && !strings.Contains(err.Error(), test.refused) {
 				t.Fatalf("got %v, want a refusal: %q", err, test.refused)
 			}
-			if same := server.Head(branch) == head; same != (test.refused != "") {
-				t.Errorf("branch left as it is: %v", same)
-			}
+			require.Equal(t, server.Head(branch) == head, test.refused != "", "branch left as it is")
 			if changes := server.Changes(); test.refused != "" && changes != nil {
 				t.Errorf("requests: %q", changes)
 			}
@@ -192,15 +182,11 @@ func TestPeopleMayWorkOnOurBranch(t *testing.T) {
 	head := server.Push(branch, "octocat", map[string]string{"profile.json": "{}"})
 	server.Changes()
 	done, err := client(t, server).EnsurePullRequest(t.Context(), roll(newCompat))
-	if err != nil || done.Action != github.Unchanged || done.Number != 1 || len(done.Notes) != 1 {
-		t.Errorf("got %+v, %v, want it to be left with a note", done, err)
-	}
+	require.True(t, err == nil && done.Action == github.Unchanged && done.Number == 1 && len(done.Notes) == 1, "got %+v, %v, want it to be left with a note", done, err)
 	for _, content := range []string{"tag = \"v0.34.0\"\n", oldCompat} {
 		var refused *github.RefusedError
 		_, err = client(t, server).EnsurePullRequest(t.Context(), roll(content))
-		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "auto/rc has 2 commits") {
-			t.Errorf("got %v, want a refusal", err)
-		}
+		require.True(t, errors.As(err, &refused) && strings.Contains(err.Error(), "auto/rc has 2 commits"), "got %v, want a refusal", err)
 	}
 	if changes := server.Changes(); changes != nil || server.Head(branch) != head {
 		t.Errorf("requests: %q", changes)
@@ -222,9 +208,7 @@ func TestPushMeanwhileIsKept(t *testing.T) {
 	}})
 	_, err := client(t, server).EnsurePullRequest(t.Context(), roll("tag = \"v0.34.0\"\n"))
 	require.ErrorContains(t, err, "move branch auto/rc")
-	if pushed == nil || server.Head(branch) != pushed {
-		t.Error("the commit of somebody else is lost")
-	}
+	require.True(t, pushed != nil && server.Head(branch) == pushed, "the commit of somebody else is lost")
 	// What is left over does not matter to the next run, once people have made room.
 	delete(server.Refs, branch)
 	server.Issues[0].State = "closed"
@@ -244,9 +228,7 @@ func TestMergedAndTakenBack(t *testing.T) {
 	server.Push("main", "octocat", map[string]string{"compat.toml": oldCompat})
 	server.Issues[0].State = "closed"
 	done, err := client(t, server).EnsurePullRequest(t.Context(), roll(newCompat))
-	if err != nil || done.Action != github.Created || done.Number != 2 {
-		t.Errorf("got %+v, %v, want a new one", done, err)
-	}
+	require.True(t, err == nil && done.Action == github.Created && done.Number == 2, "got %+v, %v, want a new one", done, err)
 	checkBranch(t, server, "again", roll(newCompat), true)
 }
 
@@ -267,9 +249,7 @@ func TestEditOfAnOldBase(t *testing.T) {
 			want.EditedFrom = server.Refs["main"]
 			server.Push("main", "octocat", test.files)
 			_, err := client(t, server).EnsurePullRequest(t.Context(), want)
-			if (err != nil) != test.failed || err != nil && !strings.Contains(err.Error(), "main has changed the same files since") {
-				t.Errorf("got %v, want an error: %v", err, test.failed)
-			}
+			require.True(t, (err != nil) == test.failed && (err == nil || strings.Contains(err.Error(), "main has changed the same files since")), "got %v, want an error: %v", err, test.failed)
 		})
 	}
 }
@@ -334,9 +314,7 @@ func TestDryPullRequestChangesNothing(t *testing.T) {
 			t.Errorf("requests: %q", changes)
 		}
 		done, err := client(t, server).EnsurePullRequest(t.Context(), roll(content))
-		if err != nil || done.Action != would.Action {
-			t.Errorf("got %+v, %v, after a dry run that said %s", done, err, would.Action)
-		}
+		require.True(t, err == nil && done.Action == would.Action, "got %+v, %v, after a dry run that said %s", done, err, would.Action)
 		server.Changes()
 	}
 }

@@ -63,12 +63,8 @@ func TestIssueState(t *testing.T) {
 			server.Issues[0].Body = step.edit
 		}
 		done, err := client(t, server).EnsureIssue(t.Context(), step.want)
-		if err != nil {
-			t.Fatalf("%s: %v", step.name, err)
-		}
-		if done.Action != step.action {
-			t.Errorf("%s: %s, want %s", step.name, done.Action, step.action)
-		}
+		require.NoErrorf(t, err, "%s", step.name)
+		require.Equal(t, done.Action, step.action, "%s", step.name)
 		have := *server.Issues[0]
 		have.Body, have.Comments = strings.ReplaceAll(have.Body, "\r\n", "\n"), have.Comments[said:]
 		said += len(have.Comments)
@@ -82,9 +78,7 @@ func TestIssueState(t *testing.T) {
 		}
 		require.NoDiff(t, cmp.Diff(want, have), "%s: issue (-want +got)", step.name)
 	}
-	if len(server.Issues) != 1 {
-		t.Errorf("%d issues, want one", len(server.Issues))
-	}
+	require.Equal(t, len(server.Issues), 1, "issues")
 }
 
 func TestOpenKeys(t *testing.T) {

@@ -154,9 +154,7 @@ func TestAccept(t *testing.T) {
 	for _, line := range protocol.Lines() {
 		t.Run(line, func(t *testing.T) {
 			b := newBench(t, line, 3)
-			if b.front.Clients() != 3 {
-				t.Errorf("%d clients, want 3", b.front.Clients())
-			}
+			require.Equal(t, b.front.Clients(), 3, "clients")
 			got, err := b.accept(b.start)
 			require.NoError(t, err)
 			ready, err := protocol.DecodeReady(b.registration())
@@ -168,14 +166,10 @@ func TestAccept(t *testing.T) {
 			require.NoDiff(t, cmp.Diff(want, got), "engine (-want +got)")
 			seen := map[string]bool{b.front.Handshake(): true}
 			for _, address := range append(b.addresses.Inputs, b.addresses.Outputs...) {
-				if seen[address] || !strings.HasPrefix(address, "tcp://127.0.0.1:") {
-					t.Errorf("address %s is used twice or is not local", address)
-				}
+				require.True(t, !seen[address] && strings.HasPrefix(address, "tcp://127.0.0.1:"), "address %s is used twice or is not local", address)
 				seen[address] = true
 			}
-			if len(seen) != 7 {
-				t.Errorf("%d addresses, want 1 and 2 for each of 3 clients", len(seen))
-			}
+			require.Equal(t, len(seen), 7, "addresses: 1, and 2 for each of 3 clients")
 		})
 	}
 }
@@ -187,9 +181,7 @@ func TestAcceptTakesReadyBeforeTheRegistration(t *testing.T) {
 		b.ready()
 		b.register()
 	})
-	if err != nil {
-		t.Errorf("Accept: %v", err)
-	}
+	require.NoErrorf(t, err, "Accept")
 }
 
 func TestAcceptRefuses(t *testing.T) {
@@ -245,9 +237,7 @@ func TestAcceptRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t, "0.33", 2)
 			_, err := b.accept(func() { tt.steps(b) })
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("Accept: %v, want %q", err, tt.want)
-			}
+			require.True(t, err != nil && strings.Contains(err.Error(), tt.want), "Accept: %v, want %q", err, tt.want)
 		})
 	}
 }
@@ -276,9 +266,7 @@ func TestAcceptOfAnEngineThatLeaves(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t, "0.33", 2)
 			_, err := b.accept(func() { tt.steps(b) })
-			if !errors.Is(err, ErrEngineGone) || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("Accept: %v, want %q and %v", err, tt.want, ErrEngineGone)
-			}
+			require.True(t, errors.Is(err, ErrEngineGone) && strings.Contains(err.Error(), tt.want), "Accept: %v, want %q and %v", err, tt.want, ErrEngineGone)
 		})
 	}
 }
@@ -304,9 +292,7 @@ func TestAcceptEndsWithItsContext(t *testing.T) {
 			tt.steps(b)
 			stop(patienceLost)
 			err := <-accepted
-			if !errors.Is(err, patienceLost) || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("Accept: %v, want %q and the cause", err, tt.want)
-			}
+			require.True(t, errors.Is(err, patienceLost) && strings.Contains(err.Error(), tt.want), "Accept: %v, want %q and the cause", err, tt.want)
 		})
 	}
 }
@@ -337,9 +323,7 @@ func TestStrangersAreIgnored(t *testing.T) {
 		b.register()
 		b.ready()
 	})
-	if err != nil {
-		t.Errorf("Accept: %v", err)
-	}
+	require.NoErrorf(t, err, "Accept")
 }
 
 // A peer of ZeroMQ that is not the engine is none either: what it says during the handshake does not count, it may say
@@ -369,9 +353,7 @@ func TestStrangersAreNotTheEngine(t *testing.T) {
 		b.register()
 		b.ready()
 	})
-	if err != nil {
-		t.Fatalf("Accept: %v", err)
-	}
+	require.NoErrorf(t, err, "Accept")
 	large := make([]byte, protocol.MaxStatus+1)
 	for range 2 {
 		b.send(b.outputs[0], large)
@@ -403,20 +385,14 @@ func TestWhatIsSent(t *testing.T) {
 				{"Abort", 0, func() error { return b.front.Abort(0, "a", "b") }, zmq.Message{{1}, {0x92, 0xa1, 'a', 0xa1, 'b'}}},
 				{"Call", 1, func() error {
 					id, err := b.front.Call(1, "sleep", []byte{1}, []byte{0xc0})
-					if id != 1 {
-						t.Errorf("call %d, want 1 for the first", id)
-					}
+					require.Equal(t, id, 1, "call for the first")
 					return err
 				}, zmq.Message{{3}, {0x94, 1, 1, 0xa5, 's', 'l', 'e', 'e', 'p', 0x92, 1, 0xc0}}},
 				{"SendRaw", 0, func() error { return b.front.SendRaw(0, []byte("x"), []byte{}) }, zmq.Message{[]byte("x"), {}}},
 			} {
-				if err := tt.send(); err != nil {
-					t.Fatalf("%s: %v", tt.name, err)
-				}
+				require.NoErrorf(t, tt.send(), "%s", tt.name)
 				got, err := b.inputs[tt.client].Recv()
-				if err != nil {
-					t.Fatalf("%s: %v", tt.name, err)
-				}
+				require.NoErrorf(t, err, "%s", tt.name)
 				require.NoDiff(t, cmp.Diff(tt.want, got), "%s (-want +got)", tt.name)
 			}
 		})
@@ -446,13 +422,9 @@ func TestNext(t *testing.T) {
 	var o protocol.Outputs
 	aux, err := b.front.Next(b.ctx, 1, &o)
 	require.NoError(t, err)
-	if len(o.Outputs) != 1 || string(o.Outputs[0].ID) != "r-1" || o.Outputs[0].Finish != protocol.FinishStop || o.EngineIndex != 7 || o.Timestamp != 2.5 {
-		t.Errorf("got %+v", o)
-	}
+	require.True(t, len(o.Outputs) == 1 && string(o.Outputs[0].ID) == "r-1" && o.Outputs[0].Finish == protocol.FinishStop && o.EngineIndex == 7 && o.Timestamp == 2.5, "got %+v", o)
 	// The ids and the values of 64 tokens are past the limit of what is inline.
-	if len(aux) != 2 || len(aux[0]) != 256 || len(aux[1]) != 256 {
-		t.Errorf("%d auxiliary frames, want 2 of 256 bytes", len(aux))
-	}
+	require.True(t, len(aux) == 2 && len(aux[0]) == 256 && len(aux[1]) == 256, "%d auxiliary frames, want 2 of 256 bytes", len(aux))
 	var length *protocol.LengthError
 	if _, err := b.front.Next(b.ctx, 0, &o); !errors.As(err, &length) || length.Got != 9 || length.Want != 8 {
 		t.Errorf("too long an envelope: %v, want a LengthError", err)
@@ -487,9 +459,7 @@ func TestSubmitToAnEngineThatIsGone(t *testing.T) {
 		if err == nil {
 			continue
 		}
-		if !errors.Is(err, zmq.ErrNoPeer) || !strings.Contains(err.Error(), "input socket 0: ") {
-			t.Errorf("Submit: %v, want %v and the socket", err, zmq.ErrNoPeer)
-		}
+		require.True(t, errors.Is(err, zmq.ErrNoPeer) && strings.Contains(err.Error(), "input socket 0: "), "Submit: %v, want %v and the socket", err, zmq.ErrNoPeer)
 		return
 	}
 	t.Error("Submit goes on without an error")
@@ -505,9 +475,7 @@ func TestAClientThatIsNotThere(t *testing.T) {
 			"SubmitRaw": b.front.SubmitRaw(client, nil), "Submit": b.front.Submit(&protocol.Request{ClientIndex: client}),
 			"Abort": b.front.Abort(client, "x"), "SendRaw": b.front.SendRaw(client, nil), "Call": callErr, "Next": nextErr,
 		} {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %v, want %q", name, err, want)
-			}
+			require.True(t, err != nil && strings.Contains(err.Error(), want), "%s: %v, want %q", name, err, want)
 		}
 	}
 }
@@ -535,9 +503,7 @@ func TestListenFails(t *testing.T) {
 			if err == nil {
 				f.Close()
 			}
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("Listen: %v, want %q", err, tt.want)
-			}
+			require.True(t, err != nil && strings.Contains(err.Error(), tt.want), "Listen: %v, want %q", err, tt.want)
 		})
 	}
 }
@@ -545,9 +511,7 @@ func TestListenFails(t *testing.T) {
 func TestCloseTwice(t *testing.T) {
 	b := connected(t, "0.33", 2)
 	for range 2 {
-		if err := b.front.Close(); err != nil {
-			t.Errorf("Close: %v", err)
-		}
+		require.NoErrorf(t, b.front.Close(), "Close")
 	}
 	if _, err := b.inputs[0].Recv(); !errors.Is(err, zmq.ErrPeerGone) {
 		t.Errorf("the engine sees %v, want %v", err, zmq.ErrPeerGone)
@@ -563,9 +527,7 @@ func TestHandshakeAddress(t *testing.T) {
 	front, err := Listen(Options{Codec: codec, HandshakeAddress: path})
 	require.NoError(t, err)
 	defer front.Close()
-	if got := front.Handshake(); got != path {
-		t.Errorf("listens at %s, want %s", got, path)
-	}
+	require.Equal(t, front.Handshake(), path, "listens at")
 	if at := front.steps.Addresses; !strings.HasPrefix(at.Inputs[0], "tcp://127.0.0.1:") || !strings.HasPrefix(at.Outputs[0], "tcp://127.0.0.1:") {
 		t.Errorf("the engine is told of %v, want ports of 127.0.0.1", at)
 	}

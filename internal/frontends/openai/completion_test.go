@@ -118,9 +118,7 @@ func TestCompleteRefusesWhatIsNoCompletion(t *testing.T) {
 				t.Fatalf("no error, completion %+v", got)
 			}
 			for _, want := range test.want {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error lacks %q: %v", want, err)
-				}
+				require.True(t, strings.Contains(err.Error(), want), "error lacks %q: %v", want, err)
 			}
 			require.NoDiff(t, cmp.Diff(test.completion, got), "completion (-want +got)")
 		})
@@ -176,15 +174,11 @@ func TestRequestOnTheWire(t *testing.T) {
 			var got json.RawMessage
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				got, _ = io.ReadAll(r.Body)
-				if r.Method != http.MethodPost || r.URL.Path != "/v1/completions" || r.Header.Get("Content-Type") != "application/json" {
-					t.Errorf("%s %s %v", r.Method, r.URL, r.Header)
-				}
+				require.True(t, r.Method == http.MethodPost && r.URL.Path == "/v1/completions" && r.Header.Get("Content-Type") == "application/json", "%s %s %v", r.Method, r.URL, r.Header)
 			}))
 			defer server.Close()
 			_, _ = NewClient(server.URL+"/", "tiny").Complete(t.Context(), test.request)
-			if string(got) != test.want {
-				t.Errorf("got  %s\nwant %s", got, test.want)
-			}
+			require.True(t, string(got) == test.want, "got  %s\nwant %s", got, test.want)
 		})
 	}
 }
@@ -236,9 +230,7 @@ func TestConnectionsAreKept(t *testing.T) {
 		}
 		require.NoError(t, client.Health(t.Context()))
 	}
-	if n := opened.Load(); n != 1 {
-		t.Errorf("%d connections for requests one after the other, want 1", n)
-	}
+	require.Equal(t, opened.Load(), 1, "connections for requests one after the other")
 }
 
 // serve returns the client of a server that answers everything alike.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestEvents(t *testing.T) {
@@ -42,9 +44,7 @@ func TestEvents(t *testing.T) {
 				}
 				got = append(got, string(data))
 			}
-			if !slices.Equal(got, test.want) {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			require.True(t, slices.Equal(got, test.want), "got %q, want %q", got, test.want)
 		})
 	}
 }
@@ -54,9 +54,7 @@ func TestLongLinesAreNoError(t *testing.T) {
 	ids := strings.TrimSuffix(strings.Repeat("12345,", n), ",")
 	body := `data: {"choices":[{"index":0,"token_ids":[` + ids + `],"finish_reason":"stop"}]}` + "\n\n" + usageEvent + done
 	got, err := serve(t, http.StatusOK, body).Complete(t.Context(), Request{Prompt: []uint32{5}, Stream: true})
-	if err != nil || len(got.Tokens) != n {
-		t.Errorf("got %d tokens, %v; want %d in one line of %d bytes", len(got.Tokens), err, n, len(body))
-	}
+	require.True(t, err == nil && len(got.Tokens) == n, "got %d tokens, %v; want %d in one line of %d bytes", len(got.Tokens), err, n, len(body))
 }
 
 func next(r io.Reader) ([]byte, error) { return NewEvents(r).Next() }

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // What a frontend answers is read to its end whatever it is, and what is quoted of it
@@ -20,23 +22,15 @@ func FuzzReadReply(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte, streamed bool) {
 		r := ReadReply(Answer{Status: http.StatusOK, Type: "text/event-stream", Body: body}, streamed)
-		if streamed && len(r.Wrong) == 0 && !strings.Contains(string(body), "[DONE]") {
-			t.Error("a stream without [DONE] was taken for whole")
-		}
+		require.True(t, !streamed || len(r.Wrong) != 0 || strings.Contains(string(body), "[DONE]"), "a stream without [DONE] was taken for whole")
 		sum := 0
 		for _, n := range r.Chunks {
 			sum += n
 		}
-		if sum != len(r.Tokens) {
-			t.Errorf("chunks of %d tokens, %d tokens", sum, len(r.Tokens))
-		}
-		if len(r.Tokens) > len(body) || len(r.Text) > 3*len(body) {
-			t.Errorf("%d tokens and %d bytes of text out of %d bytes", len(r.Tokens), len(r.Text), len(body))
-		}
+		require.True(t, sum == len(r.Tokens), "chunks of %d tokens, %d tokens", sum, len(r.Tokens))
+		require.True(t, len(r.Tokens) <= len(body) && len(r.Text) <= 3*len(body), "%d tokens and %d bytes of text out of %d bytes", len(r.Tokens), len(r.Text), len(body))
 		for _, text := range append(r.Wrong, r.Failure) {
-			if len(text) > 2000 {
-				t.Errorf("quoted %d bytes", len(text))
-			}
+			require.True(t, len(text) <= 2000, "quoted %d bytes", len(text))
 		}
 	})
 }

@@ -57,9 +57,7 @@ func release(t *testing.T, name string) pyclient.Options {
 	version, err := compat.ParseVersion(name)
 	require.NoError(t, err)
 	environment, err := pyclient.Nearest(testenv.PeersDir(t), version)
-	if err != nil {
-		t.Fatalf("%v: install it with: .ci/peers engine %s", err, name)
-	}
+	require.NoErrorf(t, err, "install it with: .ci/peers engine %s", name)
 	index := &pypi.Index{}
 	releases, err := index.Releases(t.Context(), "vllm")
 	require.NoError(t, err)
@@ -89,9 +87,7 @@ func TestReleases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			opt := engine(release(t, name), player.Options{VLLMVersion: "v" + name})
 			results, err := pyclient.Run(t.Context(), opt)
-			if err != nil {
-				t.Error(err)
-			}
+			require.NoError(t, err)
 			for _, r := range results {
 				t.Log(r.Verdict, r.Case, r.Tokens, r.Message, r.Where)
 				if r.Verdict != pyclient.Passed && r.Verdict != pyclient.Skipped {

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
@@ -109,9 +110,7 @@ func TestAllCasesPass(t *testing.T) {
 	for _, r := range results {
 		tokens += r.Tokens
 	}
-	if len(results) != 32 || tokens != 146 {
-		t.Errorf("%d results, %d tokens, want 32, 146", len(results), tokens)
-	}
+	require.True(t, len(results) == 32 && tokens == 146, "%d results, %d tokens, want 32, 146", len(results), tokens)
 }
 
 // TestFindings: what a release does otherwise turns red the cases that are there for it, and says what is wrong where.
@@ -370,9 +369,7 @@ func checkError(t *testing.T, err error, want string) {
 	t.Helper()
 	require.ErrorContains(t, err, want)
 	for _, line := range strings.Split(err.Error(), "\n") {
-		if strings.HasPrefix(line, "::") || strings.ContainsRune(line, '\x1b') {
-			t.Errorf("error has the line %q", line)
-		}
+		require.True(t, !strings.HasPrefix(line, "::") && !strings.ContainsRune(line, '\x1b'), "error has the line %q", line)
 	}
 }
 
@@ -384,7 +381,7 @@ func TestDriverOutOfOrder(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("testdata", "fake_driver.py"))
 	require.NoError(t, err)
 	fake := filepath.Join(t.TempDir(), "python")
-	require.NoError(t, os.WriteFile(fake, append([]byte("#!"+python(t)+"\n"), text...), 0o755))
+	testenv.WriteProgram(t, fake, append([]byte("#!"+python(t)+"\n"), text...))
 	tests := []struct {
 		name    string
 		want    string

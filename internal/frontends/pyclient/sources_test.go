@@ -90,9 +90,7 @@ func TestSourcesOnDisk(t *testing.T) {
 			if diff := cmp.Diff(map[string]string{"vllm/v1/engine/core_client.py": want}, testenv.Files(t, tree.Dir)); err != nil || diff != "" {
 				t.Errorf("sure %v: %v (-want +got):\n%s", sure, err, diff)
 			}
-			if tree.Downloaded != 0 || tree.Wheel != "vllm.whl" {
-				t.Errorf("got %+v", tree)
-			}
+			require.True(t, tree.Downloaded == 0 && tree.Wheel == "vllm.whl", "got %+v", tree)
 		}
 		if want := map[bool]int{true: 1, false: 2}[sure]; opened != want {
 			t.Errorf("sure %v: opened %d times, want %d", sure, opened, want)
@@ -154,9 +152,7 @@ func TestSources(t *testing.T) {
 				want["vllm/"+name] = members["vllm/"+name]
 			}
 			require.NoDiff(t, cmp.Diff(want, testenv.Files(t, tree.Dir)), "(-want +got)")
-			if tree.Files != 5 || tree.Bytes != 4 || tree.Wheel != "w.whl" || tree.SHA256 != first.SHA256 {
-				t.Errorf("got %+v after %+v", tree, first)
-			}
+			require.True(t, tree.Files == 5 && tree.Bytes == 4 && tree.Wheel == "w.whl" && tree.SHA256 == first.SHA256, "got %+v after %+v", tree, first)
 		})
 	}
 }
@@ -183,9 +179,7 @@ func TestSourcesFail(t *testing.T) {
 			cache := t.TempDir()
 			tree, err := fetch(t, test.file, cache)
 			checkError(t, err, test.want)
-			if tree.Dir != "" {
-				t.Errorf("got %+v", tree)
-			}
+			require.Equal(t, tree.Dir, "", "got %+v", tree)
 			if left := testenv.Files(t, cache); len(left) > 0 {
 				t.Errorf("it left %v", left)
 			}
@@ -249,8 +243,6 @@ func TestNearest(t *testing.T) {
 		require.NoError(t, err)
 		got, err := pyclient.Nearest(dir, version)
 		wanted := pyclient.Environment{Release: want, Python: filepath.Join(dir, "engines", want, "bin", "python")}
-		if err != nil || got != wanted {
-			t.Errorf("%s: got %+v, %v, want %s", release, got, err, want)
-		}
+		require.True(t, err == nil && got == wanted, "%s: got %+v, %v, want %s", release, got, err, want)
 	}
 }

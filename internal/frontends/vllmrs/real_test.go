@@ -72,9 +72,7 @@ func TestRealFrontendsRefuse(t *testing.T) {
 					test.request.Stream = stream
 					_, err := server.Complete(t.Context(), test.request)
 					var status *openai.StatusError
-					if !errors.As(err, &status) || status.Status != 400 || !strings.Contains(status.Body, test.want) {
-						t.Errorf("got %v, want status 400 with %q", err, test.want)
-					}
+					require.True(t, errors.As(err, &status) && status.Status == 400 && strings.Contains(status.Body, test.want), "got %v, want status 400 with %q", err, test.want)
 				})
 			}
 		}
@@ -89,9 +87,7 @@ func TestRealFrontendsPassErrorsOn(t *testing.T) {
 		for _, stream := range []bool{false, true} {
 			_, err := server.Complete(t.Context(), openai.Request{ID: "nobody", Prompt: []uint32{5}, Stream: stream})
 			var status *openai.StatusError
-			if !errors.As(err, &status) {
-				t.Errorf("stream=%v: got %v, want a StatusError", stream, err)
-			}
+			require.True(t, errors.As(err, &status), "stream=%v: got %v, want a StatusError", stream, err)
 		}
 		if _, err := server.Complete(t.Context(), openai.Request{ID: "replay-0", Prompt: []uint32{5}}); err != nil {
 			t.Errorf("after that: %v", err)
@@ -105,9 +101,7 @@ func TestRealFrontendsGiveUpWithoutAnEngine(t *testing.T) {
 		server := start(t, version, vllmrs.Options{ReadyTimeout: time.Second})
 		err := server.Healthy(t.Context())
 		var exit *process.ExitError
-		if !errors.As(err, &exit) || exit.Code != 1 || !strings.Contains(err.Error(), "timed out while waiting for HELLO") {
-			t.Errorf("got %v, want exit code 1 and what it waited for", err)
-		}
+		require.True(t, errors.As(err, &exit) && exit.Code == 1 && strings.Contains(err.Error(), "timed out while waiting for HELLO"), "got %v, want exit code 1 and what it waited for", err)
 	})
 }
 
@@ -122,9 +116,7 @@ func TestRealFrontendsDeathIsReported(t *testing.T) {
 		}()
 		_, err := server.Complete(t.Context(), openai.Request{Prompt: []uint32{5}})
 		var exit *process.ExitError
-		if !errors.As(err, &exit) {
-			t.Errorf("got %v, want the end of the process", err)
-		}
+		require.True(t, errors.As(err, &exit), "got %v, want the end of the process", err)
 	})
 }
 

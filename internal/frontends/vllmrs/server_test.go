@@ -22,6 +22,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/frontends/openai"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
@@ -32,9 +33,7 @@ func TestStartNeedsItsPaths(t *testing.T) {
 		}
 	}
 	_, err := Start(t.Context(), Options{Binary: "/nonexistent/vllm-rs", ModelDir: "model"})
-	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "/nonexistent/vllm-rs") {
-		t.Errorf("got %v, want one that names the path", err)
-	}
+	require.True(t, errors.Is(err, os.ErrNotExist) && strings.Contains(err.Error(), "/nonexistent/vllm-rs"), "got %v, want one that names the path", err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Start(ctx, Options{Binary: "/bin/sh", ModelDir: "model"}); !errors.Is(err, context.Canceled) {
@@ -63,9 +62,7 @@ func TestEnvironment(t *testing.T) {
 		"PATH=/bin", "HF_HOME=/hf", "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1", "NO_COLOR=1",
 		"VLLM_SERVER_DEV_MODE=1", "HF_HUB_OFFLINE=0",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
+	require.True(t, slices.Equal(got, want), "got  %q\nwant %q", got, want)
 }
 
 // A frontend that dies is reported at once, with its last words, whoever waits for it.
@@ -85,9 +82,7 @@ func TestDeathIsReported(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			err := test.wait(t.Context(), startScript(t, Options{}, script))
 			var exit *process.ExitError
-			if !errors.As(err, &exit) || exit.Code != 3 || !strings.Contains(err.Error(), "tokenizer.json: not found") {
-				t.Errorf("got %v, want exit code 3 and the last output", err)
-			}
+			require.True(t, errors.As(err, &exit) && exit.Code == 3 && strings.Contains(err.Error(), "tokenizer.json: not found"), "got %v, want exit code 3 and the last output", err)
 		})
 	}
 }
@@ -98,13 +93,9 @@ func TestHealthyEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(enough)
 	err := server.Healthy(ctx)
-	if !errors.Is(err, enough) || !strings.Contains(err.Error(), "/health") {
-		t.Errorf("got %v, want the cause and the address", err)
-	}
+	require.True(t, errors.Is(err, enough) && strings.Contains(err.Error(), "/health"), "got %v, want the cause and the address", err)
 	var exit *process.ExitError
-	if errors.As(err, &exit) {
-		t.Errorf("got %v: it is still running", err)
-	}
+	require.True(t, !errors.As(err, &exit), "got %v: it is still running", err)
 }
 
 // Until it answers 200, a frontend may refuse the connection or answer something else.
@@ -116,18 +107,14 @@ func TestHealthyWaitsForStatus200(t *testing.T) {
 	answers <- http.StatusOK
 	front := http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path != "/health" {
-				t.Errorf("asked for %s", r.URL)
-			}
+			require.Equal(t, r.URL.Path, "/health", "asked for %s", r.URL)
 			w.WriteHeader(<-answers)
 		}),
 	}
 	go front.Serve(listen(t, server.http.number))
 	defer front.Close()
 	require.NoError(t, server.Healthy(t.Context()))
-	if n := len(answers); n != 0 {
-		t.Errorf("healthy with %d answers left", n)
-	}
+	require.Equal(t, len(answers), 0, "healthy with answers left")
 }
 
 func TestServerEndsWithItsContext(t *testing.T) {
@@ -137,9 +124,7 @@ func TestServerEndsWithItsContext(t *testing.T) {
 	cancel()
 	<-server.Done()
 	for range 2 {
-		if err := server.Close(); err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, server.Close())
 	}
 }
 
@@ -195,7 +180,7 @@ func startScript(t *testing.T, opt Options, body string) *Server {
 func script(t *testing.T, body string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "vllm-rs")
-	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o755))
+	testenv.WriteProgram(t, path, "#!/bin/sh\n"+body+"\n")
 	return path
 }
 

@@ -38,13 +38,9 @@ func TestVersion(t *testing.T) {
 			binary := filepath.Join(site, "vllm", "vllm-rs")
 			require.NoError(t, os.Rename(script(t, test.script), binary))
 			got, err := Version(t.Context(), binary)
-			if got != test.want || (err != nil) != (test.wantErr != nil) {
-				t.Errorf("got %q, %v; want %q", got, err, test.want)
-			}
+			require.True(t, got == test.want && (err != nil) == (test.wantErr != nil), "got %q, %v; want %q", got, err, test.want)
 			for _, want := range test.wantErr {
-				if err != nil && !strings.Contains(err.Error(), want) {
-					t.Errorf("error lacks %q: %v", want, err)
-				}
+				require.True(t, err == nil || strings.Contains(err.Error(), want), "error lacks %q: %v", want, err)
 			}
 		})
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/internal/testenv"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // A fake is needed for what a real server cannot be made to do: be overloaded, break off, be elsewhere.
@@ -110,23 +111,17 @@ func TestS3TriesAgain(t *testing.T) {
 			} else {
 				_, err := fetchContent(t, s, "s3://bucket/dir/key")
 				wantFetchError(t, err, append(test.fails, "golden s3://bucket/dir/key: ")...)
-				if strings.Contains(err.Error(), "\n") {
-					t.Errorf("the error has several lines: %v", err)
-				}
+				require.True(t, !strings.Contains(err.Error(), "\n"), "the error has several lines: %v", err)
 			}
 			if got := fake.Asked(); got != test.asked {
 				t.Errorf("%d requests, want %d", got, test.asked)
 			}
 			request := fake.Requests[0]
-			if request.Method != http.MethodGet || request.URL.Path != "/bucket/dir/key" {
-				t.Errorf("asked for %s %s, want the bucket in the path", request.Method, request.URL.Path)
-			}
+			require.True(t, request.Method == http.MethodGet && request.URL.Path == "/bucket/dir/key", "asked for %s %s, want the bucket in the path", request.Method, request.URL.Path)
 			if got := request.Header.Get("Authorization"); !strings.Contains(got, "Credential=AKID/") || !strings.Contains(got, "/us-east-1/s3/") {
 				t.Errorf("Authorization is %q, want a signature for %s", got, defaultRegion)
 			}
-			if got := request.Header.Get("X-Amz-Checksum-Mode"); got != "" {
-				t.Errorf("asked for the checksum %q, which only some stores know", got)
-			}
+			require.Equal(t, request.Header.Get("X-Amz-Checksum-Mode"), "", "asked for the checksum, which only some stores know")
 		})
 	}
 }
@@ -156,9 +151,7 @@ func TestS3WithoutCredentialsIsAnonymous(t *testing.T) {
 			s.roleTimeout = 20 * time.Millisecond
 			wantContent(t, s, "s3://bucket/key")
 			for name := range fake.Requests[0].Header {
-				if name == "Authorization" || strings.HasPrefix(name, "X-Amz-Security") {
-					t.Errorf("an anonymous request has a header %s", name)
-				}
+				require.True(t, name != "Authorization" && !strings.HasPrefix(name, "X-Amz-Security"), "an anonymous request has a header %s", name)
 			}
 		})
 	}
@@ -251,22 +244,14 @@ source_profile = talkative
 			setenv(t, test.env)
 			_, err := fetchContent(t, s, "s3://bucket/key")
 			failed := wantFetchError(t, err, append(test.want, "AWS credentials", "configured but could not be had")...)
-			if failed.Status != 0 || failed.Tries != 1 {
-				t.Errorf("status %d after %d tries, want none of the bucket's after 1", failed.Status, failed.Tries)
-			}
+			require.True(t, failed.Status == 0 && failed.Tries == 1, "status %d after %d tries, want none of the bucket's after 1", failed.Status, failed.Tries)
 			for _, secret := range []string{"topsecret", "123456789012"} {
-				if strings.Contains(err.Error(), secret) {
-					t.Errorf("%q is told: %v", secret, err)
-				}
+				require.True(t, !strings.Contains(err.Error(), secret), "%q is told: %v", secret, err)
 			}
-			if got := fake.Asked(); got != 0 {
-				t.Errorf("%d requests for the golden, want none", got)
-			}
+			require.Equal(t, fake.Asked(), 0, "requests for the golden")
 		})
 	}
-	if denied.Load() == 0 {
-		t.Error("the role was never asked for")
-	}
+	require.True(t, denied.Load() != 0, "the role was never asked for")
 }
 
 func TestS3EndpointAndStyle(t *testing.T) {
@@ -301,9 +286,7 @@ func TestS3EndpointAndStyle(t *testing.T) {
 			})}
 			_, err := fetchContent(t, s, "s3://"+cmp.Or(test.bucket, "bucket")+"/key")
 			wantFetchError(t, err)
-			if got != test.want {
-				t.Errorf("asked %s, want %s", got, test.want)
-			}
+			require.Equal(t, got, test.want, "asked")
 		})
 	}
 }
@@ -322,15 +305,11 @@ func TestS3DeadlineWhileLookingForCredentials(t *testing.T) {
 	defer stop()
 	_, err := s.Fetch(ctx, golden.Object{Location: "s3://bucket/key", SHA256: digest(content)})
 	wantFetchError(t, err, "deadline exceeded")
-	if got := fake.Asked(); got != 0 {
-		t.Errorf("%d requests for the golden, want none", got)
-	}
+	require.Equal(t, fake.Asked(), 0, "requests for the golden")
 	// The store has not taken the deadline for a lack of credentials for ever.
 	setenv(t, map[string]string{"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "s"})
 	wantContent(t, s, "s3://bucket/key")
-	if fake.Requests[0].Header.Get("Authorization") == "" {
-		t.Error("the request was not signed")
-	}
+	require.True(t, fake.Requests[0].Header.Get("Authorization") != "", "the request was not signed")
 }
 
 // signedFor is the region of a request's signature.
@@ -396,9 +375,7 @@ func TestS3FollowsTheBucket(t *testing.T) {
 			for _, r := range fake.Requests {
 				asked = append(asked, signedFor(r))
 			}
-			if got := strings.Join(asked, " "); got != test.asked {
-				t.Errorf("asked in %s, want %s", got, test.asked)
-			}
+			require.Equal(t, strings.Join(asked, " "), test.asked, "asked in")
 			if got := strings.Count(out.String(), "level=WARN"); (got == 1) != test.warns || got > 1 {
 				t.Errorf("%d warnings: %s", got, out)
 			}
@@ -422,9 +399,7 @@ func TestRealS3RegionThatIsWrong(t *testing.T) {
 	s.S3 = Options{Region: testenv.S3Region, Endpoint: server.Endpoint}
 	out = logTo(s)
 	wantKey(t, s, "key")
-	if strings.Contains(out.String(), "another region") {
-		t.Errorf("followed for no reason: %s", out)
-	}
+	require.True(t, !strings.Contains(out.String(), "another region"), "followed for no reason: %s", out)
 	// Unsigned requests name no region, so none is wrong.
 	s = newStore(t)
 	s.S3 = Options{Region: "eu-west-1", Anonymous: On}
@@ -448,9 +423,7 @@ func TestRealS3RegionThatIsWrongAtOnce(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if got := strings.Count(out.String(), "in another region"); got != 1 {
-		t.Errorf("said %d times: %s", got, out)
-	}
+	require.Equal(t, strings.Count(out.String(), "in another region"), 1, "times in: %s", out)
 }
 
 // Each error that there is, with each secret wherever foreign text can be.
@@ -508,9 +481,7 @@ func TestMirrorsHaveNoVersion(t *testing.T) {
 	if _, err := s.Fetch(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	if got := fake.Requests[0].URL.Query().Get("versionId"); got != "v1" {
-		t.Errorf("asked for version %q, want v1", got)
-	}
+	require.Equal(t, fake.Requests[0].URL.Query().Get("versionId"), "v1", "asked for version")
 	if got := fake.Requests[1].URL.RawQuery; strings.Contains(got, "versionId") {
 		t.Errorf("the mirror was asked for %q", got)
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/golden"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 const (
@@ -171,9 +172,7 @@ func TestRoleIsRenewed(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if len(c.keys) != 2 || len(c.tokens) != 2 || c.tokens[0] == c.tokens[1] {
-		t.Errorf("%d sessions and %d tokens, want 2 of each", len(c.keys), len(c.tokens))
-	}
+	require.True(t, len(c.keys) == 2 && len(c.tokens) == 2 && c.tokens[0] != c.tokens[1], "%d sessions and %d tokens, want 2 of each", len(c.keys), len(c.tokens))
 	wantSecretsKept(t, out.String(), c.secrets()...)
 }
 
@@ -250,13 +249,9 @@ func TestRoleRefusals(t *testing.T) {
 				s.S3.Role = test.role
 			}
 			_, err := fetchContent(t, s, "s3://"+bucket+"/key")
-			if c.asked != test.asked {
-				t.Errorf("GitHub was asked %d times, want %d", c.asked, test.asked)
-			}
+			require.True(t, c.asked == test.asked, "GitHub was asked %d times, want %d", c.asked, test.asked)
 			failed := wantFetchError(t, err, test.want...)
-			if failed.Cause != test.cause || failed.Tries > 1 {
-				t.Errorf("cause %q after %d tries, want %q after 1: %v", failed.Cause, failed.Tries, test.cause, err)
-			}
+			require.True(t, failed.Cause == test.cause && failed.Tries <= 1, "cause %q after %d tries, want %q after 1: %v", failed.Cause, failed.Tries, test.cause, err)
 			wantSecretsKept(t, err.Error(), c.secrets()...)
 		})
 	}
@@ -265,9 +260,7 @@ func TestRoleRefusals(t *testing.T) {
 func wantSecretsKept(t *testing.T, text string, secrets ...string) {
 	t.Helper()
 	for _, secret := range secrets {
-		if strings.Contains(text, secret) {
-			t.Errorf("%q is told: %s", secret, text)
-		}
+		require.True(t, !strings.Contains(text, secret), "%q is told: %s", secret, text)
 	}
 }
 
@@ -299,9 +292,7 @@ func TestFromFork(t *testing.T) {
 				write(t, file, []byte(test.content))
 			}
 			setenv(t, map[string]string{"GITHUB_EVENT_NAME": test.event, "GITHUB_EVENT_PATH": file})
-			if got := fromFork(); got != test.want {
-				t.Errorf("got %t, want %t", got, test.want)
-			}
+			require.Equal(t, fromFork(), test.want, "fromFork")
 		})
 	}
 }

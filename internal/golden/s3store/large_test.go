@@ -21,9 +21,7 @@ const envLargeObject = "VLLM_VCR_LARGE_OBJECT"
 func largeObject(t *testing.T) (size int64) {
 	t.Helper()
 	size, err := strconv.ParseInt(cmp.Or(os.Getenv(envLargeObject), "300000000"), 10, 64)
-	if err != nil {
-		t.Fatalf("%s: %v", envLargeObject, err)
-	}
+	require.NoErrorf(t, err, "%s", envLargeObject)
 	return size
 }
 
@@ -74,7 +72,5 @@ func wantLittleMemory(t *testing.T, what string, most uint64, work func()) {
 	runtime.ReadMemStats(&after)
 	took := after.TotalAlloc - before.TotalAlloc
 	t.Logf("%s allocated %d bytes; the process has %d from the system", what, took, after.Sys)
-	if took > most {
-		t.Errorf("%s allocated %d bytes, want %d at most", what, took, most)
-	}
+	require.True(t, took <= most, "%s allocated %d bytes, want %d at most", what, took, most)
 }

@@ -36,12 +36,8 @@ func TestParseSwitch(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := ParseSwitch(test.text)
-			if got != test.want || (err != nil) != test.fails {
-				t.Errorf("got %v, %v", got, err)
-			}
-			if test.text != "" && err == nil && got.String() != test.text {
-				t.Errorf("%q becomes %q", test.text, got)
-			}
+			require.True(t, got == test.want && (err != nil) == test.fails, "got %v, %v", got, err)
+			require.True(t, test.text == "" || err != nil || got.String() == test.text, "%q becomes %q", test.text, got)
 		})
 	}
 }
@@ -90,9 +86,7 @@ func TestRealS3PathStyle(t *testing.T) {
 	s.S3 = Options{Endpoint: "http://s3.test", PathStyle: Off}
 	s.HTTP = &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 	wantKey(t, s, "key")
-	if len(hosts) != 1 || hosts[0] != bucket+".s3.test:80" {
-		t.Errorf("asked %v", hosts)
-	}
+	require.True(t, len(hosts) == 1 && hosts[0] == bucket+".s3.test:80", "asked %v", hosts)
 	_, err := fetchContent(t, s, "s3://goldesn/key")
 	wantFetchError(t, err, "NoSuchBucket", "[no-bucket]")
 	// Without a server for the name of the bucket, the typo is one of a host.
@@ -190,9 +184,7 @@ func TestRealS3Parts(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			_, _, err := openKey(t.Context(), s, "key", test.part)
 			var refused *refusal
-			if !asRefusal(err, &refused) || refused.Status != test.status || refused.cause() != "object-changed" {
-				t.Errorf("got %v, want status %d", err, test.status)
-			}
+			require.True(t, asRefusal(err, &refused) && refused.Status == test.status && refused.cause() == "object-changed", "got %v, want status %d", err, test.status)
 		})
 	}
 }
@@ -212,18 +204,12 @@ func TestRealS3Versions(t *testing.T) {
 	}
 	put(t, client, "key", content[1:])
 	data, now, err := openKey(t.Context(), s, "key", golden.Span{})
-	if err != nil || !bytes.Equal(data, content[1:]) || now.Version == old.Version {
-		t.Errorf("got %d bytes of version %q, %v", len(data), now.Version, err)
-	}
+	require.True(t, err == nil && bytes.Equal(data, content[1:]) && now.Version != old.Version, "got %d bytes of version %q, %v", len(data), now.Version, err)
 	data, then, err := openKey(t.Context(), s, "key", golden.Span{Version: old.Version})
-	if err != nil || !bytes.Equal(data, content) || then.Version != old.Version {
-		t.Errorf("got %d bytes of version %q, %v", len(data), then.Version, err)
-	}
+	require.True(t, err == nil && bytes.Equal(data, content) && then.Version == old.Version, "got %d bytes of version %q, %v", len(data), then.Version, err)
 	_, _, err = openKey(t.Context(), s, "key", golden.Span{Version: "01M6K00000000000000000000A"})
 	var refused *refusal
-	if !asRefusal(err, &refused) || refused.cause() != golden.CauseNoKey {
-		t.Errorf("a version that does not exist: %v", err)
-	}
+	require.True(t, asRefusal(err, &refused) && refused.cause() == golden.CauseNoKey, "a version that does not exist: %v", err)
 }
 
 // In a bubble of synctest the clock stands in the year 2000. The request that is signed then is refused, and the next one is

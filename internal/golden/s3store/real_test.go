@@ -68,9 +68,7 @@ func TestRealS3ServesTheGoldens(t *testing.T) {
 		put(t, client, "ci/"+g.BucketPath, want)
 		for range 2 { // the second from the cache
 			got, err := s.Fetch(t.Context(), golden.Object{Location: g.Location(s.Bucket, ""), SHA256: g.SHA256, Size: g.Size})
-			if err != nil || !bytes.Equal(got, want) {
-				t.Errorf("%s: got %d bytes, %v; want %d", g.BucketPath, len(got), err, len(want))
-			}
+			require.True(t, err == nil && bytes.Equal(got, want), "%s: got %d bytes, %v; want %d", g.BucketPath, len(got), err, len(want))
 		}
 	}
 }
@@ -123,9 +121,7 @@ func TestRealS3Refusals(t *testing.T) {
 			s := newStore(t)
 			_, err := fetchContent(t, s, test.location)
 			failed := wantFetchError(t, err, append(test.want, "golden "+test.location+": HTTP status ")...)
-			if failed.Status != test.status || failed.Tries != 1 {
-				t.Errorf("status %d after %d tries, want %d after 1", failed.Status, failed.Tries, test.status)
-			}
+			require.True(t, failed.Status == test.status && failed.Tries == 1, "status %d after %d tries, want %d after 1", failed.Status, failed.Tries, test.status)
 		})
 	}
 }

@@ -27,9 +27,7 @@ func TestContentType(t *testing.T) {
 	for key, want := range map[string]string{
 		"a/b.jsonl.gz": "application/gzip", "a.jsonl": "application/x-ndjson", "a.gz/b": "application/octet-stream",
 	} {
-		if got := contentType(key); got != want {
-			t.Errorf("%s is %s, want %s", key, got, want)
-		}
+		require.Equal(t, contentType(key), want, "%s", key)
 	}
 }
 
@@ -119,21 +117,15 @@ func TestPublishToS3(t *testing.T) {
 			} else {
 				_, err := s.Publish(t.Context(), "s3://bucket/dir/key", contentFile(t))
 				wantPublishError(t, err, append(test.fails, "publish to s3://bucket/dir/key: ")...)
-				if test.is != nil && !errors.Is(err, test.is) {
-					t.Errorf("%v is not %v", err, test.is)
-				}
+				require.True(t, test.is == nil || errors.Is(err, test.is), "%v is not %v", err, test.is)
 			}
 			var methods []string
 			for _, r := range fake.Requests {
 				methods = append(methods, r.Method)
 			}
-			if got := strings.Join(methods, " "); got != test.asked {
-				t.Errorf("asked %s, want %s", got, test.asked)
-			}
+			require.Equal(t, strings.Join(methods, " "), test.asked, "asked")
 			put := fake.Requests[0].Header
-			if put.Get("If-None-Match") != "*" || put.Get("X-Amz-Checksum-Sha256") != base64Of(content) {
-				t.Errorf("uploaded with %v", put)
-			}
+			require.True(t, put.Get("If-None-Match") == "*" && put.Get("X-Amz-Checksum-Sha256") == base64Of(content), "uploaded with %v", put)
 		})
 	}
 }

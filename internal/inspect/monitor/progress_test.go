@@ -133,9 +133,7 @@ func TestRate(t *testing.T) {
 			t.Fatalf("drawing %d: %v tokens a second, want %v", n, got, want)
 		}
 	}
-	if len(r.samples) > rateWindow+1 {
-		t.Errorf("%d samples kept", len(r.samples))
-	}
+	require.True(t, len(r.samples) <= rateWindow+1, "%d samples kept", len(r.samples))
 }
 
 // TestProgressInLog: without a screen the state is logged each half minute, at info unless recording has stopped.
@@ -167,9 +165,7 @@ func TestClock(t *testing.T) {
 		0: "0:00", 59999 * time.Millisecond: "0:59", time.Minute: "1:00", time.Hour - 1: "59:59", time.Hour: "1:00:00",
 		100*time.Hour + time.Second: "100:00:01",
 	} {
-		if got := clock(d); got != want {
-			t.Errorf("%v: %q, want %q", d, got, want)
-		}
+		require.Equal(t, clock(d), want, "%v", d)
 	}
 }
 
@@ -177,8 +173,6 @@ func TestSize(t *testing.T) {
 	for n, want := range map[uint64]string{
 		0: "0 B", 999: "999 B", 1000: "1.0 kB", 999_949: "999.9 kB", 999_950: "1.0 MB", 1_500_000: "1.5 MB", 1 << 30: "1.1 GB", 1 << 63: "9.2 EB",
 	} {
-		if got := size(n); got != want {
-			t.Errorf("%d: %q, want %q", n, got, want)
-		}
+		require.Equal(t, size(n), want, "%d", n)
 	}
 }

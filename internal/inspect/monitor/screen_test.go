@@ -132,9 +132,7 @@ func TestScreenOfMany(t *testing.T) {
 		t.Fatalf("%d lines and %q, want 400 and nothing", len(m.lines), m.row)
 	}
 	for _, line := range m.lines {
-		if !strings.HasPrefix(line, "log ") || strings.Contains(line, "state") {
-			t.Errorf("garbled: %q", line)
-		}
+		require.True(t, strings.HasPrefix(line, "log ") && !strings.Contains(line, "state"), "garbled: %q", line)
 	}
 }
 
@@ -158,7 +156,5 @@ func TestNoScreen(t *testing.T) {
 	require.NoError(t, err)
 	defer null.Close()
 	noEnv := func(string) (string, bool) { return "", false }
-	if NewScreen(&bytes.Buffer{}, noEnv) != nil || NewScreen(file, noEnv) != nil || NewScreen(null, noEnv) != nil {
-		t.Error("a buffer, a file or /dev/null counts as a terminal")
-	}
+	require.True(t, NewScreen(&bytes.Buffer{}, noEnv) == nil && NewScreen(file, noEnv) == nil && NewScreen(null, noEnv) == nil, "a buffer, a file or /dev/null counts as a terminal")
 }

@@ -88,13 +88,9 @@ func TestMetrics(t *testing.T) {
 func TestHealth(t *testing.T) {
 	var stats recorder.Stats
 	s := serve(t, func() recorder.Stats { return stats })
-	if got := get(t, "http://"+s.Address()+"/healthz"); got != "ok\n" {
-		t.Errorf("%q", got)
-	}
+	require.Equal(t, get(t, "http://"+s.Address()+"/healthz"), "ok\n", "get")
 	stats.Stopped = 1
-	if got := get(t, "http://"+s.Address()+"/healthz"); got != "ok, but nothing is recorded any more\n" {
-		t.Errorf("%q", got)
-	}
+	require.Equal(t, get(t, "http://"+s.Address()+"/healthz"), "ok, but nothing is recorded any more\n", "get")
 }
 
 func TestAddressTaken(t *testing.T) {

@@ -64,9 +64,7 @@ func TestBoard(t *testing.T) {
 	if len(got.Rows) != 2 || got.Rows[0].Subject != "engine" || got.Rows[0].Cells[0].Since.Format(time.DateOnly) != "2026-11-02" || got.Rows[1].Cells[0].Verdict != check.LevelPass {
 		t.Errorf("rows %+v", got.Rows)
 	}
-	if len(got.Changes) != 1 || got.Changes[0].String() != "engine, vLLM 0.33, core: fail, before pass: no <answer>" {
-		t.Errorf("changes %v", got.Changes)
-	}
+	require.True(t, len(got.Changes) == 1 && got.Changes[0].String() == "engine, vLLM 0.33, core: fail, before pass: no <answer>", "changes %v", got.Changes)
 	for name, want := range map[string]string{
 		"index.html":               `<a href="reports/engine-0.33.html">fail E001</a><small>since 2026-11-02</small>`,
 		"feed.xml":                 "<link>https://board.example/reports/engine-0.33.html</link>",

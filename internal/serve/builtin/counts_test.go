@@ -190,8 +190,6 @@ func TestCountsOfManyRequests(t *testing.T) {
 		}
 	}
 	require.NoDiff(t, cmp.Diff(total.finished, finished), "finished, as clients saw it (-) and as it was counted (+)")
-	if len(finished) != 3 || finished["abort"] < requests/4 {
-		t.Errorf("finished: %v", finished)
-	}
+	require.True(t, len(finished) == 3 && finished["abort"] >= requests/4, "finished: %v", finished)
 	t.Logf("%d requests, %d answers: %v, %d prompt tokens, %d tokens", requests, ended, finished, total.prompt, total.completion)
 }

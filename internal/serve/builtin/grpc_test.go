@@ -172,20 +172,14 @@ func TestGRPCGenerates(t *testing.T) {
 				}
 				for _, m := range messages[:len(messages)-1] {
 					chunk := m.GetChunk()
-					if chunk == nil || chunk.PromptTokens != prompt || int(chunk.CompletionTokens) != len(chunk.TokenIds) {
-						t.Errorf("a chunk is %v", chunk)
-					}
+					require.True(t, chunk != nil && chunk.PromptTokens == prompt && int(chunk.CompletionTokens) == len(chunk.TokenIds), "a chunk is %v", chunk)
 					ids, tables = append(ids, chunk.GetTokenIds()...), append(tables, chunk.GetOutputLogprobs() != nil)
 					if chunk.GetInputLogprobs() != nil {
 						prompts++
 					}
 				}
-				if !slices.Equal(ids, test.ids) {
-					t.Errorf("tokens %v, want %v", ids, test.ids)
-				}
-				if slices.Contains(tables, !test.tables) || (prompts > 0) != test.tables {
-					t.Errorf("log-probabilities of answers %v, of prompts %d", tables, prompts)
-				}
+				require.True(t, slices.Equal(ids, test.ids), "tokens %v, want %v", ids, test.ids)
+				require.True(t, !slices.Contains(tables, !test.tables) && (prompts > 0) == test.tables, "log-probabilities of answers %v, of prompts %d", tables, prompts)
 			})
 		}
 	}
@@ -254,13 +248,9 @@ func TestGRPCRefuses(t *testing.T) {
 	if err == nil {
 		_, err = kv.Recv()
 	}
-	if status.Code(err) != codes.Unimplemented {
-		t.Errorf("KV events: %v", err)
-	}
+	require.True(t, status.Code(err) == codes.Unimplemented, "KV events: %v", err)
 	_, err = grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: "x"})
-	if status.Code(err) != codes.NotFound {
-		t.Errorf("health of another service: %v", err)
-	}
+	require.True(t, status.Code(err) == codes.NotFound, "health of another service: %v", err)
 	source.set("error")
 	if _, err := all(c.Generate(t.Context(), ofIDs(1))); status.Code(err) != codes.Internal || status.Convert(err).Message() != "Internal server error" {
 		t.Errorf("an engine's error: %v", err)
@@ -301,9 +291,7 @@ func TestGRPCEnds(t *testing.T) {
 			}
 			test.end(cancel)
 			messages, err := all(stream, nil)
-			if status.Code(err) != test.want || err == nil && messages[len(messages)-1].GetComplete().GetFinishReason() != "abort" {
-				t.Errorf("%d messages, %v", len(messages), err)
-			}
+			require.True(t, status.Code(err) == test.want && (err != nil || messages[len(messages)-1].GetComplete().GetFinishReason() == "abort"), "%d messages, %v", len(messages), err)
 			await(t, s, "vllm:num_requests_running", "0")
 		})
 	}
@@ -317,9 +305,7 @@ func TestGRPCTells(t *testing.T) {
 		t.Helper()
 		text := strings.Join(strings.Fields(got.String()), " ")
 		for _, part := range parts {
-			if err != nil || !strings.Contains(text, part) {
-				t.Errorf("%s: no %q in %s, %v", what, part, text, err)
-			}
+			require.True(t, err == nil && strings.Contains(text, part), "%s: no %q in %s, %v", what, part, text, err)
 		}
 	}
 	health, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})

@@ -123,8 +123,8 @@ func TestTokensOfImages(t *testing.T) {
 			if (v == nil) != (test.want == nil) {
 				t.Fatalf("got %v", v)
 			}
-			if v != nil && v.marker != test.marker {
-				t.Errorf("the marker is %q, want %q", v.marker, test.marker)
+			if v != nil {
+				require.Equal(t, v.marker, test.marker, "marker")
 			}
 			for i, want := range test.want {
 				if got, err := v.tokens(sizes[i][0], sizes[i][1]); got != want || err != nil {
@@ -231,9 +231,7 @@ func TestImagesInThePrefixCache(t *testing.T) {
 		{"two", []uint8{2, 3}, 305, 288, true},
 	} {
 		prompt, cached, images := ask(test.shades...)
-		if prompt != test.prompt || images != test.images || cached > 100 != test.cached {
-			t.Errorf("%s: %d tokens, %d cached, %d of images", test.name, prompt, cached, images)
-		}
+		require.True(t, prompt == test.prompt && images == test.images && cached > 100 == test.cached, "%s: %d tokens, %d cached, %d of images", test.name, prompt, cached, images)
 	}
 	if queries, hits := value(s, "vllm:mm_cache_queries_total"), value(s, "vllm:mm_cache_hits_total"); queries != "5" || hits != "2" {
 		t.Errorf("%s queries and %s hits of the cache of images, want 5 and 2", queries, hits)
@@ -249,7 +247,5 @@ func TestTooManyImages(t *testing.T) {
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
 	require.NoError(t, err)
-	if r.StatusCode != http.StatusBadRequest || !strings.Contains(string(text), "your prompt contains 5120 input tokens") {
-		t.Errorf("%d %s", r.StatusCode, text)
-	}
+	require.True(t, r.StatusCode == http.StatusBadRequest && strings.Contains(string(text), "your prompt contains 5120 input tokens"), "%d %s", r.StatusCode, text)
 }

@@ -82,9 +82,7 @@ func TestLimits(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			w, allocated := measured(s, t.Context(), http.MethodPost, test.path, test.body)
 			text := w.Body.String()
-			if w.Code != http.StatusBadRequest || !strings.Contains(text, test.want) || !strings.Contains(text, `"param":`+test.param) {
-				t.Errorf("got %d %.300s", w.Code, text)
-			}
+			require.True(t, w.Code == http.StatusBadRequest && strings.Contains(text, test.want) && strings.Contains(text, `"param":`+test.param), "got %d %.300s", w.Code, text)
 			if limit := uint64(1<<20 + 30*len(test.body)); allocated > limit {
 				t.Errorf("%d bytes were allocated for a body of %d, want at most %d", allocated, len(test.body), limit)
 			}
@@ -98,9 +96,7 @@ func TestListsAreShared(t *testing.T) {
 	text := `{"messages":[{"role":"user","content":"a"}],"max_tokens":1,"temperature":1,"n":%d,"bad_words":["` + strings.Repeat("word ", 2000) + `"]}`
 	_, one := measured(s, t.Context(), http.MethodPost, "/v1/chat/completions", fmt.Sprintf(text, 1))
 	w, many := measured(s, t.Context(), http.MethodPost, "/v1/chat/completions", fmt.Sprintf(text, 512))
-	if w.Code != http.StatusOK || many > one+512*(16<<10) {
-		t.Errorf("status %d: 512 answers take %d bytes, and one %d", w.Code, many, one)
-	}
+	require.True(t, w.Code == http.StatusOK && many <= one+512*(16<<10), "status %d: 512 answers take %d bytes, and one %d", w.Code, many, one)
 }
 
 // Answers that are not streamed are refused when they have more bytes together than the server holds, also that of
@@ -120,18 +116,12 @@ func TestHeldAnswers(t *testing.T) {
 		{`{"prompt":"a","max_tokens":90,"logprobs":5,"ignore_eos":true}`, http.StatusOK},
 	} {
 		w, _ := measured(s, t.Context(), http.MethodPost, "/v1/completions", test.body)
-		if w.Code != test.code {
-			t.Errorf("%s: got %d %.300s", test.body, w.Code, w.Body)
-		}
-		if held := s.held.Load(); held != 0 {
-			t.Errorf("%s: %d bytes are counted after it", test.body, held)
-		}
+		require.Equal(t, w.Code, test.code, "%s: %.300s", test.body, w.Body)
+		require.Equal(t, s.held.Load(), 0, "%s: bytes are counted after it", test.body)
 	}
 	s.held.Store(s.maxHeld)
 	w, _ := measured(s, t.Context(), http.MethodPost, "/v1/completions", `{"prompt":"a","max_tokens":1}`)
-	if w.Code != http.StatusServiceUnavailable {
-		t.Errorf("beside others: got %d %.300s", w.Code, w.Body)
-	}
+	require.Equal(t, w.Code, http.StatusServiceUnavailable, "beside others: %.300s", w.Body)
 }
 
 // A client that closes its side of the connection, which ends its request, must not get a success.
@@ -185,9 +175,7 @@ func FuzzEndpoints(f *testing.F) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		_, allocated := measured(s, ctx, s.routes[path].method, path, body)
-		if ctx.Err() != nil {
-			t.Errorf("%s did not answer in time", path)
-		}
+		require.True(t, ctx.Err() == nil, "%s did not answer in time", path)
 		if limit := uint64(96<<20 + 2000*len(body)); allocated > limit {
 			t.Errorf("%s: %d bytes were allocated for a body of %d, want at most %d", path, allocated, len(body), limit)
 		}

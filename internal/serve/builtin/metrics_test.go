@@ -69,9 +69,7 @@ func TestMetricsOfTheLine(t *testing.T) {
 		`vllm:kv_block_lifetime_seconds_sum{model_name="m",engine="1"} 3`, `vllm:kv_block_idle_before_evict_seconds_sum{model_name="m",engine="1"} 2`,
 		`vllm:kv_block_reuse_gap_seconds_count{model_name="m",engine="1"} 2`,
 	} {
-		if !strings.Contains(text, sample+"\n") {
-			t.Errorf("there is no %s", sample)
-		}
+		require.True(t, strings.Contains(text, sample+"\n"), "there is no %s", sample)
 	}
 }
 
@@ -108,9 +106,7 @@ func served(t *testing.T, text string) map[string]string {
 		}
 	}
 	for name, kind := range kinds {
-		if labels[name] == nil {
-			t.Errorf("%s has no sample", name)
-		}
+		require.True(t, labels[name] != nil, "%s has no sample", name)
 		metrics[name] = describe(kind, labels[name], numbers(bounds[name]))
 	}
 	return metrics

@@ -32,9 +32,7 @@ func TestReasoningFormats(t *testing.T) {
 			for i := range len(text) {
 				pieces.add(text[i:i+1], i == len(text)-1, func(e callEvent) { reasoning, shown = reasoning+e.reasoning, shown+e.text })
 			}
-			if reasoning != test.reasoning || shown != test.text {
-				t.Errorf("in pieces %q and %q, want %q and %q", reasoning, shown, test.reasoning, test.text)
-			}
+			require.True(t, reasoning == test.reasoning && shown == test.text, "in pieces %q and %q, want %q and %q", reasoning, shown, test.reasoning, test.text)
 			none := answerParser{format: format}
 			if reasoning, shown := none.whole("a\n</think>\n b"); reasoning != "" || shown != "a\n</think>\n b" {
 				t.Errorf("without the first mark: %q and %q", reasoning, shown)

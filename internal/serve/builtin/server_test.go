@@ -243,9 +243,7 @@ func TestClientLeaves(t *testing.T) {
 			cancel()
 			<-left
 			await(t, s, "vllm:num_requests_running", "0")
-			if n := value(s, "vllm:kv_cache_usage_perc"); n != "0" {
-				t.Errorf("the KV cache is used to %s after the client left", n)
-			}
+			require.Equal(t, value(s, "vllm:kv_cache_usage_perc"), "0", "the KV cache is used to after the client left")
 		})
 	}
 }

@@ -195,8 +195,6 @@ func TestPlainArguments(t *testing.T) {
 		for rest := "<tool_call>\n{\"name\": \"f\", \"arguments\": 165}</tool_call>"; rest != ""; rest = rest[min(size, len(rest)):] {
 			p.add(rest[:min(size, len(rest))], size >= len(rest), show)
 		}
-		if text.String() != "165}</tool_call>" || name.String() != "f" || len(p.calls) != 1 || p.calls[0].arguments != nil {
-			t.Errorf("%d bytes at once: %q, %+v", size, text.String(), p.calls)
-		}
+		require.True(t, text.String() == "165}</tool_call>" && name.String() == "f" && len(p.calls) == 1 && p.calls[0].arguments == nil, "%d bytes at once: %q, %+v", size, text.String(), p.calls)
 	}
 }

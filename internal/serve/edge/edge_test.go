@@ -92,9 +92,7 @@ func TestForwards(t *testing.T) {
 	})
 	answer, body := fetch(t, "PUT", e.url+"/a%2Fb?q=1&q=2", "hello", "Keep-Alive", "x", "X-Secret", "s", "Connection", "X-Secret", "User-Agent", "me", "X-Request-Id", "mine")
 	want := `PUT /a%2Fb?q=1&q=2 host=true hop="" secret="" agent="me" id="mine" body=hello`
-	if answer.StatusCode != http.StatusTeapot || body != want {
-		t.Errorf("got %d %s\nwant 418 %s", answer.StatusCode, body, want)
-	}
+	require.True(t, answer.StatusCode == http.StatusTeapot && body == want, "got %d %s\nwant 418 %s", answer.StatusCode, body, want)
 	if ids := answer.Header["X-Request-Id"]; len(ids) != 1 || ids[0] != "mine" || answer.Header.Get("X-Hop") != "" {
 		t.Errorf("headers: %v", answer.Header)
 	}
@@ -112,9 +110,7 @@ func TestRequestID(t *testing.T) {
 		{"too long", strings.Repeat("x", 129), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := validID(test.id); got != test.kept {
-				t.Errorf("valid: %t, want %t", got, test.kept)
-			}
+			require.Equal(t, validID(test.id), test.kept, "kept")
 		})
 	}
 }
@@ -137,9 +133,7 @@ func TestStreams(t *testing.T) {
 			answer, err := client.Get(e.url + test.path)
 			require.NoError(t, err)
 			defer answer.Body.Close()
-			if answer.Proto != proto {
-				t.Errorf("the edge speaks %s", answer.Proto)
-			}
+			require.Equal(t, answer.Proto, proto, "the edge speaks")
 			lines := bufio.NewScanner(answer.Body)
 			for i := range 3 {
 				if !lines.Scan() || lines.Text() != fmt.Sprintf("data: %d", i) || !lines.Scan() {
@@ -219,15 +213,11 @@ func wantError(t *testing.T, answer *http.Response, body string, status int, kin
 			Code          int
 		}
 	}
-	if err := json.Unmarshal([]byte(body), &got); err != nil {
-		t.Fatalf("%d %q: %v", answer.StatusCode, body, err)
-	}
+	require.NoErrorf(t, json.Unmarshal([]byte(body), &got), "%d %q", answer.StatusCode, body)
 	if answer.StatusCode != status || got.Error.Code != status || got.Error.Type != kind || !strings.Contains(got.Error.Message, part) {
 		t.Errorf("got %d %s, want %d %s %q", answer.StatusCode, body, status, kind, part)
 	}
-	if answer.Header.Get("Content-Type") != "application/json" || answer.Header.Get("X-Request-Id") == "" {
-		t.Errorf("headers: %v", answer.Header)
-	}
+	require.True(t, answer.Header.Get("Content-Type") == "application/json" && answer.Header.Get("X-Request-Id") != "", "headers: %v", answer.Header)
 }
 
 func TestFrontendAway(t *testing.T) {
@@ -236,9 +226,7 @@ func TestFrontendAway(t *testing.T) {
 	e := start(t, Options{Frontends: []http.Handler{proxyTo(t, away.URL)}})
 	answer, body := fetch(t, "POST", e.url+"/v1/completions", "{}")
 	wantError(t, answer, body, 503, "InternalServerError", "does not accept connections")
-	if answer.Header.Get("Retry-After") != "1" {
-		t.Errorf("Retry-After: %q", answer.Header.Get("Retry-After"))
-	}
+	require.Equal(t, answer.Header.Get("Retry-After"), "1", "Retry-After")
 	e = before(t, Options{}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	answer, body = fetch(t, "POST", e.url+"/v1/completions", "{}")
 	wantError(t, answer, body, 502, "InternalServerError", "before it answered")
@@ -315,9 +303,7 @@ func testShutdown(t *testing.T, path string, start func(http.HandlerFunc) *runni
 		if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "12" {
 			t.Errorf("got %q, %v", body, err)
 		}
-		if err := <-down; err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, <-down)
 	})
 	t.Run("cuts", func(t *testing.T) {
 		e := start(func(w http.ResponseWriter, r *http.Request) {
@@ -414,9 +400,7 @@ func TestMethods(t *testing.T) {
 		_, _ = io.WriteString(conn, request+" HTTP/1.1\r\nHost: a:80\r\nConnection: close\r\n\r\n")
 		got, _ := io.ReadAll(conn)
 		conn.Close()
-		if !bytes.HasPrefix(got, []byte("HTTP/1.1 405 ")) && !bytes.HasPrefix(got, []byte("HTTP/1.1 400 ")) {
-			t.Errorf("%s: %s", request, got)
-		}
+		require.True(t, bytes.HasPrefix(got, []byte("HTTP/1.1 405 ")) || bytes.HasPrefix(got, []byte("HTTP/1.1 400 ")), "%s: %s", request, got)
 	}
 }
 

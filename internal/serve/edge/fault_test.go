@@ -189,9 +189,7 @@ func TestFaults(t *testing.T) {
 				if got := outcome(t, clientOf(proto), "POST", e.url+"/v1/completions", test.body, "X-Request-Id", "my-id"); got != want {
 					t.Errorf("got  %s\nwant %s", got, want)
 				}
-				if got := outcome(t, clientOf(proto), "GET", e.url+"/v1/models", ""); got != `{"id":"whole"}` {
-					t.Errorf("another endpoint: %s", got)
-				}
+				require.Equal(t, outcome(t, clientOf(proto), "GET", e.url+"/v1/models", ""), `{"id":"whole"}`, "another endpoint")
 			})
 		}
 	}
@@ -302,9 +300,7 @@ func TestSeed(t *testing.T) {
 	for _, opt := range []Options{{Faults: faults}, {FailureRate: 30}, {FailureRate: 30, FailureTypes: []string{"rate_limit"}}} {
 		first, again, other := run(opt, 1), run(opt, 1), run(opt, 2)
 		served := strings.Count(first, ".")
-		if first != again || first == other || served < 15 || served > 39 {
-			t.Errorf("%v: %s, again %s, with another seed %s", opt, first, again, other)
-		}
+		require.True(t, first == again && first != other && served >= 15 && served <= 39, "%v: %s, again %s, with another seed %s", opt, first, again, other)
 	}
 }
 
@@ -328,14 +324,10 @@ func TestOwnFaults(t *testing.T) {
 		{"not allowed either", closed.url, "X-Return-Error", "404", "--allow-request-faults"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := outcome(t, clientOf("HTTP/1.1"), "POST", test.url+"/v1/completions", asked2, test.header, test.value); !strings.Contains(got, test.want) {
-				t.Errorf("got %s\nwant %s", got, test.want)
-			}
+			require.Contains(t, outcome(t, clientOf("HTTP/1.1"), "POST", test.url+"/v1/completions", asked2, test.header, test.value), test.want)
 		})
 	}
-	if len(e.own.draws) > maxOwnDraws {
-		t.Errorf("%d headers are remembered", len(e.own.draws))
-	}
+	require.True(t, len(e.own.draws) <= maxOwnDraws, "%d headers are remembered", len(e.own.draws))
 }
 
 // Connections are refused for a while, and then accepted again, also idle ones are closed.
@@ -361,12 +353,8 @@ func TestRefuse(t *testing.T) {
 	if !refused {
 		t.Log("this machine was too slow to see the outage") // it has an end by itself
 	}
-	if err := e.Shutdown(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if err := <-e.done; err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, e.Shutdown(t.Context()))
+	require.NoError(t, <-e.done)
 }
 
 // A shutdown ends an outage.
@@ -377,15 +365,9 @@ func TestRefuseThenShutdown(t *testing.T) {
 	}
 	http.DefaultClient.CloseIdleConnections()
 	e.refuseFor(time.Hour)
-	if got := outcome(t, clientOf("HTTP/1.1"), "GET", e.url, ""); got != "refused" {
-		t.Errorf("got %s", got)
-	}
-	if err := e.Shutdown(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if err := <-e.done; err != nil {
-		t.Error(err)
-	}
+	require.Equal(t, outcome(t, clientOf("HTTP/1.1"), "GET", e.url, ""), "refused", "outcome")
+	require.NoError(t, e.Shutdown(t.Context()))
+	require.NoError(t, <-e.done)
 }
 
 // Events are found wherever the parts in which they come are cut.
@@ -402,8 +384,6 @@ func TestCutEvent(t *testing.T) {
 				rest, seen = rest[len(event):], 0
 			}
 		}
-		if got := fmt.Sprintf("%q %q", events, rest); got != `["data: 1\n\n" "data: 2\r\n\r\n" "data: 3\n\r\n"] "data: 4"` {
-			t.Errorf("in parts of %d bytes: %s", size, got)
-		}
+		require.Equal(t, fmt.Sprintf("%q %q", events, rest), `["data: 1\n\n" "data: 2\r\n\r\n" "data: 3\n\r\n"] "data: 4"`, "in parts of %d bytes", size)
 	}
 }

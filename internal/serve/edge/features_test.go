@@ -162,9 +162,7 @@ func TestFanOutStream(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			e := before(t, Options{FanOut: true}, frontend)
 			got := outcome(t, clientOf("HTTP/1.1"), "POST", e.url+"/v1/completions", test.body, "X-Request-Id", "rid")
-			if test.name == "both" && !strings.HasSuffix(got, `}}|[DONE]|`) {
-				t.Errorf("the usage is not the last event: %s", got)
-			}
+			require.True(t, test.name != "both" || strings.HasSuffix(got, `}}|[DONE]|`), "the usage is not the last event: %s", got)
 			got = strings.ReplaceAll(got, `"created":4`, `"created":3`) // the time is that of any part
 			lines := strings.SplitAfter(got, "|")
 			for i, line := range lines {
@@ -252,9 +250,7 @@ func TestReady(t *testing.T) {
 			t.Errorf("%s: /ready %d %s, /health %d, a request %d", step.change, ready.StatusCode, body, health.StatusCode, request.StatusCode)
 		}
 	}
-	if !slices.Equal(told, []bool{true, false}) {
-		t.Errorf("calls: %v", told)
-	}
+	require.True(t, slices.Equal(told, []bool{true, false}), "calls: %v", told)
 	faults, _, _ := ParseFaults("status:503~path=/ready")
 	e := before(t, Options{Faults: faults}, stream)
 	if answer, _ := fetch(t, "GET", e.url+"/ready", ""); answer.StatusCode != 503 {
@@ -315,13 +311,9 @@ func TestMetrics(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got := string(complete([]byte(test.text), []Engine{test.engine}, "m", now))
 			for _, want := range test.want {
-				if strings.Count(got, want) != 1 {
-					t.Errorf("want once\n%s", want)
-				}
+				require.Equal(t, strings.Count(got, want), 1, "want once\n%s", want)
 			}
-			if strings.Contains(got, test.not) {
-				t.Errorf("want no %q", test.not)
-			}
+			require.True(t, !strings.Contains(got, test.not), "want no %q", test.not)
 			if t.Failed() {
 				t.Logf("got\n%s", got)
 			}
@@ -364,9 +356,7 @@ func TestAdmin(t *testing.T) {
 	}
 	for _, step := range steps {
 		answer, body := fetch(t, step.method, e.url+"/admin/config", step.body, "Authorization", "Bearer "+step.token)
-		if answer.StatusCode != step.status || !strings.Contains(body, step.part) {
-			t.Errorf("%s: got %d %.300s", step.name, answer.StatusCode, body)
-		}
+		require.True(t, answer.StatusCode == step.status && strings.Contains(body, step.part), "%s: got %d %.300s", step.name, answer.StatusCode, body)
 	}
 	if answer, _ := fetch(t, "POST", e.url+"/v1/completions", asked2, "Authorization", "Bearer k"); answer.StatusCode != 429 {
 		t.Errorf("the rate does not apply: %d", answer.StatusCode)
@@ -420,13 +410,9 @@ func TestRequestLog(t *testing.T) {
 		line := log.wait(t, `"request_id":"`+test.id+`"`)
 		var got Record
 		require.NoError(t, json.Unmarshal([]byte(line), &got))
-		if got.DurationMS < got.FirstByteMS || got.FirstByteMS <= 0 || got.Client == "" || got.BytesOut == 0 || strings.Contains(line, "secret") {
-			t.Errorf("%s", line)
-		}
+		require.True(t, got.DurationMS >= got.FirstByteMS && got.FirstByteMS > 0 && got.Client != "" && got.BytesOut != 0 && !strings.Contains(line, "secret"), "%s", line)
 		got.Time, got.ID, got.Client, got.FirstByteMS, got.DurationMS, got.BytesOut = time.Time{}, "", "", 0, 0, 0
-		if !jsonEqual(got, test.want) {
-			t.Errorf("got %+v\nwant %+v", got, test.want)
-		}
+		require.True(t, jsonEqual(got, test.want), "got %+v\nwant %+v", got, test.want)
 	}
 }
 
@@ -449,9 +435,7 @@ func TestUnixSocket(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}}
 	for range 2 {
-		if got := outcome(t, client, "GET", "http://any", ""); got != `{"id":"whole"}` {
-			t.Errorf("got %s", got)
-		}
+		require.Equal(t, outcome(t, client, "GET", "http://any", ""), `{"id":"whole"}`, "outcome")
 		client.CloseIdleConnections()
 		e.refuseFor(time.Millisecond)
 		for failed := true; failed; { // until it listens again
@@ -488,9 +472,7 @@ func TestTLS(t *testing.T) {
 		if proto == "HTTP/2.0" {
 			want = "stream reset"
 		}
-		if got := outcome(t, client, "GET", strings.Replace(e.url, "http:", "https:", 1)+"/reset", ""); got != want {
-			t.Errorf("%s: %s", proto, got)
-		}
+		require.Equal(t, outcome(t, client, "GET", strings.Replace(e.url, "http:", "https:", 1)+"/reset", ""), want, "%s", proto)
 	}
 	if _, err := LoadTLS(cert, ""); err == nil || !strings.Contains(err.Error(), "must be provided together") {
 		t.Error(err)

@@ -78,26 +78,18 @@ func TestBodies(t *testing.T) {
 	}
 	refused, text := fetch(t, "POST", e.url+"/v1/completions", body)
 	wantError(t, refused, text, 503, "InternalServerError", "take all the memory")
-	if refused.Header.Get("Retry-After") != "1" {
-		t.Errorf("headers: %v", refused.Header)
-	}
+	require.Equal(t, refused.Header.Get("Retry-After"), "1", "headers: %v", refused.Header)
 	_, _ = io.WriteString(half, "x")
 	<-answer // the first one is a stream now, and holds nothing
-	if held := e.bodies.held.Load(); held != 0 {
-		t.Errorf("%d bytes are held while the answer is a stream", held)
-	}
+	require.Equal(t, e.bodies.held.Load(), 0, "bytes are held while the answer is a stream")
 	go func() { <-answer; close(next); <-answer }()
 	if again, text := fetch(t, "POST", e.url+"/v1/completions", body); again.StatusCode != 200 {
 		t.Errorf("%d %s", again.StatusCode, text)
 	}
 	// A call of gRPC counts too, also while it is read.
 	client := clientOf("HTTP/2.0")
-	if got := outcome(t, client, "POST", e.url+callGenerate, strings.Repeat("x", 2000), "Content-Type", "application/grpc"); got != "" {
-		t.Errorf("a call: %s", got)
-	}
-	if held := e.bodies.held.Load(); held != 0 {
-		t.Errorf("%d bytes are held at the end", held)
-	}
+	require.Equal(t, outcome(t, client, "POST", e.url+callGenerate, strings.Repeat("x", 2000), "Content-Type", "application/grpc"), "", "a call")
+	require.Equal(t, e.bodies.held.Load(), 0, "bytes are held at the end")
 }
 
 // A request for many answers has one body in memory, and a limited number of parts are sent at once.
@@ -140,9 +132,7 @@ func TestFanOutIsBounded(t *testing.T) {
 	if status != 200 || parts.Load() != n || most.Load() > 128 || bytes.Load() < size*n {
 		t.Errorf("status %d, %d parts of %d bytes, %d at once", status, parts.Load(), bytes.Load(), most.Load())
 	}
-	if allocated > 64*size+n*40<<10 {
-		t.Errorf("%d bytes were allocated for a body of %d", allocated, size)
-	}
+	require.True(t, allocated <= 64*size+n*40<<10, "%d bytes were allocated for a body of %d", allocated, size)
 	if status, _ := ask(1<<20, n); status != 400 || parts.Load() != n {
 		t.Errorf("more than all parts may have: status %d, %d parts", status, parts.Load())
 	}

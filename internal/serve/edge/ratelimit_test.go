@@ -26,17 +26,11 @@ func TestRateLimits(t *testing.T) {
 		w, err := http.DefaultClient.Do(r)
 		require.NoError(t, err)
 		w.Body.Close()
-		if w.StatusCode != step.status {
-			t.Errorf("%v: status %d", step, w.StatusCode)
-		}
+		require.Equal(t, w.StatusCode, step.status, "%v: status", step)
 		h := w.Header
 		got := []string{h.Get("X-Ratelimit-Limit-Requests"), h.Get("X-Ratelimit-Remaining-Requests"), h.Get("X-Ratelimit-Remaining-Tokens")}
-		if step.path != "/health" && !slices.Equal(got, []string{"1", "0", "0"}) {
-			t.Errorf("%v: headers %v", step, h)
-		}
-		if step.status == 429 && h.Get("Retry-After") == "" {
-			t.Errorf("%v: %v", step, h)
-		}
+		require.True(t, step.path == "/health" || slices.Equal(got, []string{"1", "0", "0"}), "%v: headers %v", step, h)
+		require.True(t, step.status != 429 || h.Get("Retry-After") != "", "%v: %v", step, h)
 	}
 }
 
@@ -58,11 +52,7 @@ func TestFullQueue(t *testing.T) {
 	first := make(chan int)
 	go func() { first <- ask() }()
 	<-begun
-	if status := ask(); status != http.StatusTooManyRequests {
-		t.Errorf("the second request got status %d", status)
-	}
+	require.Equal(t, ask(), http.StatusTooManyRequests, "the second request got status")
 	end <- true
-	if status := <-first; status != http.StatusOK {
-		t.Errorf("the first request got status %d", status)
-	}
+	require.Equal(t, <-first, http.StatusOK, "the first request got status")
 }

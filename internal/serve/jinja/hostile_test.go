@@ -221,9 +221,7 @@ func runBounded(t *testing.T, source string, steps int) (text string, err error)
 	if allocated, limit := int(after.TotalAlloc-before.TotalAlloc), 1<<20+1000*len(source)+maxStepBytes*steps; allocated > limit {
 		t.Errorf("%.200s: allocated %d bytes in %d steps: want at most %d", source, allocated, steps, limit)
 	}
-	if len(text) > steps*bytesPerStep+bytesPerStep*(1+strings.Count(source, "}")) {
-		t.Errorf("%.200s: wrote %d bytes in %d steps", source, len(text), steps)
-	}
+	require.True(t, len(text) <= steps*bytesPerStep+bytesPerStep*(1+strings.Count(source, "}")), "%.200s: wrote %d bytes in %d steps", source, len(text), steps)
 	if err != nil && len(err.Error()) > 5*maxError {
 		t.Errorf("%.200s: the error has %d bytes", source, len(err.Error()))
 	}
@@ -255,9 +253,7 @@ func TestHostileSources(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := runBounded(t, test.template, maxSteps)
-			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-				t.Errorf("%v, want %q", err, test.want)
-			}
+			require.ErrorText(t, err, test.want)
 		})
 	}
 }

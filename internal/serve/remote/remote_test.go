@@ -129,18 +129,14 @@ func TestAnswers(t *testing.T) {
 					require.NoDiff(t, cmp.Diff(answers[0], answers[1]), "%s (-player in the process +player behind ZeroMQ)", body)
 				}
 			}
-			if err := errors.Join(endLocal(), endFar()); err != nil {
-				t.Error(err)
-			}
+			require.NoError(t, errors.Join(endLocal(), endFar()))
 			stop()
 			<-played
 			r := httptest.NewRequest("POST", "/v1/completions", strings.NewReader(`{"prompt":"One"}`))
 			r.Header.Set("Content-Type", "application/json")
 			w := httptest.NewRecorder()
 			far.ServeHTTP(w, r)
-			if w.Code != 500 {
-				t.Errorf("after the end of the engine: status %d", w.Code)
-			}
+			require.Equal(t, w.Code, 500, "after the end of the engine: status")
 		})
 	}
 }

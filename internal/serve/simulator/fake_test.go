@@ -48,9 +48,7 @@ func TestFakeMetrics(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			if got := string((&Fake{Model: "m"}).render(m, 2500*time.Millisecond, time.Now())); !strings.Contains(got, test.want) {
-				t.Errorf("got\n%s\nwant %s", got, test.want)
-			}
+			require.Contains(t, string((&Fake{Model: "m"}).render(m, 2500*time.Millisecond, time.Now())), test.want)
 			text, err := json.Marshal(m)
 			require.NoError(t, err)
 			if again, err := ParseFakeMetrics(text); err != nil || !jsonEqual(again, m) {
@@ -81,13 +79,9 @@ func TestSimulatorFakeMetrics(t *testing.T) {
 		`vllm:request_success_total{finish_reason="stop",model_name="m"} 2`,
 		`vllm:lora_requests_info{max_lora="3",running_lora_adapters="a,b",waiting_lora_adapters="c"} 1.257894567e+09`,
 	} {
-		if !strings.Contains(got, want+"\n") {
-			t.Errorf("want %s in\n%s", want, got)
-		}
+		require.True(t, strings.Contains(got, want+"\n"), "want %s in\n%s", want, got)
 	}
-	if strings.Contains(got, "inter_token_latency") {
-		t.Errorf("an empty list does not take its metric away:\n%s", got)
-	}
+	require.True(t, !strings.Contains(got, "inter_token_latency"), "an empty list does not take its metric away:\n%s", got)
 	if m, err = m.updated([]byte(`{"request-prompt-tokens": [1], "loras": []}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +95,5 @@ func TestSimulatorFakeMetrics(t *testing.T) {
 	if got := string((&Fake{Model: "m"}).render(m, 0, now)); strings.Contains(got, "prompt_tokens_total") {
 		t.Errorf("an empty list does not take its total away:\n%s", got)
 	}
-	if strings.Contains(got, "engine=") || strings.Contains(got, `le="2000"`) {
-		t.Errorf("a label engine, or a bucket beyond the context:\n%s", got)
-	}
+	require.True(t, !strings.Contains(got, "engine=") && !strings.Contains(got, `le="2000"`), "a label engine, or a bucket beyond the context:\n%s", got)
 }

@@ -16,7 +16,23 @@ func NoError(t testing.TB, err error) {
 	}
 }
 
-// NoDiff marks the test as failed if diff, of cmp.Diff, is not empty. The test goes on.
+// NoErrorf is [NoError] with what was done.
+func NoErrorf(t testing.TB, err error, what string, args ...any) {
+	if err != nil {
+		t.Helper()
+		t.Fatalf("%s: %v", fmt.Sprintf(what, args...), err)
+	}
+}
+
+// True marks the test as failed if ok is false, with what is so instead. The test goes on, as after all that follow.
+func True(t testing.TB, ok bool, format string, args ...any) {
+	if !ok {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
+// NoDiff fails if diff, of cmp.Diff, is not empty.
 func NoDiff(t testing.TB, diff, format string, args ...any) {
 	if diff != "" {
 		t.Helper()
@@ -24,27 +40,45 @@ func NoDiff(t testing.TB, diff, format string, args ...any) {
 	}
 }
 
-// ErrorIs marks the test as failed if err is not target, or lacks one of the words. The test goes on.
-func ErrorIs(t testing.TB, err, target error, words ...string) {
-	if !errors.Is(err, target) {
+// Equal fails if got is not want, and names what that is.
+func Equal[T comparable](t testing.TB, got, want T, what string, args ...any) {
+	if got != want {
 		t.Helper()
-		t.Errorf("error is %v, want %v", err, target)
-		return
-	}
-	for _, word := range words {
-		if !strings.Contains(err.Error(), word) {
-			t.Helper()
-			t.Errorf("error is %v, want %q in it", err, word)
+		verb := "%v"
+		if _, isText := any(got).(string); isText {
+			verb = "%q"
 		}
+		t.Errorf("%s: got "+verb+", want "+verb, fmt.Sprintf(what, args...), got, want)
 	}
 }
 
-// ErrorContains marks the test as failed if there is no error, or it lacks one of the words. The test goes on.
-func ErrorContains(t testing.TB, err error, words ...string) {
-	for _, word := range words {
-		if err == nil || !strings.Contains(err.Error(), word) {
-			t.Helper()
-			t.Errorf("error is %v, want %q in it", err, word)
-		}
+// Contains fails if the text lacks one of the parts.
+func Contains(t testing.TB, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		True(t, strings.Contains(text, part), "%q is not in:\n%s", part, text)
 	}
+}
+
+// ErrorIs fails if err is not target, or lacks one of the words.
+func ErrorIs(t testing.TB, err, target error, words ...string) {
+	t.Helper()
+	True(t, errors.Is(err, target), "error is %v, want %v", err, target)
+	if errors.Is(err, target) {
+		ErrorContains(t, err, words...)
+	}
+}
+
+// ErrorContains fails if there is no error, or it lacks one of the words.
+func ErrorContains(t testing.TB, err error, words ...string) {
+	t.Helper()
+	for _, word := range words {
+		True(t, err != nil && strings.Contains(err.Error(), word), "error is %v, want %q in it", err, word)
+	}
+}
+
+// ErrorText fails unless the error has the text, or is nil where the text is empty.
+func ErrorText(t testing.TB, err error, text string) {
+	t.Helper()
+	True(t, (err == nil) == (text == "") && (err == nil || strings.Contains(err.Error(), text)), "error is %v, want %q", err, text)
 }

@@ -40,9 +40,7 @@ func TestSamplesAreOfTheLine(t *testing.T) {
 		}
 		for _, name := range []string{"EngineCoreOutputs", "EngineCoreOutput", "SchedulerStats", "EngineCoreReadyResponse", "UtilityOutput", "PrefixCacheStats"} {
 			for _, field := range m.Codec.Profile().Structs[name].Fields {
-				if !probed[name+"."+field.Name] {
-					t.Errorf("line %s: %s.%s is not probed", line, name, field.Name)
-				}
+				require.True(t, probed[name+"."+field.Name], "line %s: %s.%s is not probed", line, name, field.Name)
 			}
 		}
 	}

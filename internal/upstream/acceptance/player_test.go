@@ -56,15 +56,11 @@ func TestPlayerAgreesWithEngines(t *testing.T) {
 					r.used, covered = true, true
 				}
 			}
-			if !covered {
-				t.Errorf("%s, %s: engine %s", p.Place, p.Variant, verdict)
-			}
+			require.True(t, covered, "%s, %s: engine %s", p.Place, p.Variant, verdict)
 		}
 	}
 	for _, r := range reasons {
-		if !r.used {
-			t.Errorf("reasons_player.toml: %s %v %v: nothing needs this reason", r.Verdict, r.Places, r.Variants)
-		}
+		require.True(t, r.used, "reasons_player.toml: %s %v %v: nothing needs this reason", r.Verdict, r.Places, r.Variants)
 	}
 }
 

@@ -135,9 +135,7 @@ func TestVerdictsAgreeWithFrontends(t *testing.T) {
 		}
 	}
 	for _, r := range reasons {
-		if !r.used {
-			t.Errorf("reasons.toml: %s %v %v: nothing needs this reason", r.Verdict, r.Places, r.Variants)
-		}
+		require.True(t, r.used, "reasons.toml: %s %v %v: nothing needs this reason", r.Verdict, r.Places, r.Variants)
 	}
 }
 

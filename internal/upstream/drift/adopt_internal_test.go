@@ -163,9 +163,7 @@ func checkAdopted(t *testing.T, dir, release string) {
 	require.NoError(t, err)
 	defer file.Close()
 	p, err := protocol.ReadProfile(file)
-	if err != nil || p.Version != release || p.Structs["EngineCoreOutput"].Index("brand_new") < 0 {
-		t.Errorf("the profile is of %v, %v", p, err)
-	}
+	require.True(t, err == nil && p.Version == release && p.Structs["EngineCoreOutput"].Index("brand_new") >= 0, "the profile is of %v, %v", p, err)
 }
 
 // TestAgain: what is adopted already changes no file, and a longer name of the commit stays.
@@ -233,13 +231,9 @@ func TestTargets(t *testing.T) {
 				t.Errorf("targets.toml (-want +got): %v\n%s", err, diff)
 			}
 			for _, want := range test.toDo {
-				if !strings.Contains(strings.Join(plan.ToDo, "\n"), want) {
-					t.Errorf("no %q is to do: %q", want, plan.ToDo)
-				}
+				require.True(t, strings.Contains(strings.Join(plan.ToDo, "\n"), want), "no %q is to do: %q", want, plan.ToDo)
 			}
-			if len(test.toDo) == 0 && len(plan.ToDo) > 0 {
-				t.Errorf("to do: %q", plan.ToDo)
-			}
+			require.True(t, len(test.toDo) != 0 || len(plan.ToDo) == 0, "to do: %q", plan.ToDo)
 		})
 	}
 }
@@ -292,9 +286,7 @@ func TestWriteAllOrNone(t *testing.T) {
 			t.Errorf("%s is %q, %v", name, got, err)
 		}
 	}
-	if exists(in("new/made")) {
-		t.Error("a file was left behind")
-	}
+	require.True(t, !exists(in("new/made")), "a file was left behind")
 	plan.Files = plan.Files[:1]
 	plan.Files[0].Before = []byte("otherwise")
 	require.ErrorContains(t, plan.Write(), "was changed in the meantime")
@@ -322,9 +314,7 @@ func TestReport(t *testing.T) {
 	require.NoError(t, errors.Join(r.Text(&text), r.Markdown(&short, 2000), r.JSON(&object)))
 	for _, out := range []string{text.String(), short.String()} {
 		for line := range strings.SplitSeq(out, "\n") {
-			if strings.HasPrefix(strings.TrimSpace(line), "::") {
-				t.Errorf("a command: %q", line)
-			}
+			require.True(t, !strings.HasPrefix(strings.TrimSpace(line), "::"), "a command: %q", line)
 		}
 	}
 	if got := short.String(); len(got) > 2000 || !strings.Contains(got, " more\n") {

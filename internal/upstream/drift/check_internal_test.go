@@ -117,9 +117,7 @@ func TestCheckRun(t *testing.T) {
 				reasons = append(append(reasons, l.Reason), l.Notes...)
 			}
 			for _, want := range test.reasons {
-				if !strings.Contains(strings.Join(reasons, "\n"), want) {
-					t.Errorf("no reason is %q: %q", want, reasons)
-				}
+				require.True(t, strings.Contains(strings.Join(reasons, "\n"), want), "no reason is %q: %q", want, reasons)
 			}
 			if (got.Profile != nil) != (c.Extract != nil && c.Layers[0] == StaticLayer) {
 				t.Errorf("profile %v", got.Profile != nil)
@@ -133,9 +131,7 @@ func TestDocument(t *testing.T) {
 	r := checkOf(t, "0.33.0").Run(t.Context())
 	r.Frontend = Frontend{Commit: "012345678", Wheel: "w.whl"}
 	got := r.Document()
-	if got.Schema != SchemaVersion || got.Verdict != Unknown || got.ExitCode != 3 || got.Commit != "012345678" || got.Wire != Fingerprint(profile(t, "0.33")) {
-		t.Errorf("got %+v", got)
-	}
+	require.True(t, got.Schema == SchemaVersion && got.Verdict == Unknown && got.ExitCode == 3 && got.Commit == "012345678" && got.Wire == Fingerprint(profile(t, "0.33")), "got %+v", got)
 	for i := range got.Layers {
 		got.Layers[i].Seconds = 0
 	}
@@ -153,9 +149,7 @@ func TestTaughtRefuses(t *testing.T) {
 	p.Line, p.Version = "0.97", "0.97.0"
 	delete(p.Structs, "EngineCoreRequest")
 	layer := checkOf(t, "0.97.0").Live.Taught(t.Context(), p)
-	if layer.Verdict != Unknown || !strings.Contains(layer.Reason, "the player cannot use its profile") || protocol.HasProfile("0.97") {
-		t.Errorf("got %+v", layer)
-	}
+	require.True(t, layer.Verdict == Unknown && strings.Contains(layer.Reason, "the player cannot use its profile") && !protocol.HasProfile("0.97"), "got %+v", layer)
 }
 
 // TestEngineProfiles: what records gets the profile of the line as this process knows it, learned ones included.

@@ -44,9 +44,7 @@ func TestNewest(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got, err := test.newest(releases(test.releases))
-			if got.Version != test.want || (err == nil) != (test.want != "") {
-				t.Errorf("got %q, %v, want %q", got.Version, err, test.want)
-			}
+			require.True(t, got.Version == test.want && (err == nil) == (test.want != ""), "got %q, %v, want %q", got.Version, err, test.want)
 		})
 	}
 }
@@ -58,12 +56,8 @@ func TestFind(t *testing.T) {
 		build, err := compat.ParseBuild(name)
 		require.NoError(t, err)
 		got, err := pypi.Find(releases("0.32.0 0.33.0rc1 0.34.0.dev9+g0123456 0.33.0"), build)
-		if got.Version != want || (err == nil) != (want != "") {
-			t.Errorf("%s: got %q, %v", name, got.Version, err)
-		}
-		if err != nil && !strings.Contains(err.Error(), "release 0.34.0 is not among the 4 of the index, whose newest is 0.33.0") {
-			t.Errorf("absent release: %v", err)
-		}
+		require.True(t, got.Version == want && (err == nil) == (want != ""), "%s: got %q, %v", name, got.Version, err)
+		require.True(t, err == nil || strings.Contains(err.Error(), "release 0.34.0 is not among the 4 of the index, whose newest is 0.33.0"), "absent release: %v", err)
 	}
 }
 
@@ -121,9 +115,7 @@ func TestLineFor(t *testing.T) {
 			if !own && err == nil {
 				got = "as " + got
 			}
-			if got != test.want || (err == nil) != (test.want != "") {
-				t.Errorf("got %q, %v, want %q", got, err, test.want)
-			}
+			require.True(t, got == test.want && (err == nil) == (test.want != ""), "got %q, %v, want %q", got, err, test.want)
 		})
 	}
 }

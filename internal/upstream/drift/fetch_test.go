@@ -95,17 +95,11 @@ func TestFetch(t *testing.T) {
 				t.Fatal(err)
 			default:
 				check(t, second)
-				if (second.Downloaded > 0) != test.fetches {
-					t.Errorf("downloaded %d bytes", second.Downloaded)
-				}
+				require.Equal(t, second.Downloaded > 0, test.fetches, "downloaded %d bytes", second.Downloaded)
 				require.NoDiff(t, cmp.Diff(first, second, cmpopts.IgnoreFields(drift.Frontend{}, "Downloaded")), "(-first +second)")
 			}
-			if fetched := *requests > asked; fetched != test.fetches {
-				t.Errorf("fetched again: %v, want %v", fetched, test.fetches)
-			}
-			if warned := strings.Contains(log.String(), "level=WARN"); warned != test.warns {
-				t.Errorf("warned: %v, want %v: %s", warned, test.warns, &log)
-			}
+			require.Equal(t, *requests > asked, test.fetches, "fetched again")
+			require.Equal(t, strings.Contains(log.String(), "level=WARN"), test.warns, "warned: %s", &log)
 		})
 	}
 }
@@ -180,9 +174,7 @@ func TestModel(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(first, "config.json"), []byte("spoilt"), 0o644))
 	again, err := drift.Model(files, cache)
-	if err != nil || again != first {
-		t.Errorf("got %s, %v, want %s", again, err, first)
-	}
+	require.True(t, err == nil && again == first, "got %s, %v, want %s", again, err, first)
 	for name, file := range files {
 		if got, err := os.ReadFile(filepath.Join(first, name)); err != nil || string(got) != string(file.Data) {
 			t.Errorf("%s is %q, %v", name, got, err)

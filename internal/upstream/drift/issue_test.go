@@ -37,9 +37,7 @@ func TestRead(t *testing.T) {
 				folder["verdict-0.34/verdict.json"] = &fstest.MapFile{Data: []byte(test.text)}
 			}
 			got, err := drift.ReadOutputs(folder, drift.Row{Line: "0.34"})
-			if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
-				t.Errorf("got error %v, want %q", err, test.err)
-			}
+			require.ErrorText(t, err, test.err)
 			if strings.Contains(test.err, "no drift") {
 				return
 			}

@@ -2,7 +2,6 @@ package drift
 
 import (
 	"bytes"
-	"strings"
 	"testing"
 
 	"github.com/vllm-vcr/conformance/compat"
@@ -29,9 +28,7 @@ func TestPage(t *testing.T) {
 		"<td><div>static</div></td><td><div>found</div></td><td><div>it has &lt;b&gt;changes&lt;/b&gt;</div></td><td><div>323 fields</div></td>", "<td><div>live</div></td><td><div>not run</div></td>",
 		"What the sources declare otherwise", "<tr><td>breaking</td><td>pause_generation</td><td>new method called",
 	} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("the page has no %s", want)
-		}
+		require.Contains(t, b.String(), want)
 	}
 	if t.Failed() {
 		t.Log(b.String())

@@ -16,6 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/compat"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/frontends/pyclient"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/upstream/extract"
 	"github.com/vllm-vcr/conformance/internal/upstream/pinned"
@@ -27,7 +28,7 @@ func TestPythonThatDoesNotRun(t *testing.T) {
 		t.Skip("the interpreter is a script for sh")
 	}
 	python := filepath.Join(t.TempDir(), "python")
-	require.NoError(t, os.WriteFile(python, []byte("#!/bin/sh\necho No module named torch >&2\nexit 3\n"), 0o755))
+	testenv.WriteProgram(t, python, "#!/bin/sh\necho No module named torch >&2\nexit 3\n")
 	tests := []struct {
 		name, of string
 		want     Verdict
@@ -42,9 +43,7 @@ func TestPythonThatDoesNotRun(t *testing.T) {
 				Live:    Live{Model: t.TempDir(), Log: slog.New(slog.DiscardHandler)},
 			}}
 			layer := r.drivePython(t.Context(), pyclient.Environment{Release: test.of, Python: python}, pyclient.Tree{Dir: t.TempDir(), State: t.TempDir()})
-			if layer.Verdict != test.want || !strings.Contains(layer.Reason, "exit status 3") {
-				t.Errorf("got %s, %q, want %s", layer.Verdict, layer.Reason, test.want)
-			}
+			require.True(t, layer.Verdict == test.want && strings.Contains(layer.Reason, "exit status 3"), "got %s, %q, want %s", layer.Verdict, layer.Reason, test.want)
 		})
 	}
 }
@@ -57,7 +56,7 @@ func TestPythonOfAWheelOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	python := filepath.Join(dir, "python")
 	script := "#!/bin/sh\nexit $(cat \"$PYTHONPATH/vllm/v1/engine/core_client.py\")\n"
-	require.NoError(t, os.WriteFile(python, []byte(script), 0o755))
+	testenv.WriteProgram(t, python, script)
 	path := filepath.Join(dir, "vllm.whl")
 	file, err := os.Create(path)
 	require.NoError(t, err)
@@ -73,9 +72,7 @@ func TestPythonOfAWheelOnDisk(t *testing.T) {
 		Extract: noSource,
 	}}
 	layer := r.python(t.Context())
-	if layer.Verdict != Unknown || layer.Downloaded != 0 || !strings.Contains(layer.Reason, "exit status 37") {
-		t.Errorf("got %+v", layer)
-	}
+	require.True(t, layer.Verdict == Unknown && layer.Downloaded == 0 && strings.Contains(layer.Reason, "exit status 37"), "got %+v", layer)
 	r.Source.Path += ".gone"
 	if layer := r.python(t.Context()); layer.Verdict != Unknown || !strings.Contains(layer.Reason, "no such file") {
 		t.Errorf("without the wheel: %+v", layer)
@@ -110,7 +107,7 @@ func TestPythonEnvironment(t *testing.T) {
 	home := filepath.Join(peers, "engines", "0.27.1")
 	for path, text := range map[string]string{filepath.Join(home, "whole"): "x", filepath.Join(home, "bin", "python"): ""} {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o755))
+		testenv.WriteProgram(t, path, text)
 	}
 	near := pyclient.Environment{Release: "0.27.1", Python: filepath.Join(home, "bin", "python")}
 	tests := []struct {

@@ -75,9 +75,7 @@ func TestReleases(t *testing.T) {
 			var got, adopt []string
 			for _, r := range rows {
 				got = append(got, r.Line+":"+r.Version+":"+string(r.Kind))
-				if r.Version != "" && r.Check != r.Version || r.Version == "" && r.Check != "--nightly" {
-					t.Errorf("row %+v is checked as %s", r, r.Check)
-				}
+				require.True(t, (r.Version == "" || r.Check == r.Version) && (r.Version != "" || r.Check == "--nightly"), "row %+v is checked as %s", r, r.Check)
 			}
 			for _, r := range drift.ToAdopt(rows) {
 				adopt = append(adopt, r.Line)

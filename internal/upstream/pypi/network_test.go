@@ -40,9 +40,7 @@ func TestRealIndex(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("%d releases in %v, the newest is %s of %v", len(releases), time.Since(start), releases[len(releases)-1].Version,
 		releases[len(releases)-1].Uploaded)
-	if !releaseOf(t, releases, "0.2.1").Yanked || releaseOf(t, releases, "0.33.0").Yanked {
-		t.Error("0.2.1 was yanked, 0.33.0 was not")
-	}
+	require.True(t, releaseOf(t, releases, "0.2.1").Yanked && !releaseOf(t, releases, "0.33.0").Yanked, "0.2.1 was yanked, 0.33.0 was not")
 	matrix, _ := compat.Load("../../../compat.toml")
 	for _, line := range matrix.Lines {
 		if line.IsTracker() {
@@ -51,9 +49,7 @@ func TestRealIndex(t *testing.T) {
 		version, err := compat.ParseVersion(line.Tag)
 		require.NoError(t, err)
 		got, err := x.Commit(t.Context(), releaseOf(t, releases, version.String()))
-		if err != nil || got != line.ProtocolRev {
-			t.Errorf("%s: commit %q, %v, want %s", version, got, err, line.ProtocolRev)
-		}
+		require.True(t, err == nil && got == line.ProtocolRev, "%s: commit %q, %v, want %s", version, got, err, line.ProtocolRev)
 	}
 }
 
@@ -76,9 +72,7 @@ func TestRealWheel(t *testing.T) {
 	names := slices.DeleteFunc(wheel.Names(), func(name string) bool { return !strings.HasSuffix(name, ".py") })
 	got, err := wheel.ReadFiles(append(names, "vllm/none.py"), 8<<20)
 	sources := wheel.Downloaded()
-	if err != nil || len(got) != len(names) || len(got) < 1000 || sources > 20<<20 {
-		t.Errorf("%d of %d files by %d bytes: %v", len(got), len(names), sources, err)
-	}
+	require.True(t, err == nil && len(got) == len(names) && len(got) >= 1000 && sources <= 20<<20, "%d of %d files by %d bytes: %v", len(got), len(names), sources, err)
 	if frontend, err := wheel.ReadFile("vllm/vllm-rs", 1<<30); err != nil || len(frontend) < 30<<20 {
 		t.Errorf("the frontend has %d bytes: %v", len(frontend), err)
 	}

@@ -108,9 +108,7 @@ func TestOpenFile(t *testing.T) {
 	if wheel.File.Name != name || wheel.Downloaded() != 0 {
 		t.Errorf("file %+v, %d bytes downloaded", wheel.File, wheel.Downloaded())
 	}
-	if err := wheel.Close(); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, wheel.Close())
 	if _, err := wheel.ReadFile("a/000.py", 4000); err == nil {
 		t.Error("a closed wheel is read")
 	}
@@ -250,7 +248,5 @@ func TestNegativePlace(t *testing.T) {
 	require.NoError(t, err)
 	_, err = wheel.ReadFile("a", 1<<20)
 	checkError(t, err, "cannot be read as a wheel: ")
-	if server.number != 1 {
-		t.Errorf("%d requests: %q", server.number, server.ranges)
-	}
+	require.Equal(t, server.number, 1, "requests: %q", server.ranges)
 }

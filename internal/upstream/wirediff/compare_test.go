@@ -175,9 +175,7 @@ func TestVerdict(t *testing.T) {
 				profile("0.1", map[string]protocol.Struct{engine: parseStruct(t, test.a)}),
 				profile("0.2", map[string]protocol.Struct{engine: parseStruct(t, test.b)}))
 			d.Gaps = test.gaps
-			if got := d.Verdict(); got != test.want {
-				t.Errorf("got %s, want %s", got, test.want)
-			}
+			require.Equal(t, d.Verdict(), test.want, "Verdict")
 			if said := strings.Contains(d.Headline(), "nothing changed"); said != (test.want == wirediff.None) {
 				t.Errorf("the headline is %q", d.Headline())
 			}

@@ -33,9 +33,7 @@ func load(t testing.TB, name string) *protocol.Profile {
 	require.NoError(t, err)
 	defer file.Close()
 	p, err := protocol.ReadProfile(file)
-	if err != nil {
-		t.Fatalf("%s: %v", file.Name(), err)
-	}
+	require.NoErrorf(t, err, "%s", file.Name())
 	return p
 }
 

@@ -49,9 +49,7 @@ func TestNew(t *testing.T) {
 		want[5+i] = strings.Replace(want[5+i], "CHANGES", fmt.Sprint(len(step.Changes)), 1)
 	}
 	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
-	if h.Gaps() != 1 {
-		t.Errorf("%d gaps, want 1", h.Gaps())
-	}
+	require.Equal(t, h.Gaps(), 1, "gaps")
 }
 
 // TestGapsAreNoSilence: a release that could not be read whole is never one that changed nothing.
@@ -60,14 +58,10 @@ func TestGapsAreNoSilence(t *testing.T) {
 	gaps := all[1].Gaps
 	h, err := wirediff.NewHistory([]wirediff.Source{{Profile: all[3].Profile}, {Profile: all[2].Profile, Gaps: gaps}})
 	require.NoError(t, err)
-	if got := h.Steps[0].Verdict; got != "unknown" {
-		t.Errorf("verdict %s, want unknown", got)
-	}
+	require.Equal(t, h.Steps[0].Verdict, "unknown", "verdict")
 	page := renderHistory(t, (*wirediff.History).HTML, h)
 	for _, want := range []string{"No changes in the parts that could be read.", "1.0.1 m.py:7: struct New: it is made by code"} {
-		if !strings.Contains(page, want) {
-			t.Errorf("the page does not say %s", want)
-		}
+		require.Contains(t, page, want)
 	}
 }
 

@@ -89,9 +89,7 @@ func TestHTMLEscapes(t *testing.T) {
 		t.Error("no text is shown as it came")
 	}
 	for line := range strings.Lines(page) {
-		if strings.HasPrefix(strings.TrimSpace(line), "::") {
-			t.Errorf("a line of the page is a command: %s", line)
-		}
+		require.True(t, !strings.HasPrefix(strings.TrimSpace(line), "::"), "a line of the page is a command: %s", line)
 	}
 }
 
@@ -103,9 +101,7 @@ func TestHTMLRefers(t *testing.T) {
 	anchors := 0
 	for name, h := range map[string]*wirediff.History{"fixture": historyFixture(t), "hostile": extended(t, breakout), "build": ofBuild(t)} {
 		text := withoutScript(t, renderHistory(t, (*wirediff.History).HTML, h))
-		if found := loads.FindString(text); found != "" {
-			t.Errorf("%s: the page has %s", name, found)
-		}
+		require.Equal(t, loads.FindString(text), "", "%s: the page has", name)
 		for _, m := range reference.FindAllStringSubmatch(text, -1) {
 			at, into := strings.CutPrefix(m[1], "#")
 			if !into {
@@ -124,9 +120,7 @@ func TestHTMLRefers(t *testing.T) {
 			}
 		}
 	}
-	if anchors < 50 {
-		t.Errorf("only %d references were found", anchors)
-	}
+	require.True(t, anchors >= 50, "only %d references were found", anchors)
 }
 
 // TestHTMLShowsEveryChange: the cells of the table count all changes, of everybody and of each party, and each change
@@ -141,12 +135,8 @@ func TestHTMLShowsEveryChange(t *testing.T) {
 				for _, p := range c.Breaks {
 					want["one "+string(p)]++
 				}
-				if c.Where.URL != "" && !strings.Contains(text, html.EscapeString(c.Where.URL)) {
-					t.Errorf("%s: no link to %s", name, c.Where.URL)
-				}
-				if !strings.Contains(text, "<code>"+html.EscapeString(c.Subject)+"</code>") {
-					t.Errorf("%s: %s is not shown", name, c.Subject)
-				}
+				require.True(t, c.Where.URL == "" || strings.Contains(text, html.EscapeString(c.Where.URL)), "%s: no link to %s", name, c.Where.URL)
+				require.True(t, strings.Contains(text, "<code>"+html.EscapeString(c.Subject)+"</code>"), "%s: %s is not shown", name, c.Subject)
 			}
 		}
 		got := map[string]int{}
@@ -174,17 +164,13 @@ func TestHTML(t *testing.T) {
 		wanted = append(wanted, `id="of-`+string(p)+`"`, shown+".one."+string(p), shown+"[data-breaks]:not([data-breaks~="+string(p)+"])")
 	}
 	for _, want := range wanted {
-		if !strings.Contains(page, want) {
-			t.Errorf("the page has no %s", want)
-		}
+		require.Contains(t, page, want)
 	}
 	build := renderHistory(t, (*wirediff.History).HTML, ofBuild(t))
 	if n := len(build); n > 300_000 {
 		t.Errorf("the page of the build has %d bytes: it cannot be attached to anything", n)
 	}
-	if !strings.Contains(build, `id="0.32-metrics"`) || strings.Contains(build, `id="0.32-"`) {
-		t.Error("the metrics that 0.32 added have no row of their own")
-	}
+	require.True(t, strings.Contains(build, `id="0.32-metrics"`) && !strings.Contains(build, `id="0.32-"`), "the metrics that 0.32 added have no row of their own")
 }
 
 func TestJSON(t *testing.T) {
@@ -194,16 +180,12 @@ func TestJSON(t *testing.T) {
 	}
 	text := renderHistory(t, (*wirediff.History).JSON, extended(t, breakout+"##vso["))
 	require.NoError(t, json.Unmarshal([]byte(text), &got))
-	if got.Schema != "vllm-vcr/wire-history/1" || len(got.Steps) != 3 || len(got.Releases) != 4 {
-		t.Errorf("schema %s, %d steps, %d releases", got.Schema, len(got.Steps), len(got.Releases))
-	}
+	require.True(t, got.Schema == "vllm-vcr/wire-history/1" && len(got.Steps) == 3 && len(got.Releases) == 4, "schema %s, %d steps, %d releases", got.Schema, len(got.Steps), len(got.Releases))
 	if want := "1.0.0" + breakout + "##vso["; got.Releases[0].Version != want {
 		t.Errorf("version %q, want %q", got.Releases[0].Version, want)
 	}
 	for _, bad := range []string{"::", "##", "\x00", "\x7f"} {
-		if strings.Contains(text, bad) {
-			t.Errorf("the document has %q", bad)
-		}
+		require.True(t, !strings.Contains(text, bad), "the document has %q", bad)
 	}
 }
 
@@ -212,14 +194,10 @@ func TestMarkdown(t *testing.T) {
 	for _, want := range []string{
 		"| | 1.0.1 | 1.1 | 1.2 |\n|---|---|---|---|\n", "| EngineCoreOutput | | ✕ 2 | |", "## 1.2\n", "## 1.0.1\n", "Not read (1)",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
-		}
+		require.Contains(t, text, want)
 	}
 	hostile := renderHistory(t, (*wirediff.History).Markdown, extended(t, breakout))
 	for _, bad := range []string{"<img", "\n::", "\x00"} {
-		if strings.Contains(hostile, bad) {
-			t.Errorf("the text has %q:\n%s", bad, hostile)
-		}
+		require.True(t, !strings.Contains(hostile, bad), "the text has %q:\n%s", bad, hostile)
 	}
 }

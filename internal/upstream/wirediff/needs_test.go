@@ -119,13 +119,9 @@ func TestCautions(t *testing.T) {
 					continue
 				}
 				found = true
-				if !strings.Contains(c.Caution, test.want) || test.want == "" && c.Caution != "" {
-					t.Errorf("got %q, want %q", c.Caution, test.want)
-				}
+				require.True(t, strings.Contains(c.Caution, test.want) && (test.want != "" || c.Caution == ""), "got %q, want %q", c.Caution, test.want)
 			}
-			if !found {
-				t.Errorf("no change of %s", test.subject)
-			}
+			require.True(t, found, "no change of %s", test.subject)
 		})
 	}
 }
@@ -137,10 +133,6 @@ func TestWantedKeys(t *testing.T) {
 	stats.Fields = stats.Fields[1:]
 	b.Structs["SchedulerStats"] = stats
 	d := wirediff.Compare(load(t, "0.33"), b)
-	if len(d.Changes) != 1 || !strings.Contains(d.Changes[0].Caution, "vllm-rs requires the key") || d.Changes[0].Level != wirediff.Breaking {
-		t.Errorf("got %+v", d.Changes)
-	}
-	if need := d.Changes[0].Needs.Recorder; !strings.Contains(need, "it reads SchedulerStats.num_running_reqs by this name") {
-		t.Errorf("the recorder needs %q", need)
-	}
+	require.True(t, len(d.Changes) == 1 && strings.Contains(d.Changes[0].Caution, "vllm-rs requires the key") && d.Changes[0].Level == wirediff.Breaking, "got %+v", d.Changes)
+	require.Contains(t, d.Changes[0].Needs.Recorder, "it reads SchedulerStats.num_running_reqs by this name")
 }

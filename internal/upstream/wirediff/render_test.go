@@ -116,21 +116,15 @@ func TestForeignText(t *testing.T) {
 	command := regexp.MustCompile(`(?m)^\s*::|##\w*\[`)
 	for format := range formats {
 		got := string(render(t, format, d))
-		if found := command.FindString(got); found != "" {
-			t.Errorf("%s has a command: %q", format, found)
-		}
+		require.Equal(t, command.FindString(got), "", "%s has a command", format)
 		for _, r := range got {
 			if !unicode.IsPrint(r) && r != '\n' {
 				t.Errorf("%s has %U", format, r)
 				break
 			}
 		}
-		if format == "md" && (strings.Contains(got, "<script") || strings.Contains(got, "`") || strings.Contains(got, "[a]")) {
-			t.Errorf("markup gets through:\n%s", got)
-		}
-		if (format == "json" || format == "sarif") && !json.Valid([]byte(got)) {
-			t.Errorf("%s is no JSON", format)
-		}
+		require.True(t, format != "md" || (!strings.Contains(got, "<script") && !strings.Contains(got, "`") && !strings.Contains(got, "[a]")), "markup gets through:\n%s", got)
+		require.True(t, (format != "json" && format != "sarif") || json.Valid([]byte(got)), "%s is no JSON", format)
 	}
 	var back struct{ Codec string }
 	if err := json.Unmarshal(render(t, "json", d), &back); err != nil || back.Codec != strings.ToValidUTF8(bad, "\uFFFD") {
@@ -156,9 +150,7 @@ func TestMarkdownLimit(t *testing.T) {
 			require.NoError(t, json.Unmarshal([]byte(n[1]), &count))
 			left += count
 		}
-		if shown+left != len(d.Changes) {
-			t.Errorf("limit %d: %d shown and %d left out of %d", limit, shown, left, len(d.Changes))
-		}
+		require.True(t, shown+left == len(d.Changes), "limit %d: %d shown and %d left out of %d", limit, shown, left, len(d.Changes))
 	}
 	if whole := render(t, "md", d); bytes.Contains(whole, []byte("Left out")) || len(whole) > wirediff.MarkdownLimit {
 		t.Errorf("all of ten lines does not fit into an issue: %d bytes", len(whole))

@@ -38,9 +38,7 @@ func TestRulesAreThoseOfMsgspec(t *testing.T) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v: %s", err, stderr.String())
-	}
+	require.NoErrorf(t, err, "%s", stderr.String())
 	decoder := json.NewDecoder(bytes.NewReader(out))
 	type failing struct{ Readers, Writers bool }
 	for _, test := range structCases {

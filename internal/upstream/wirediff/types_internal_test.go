@@ -1,6 +1,10 @@
 package wirediff
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
+)
 
 func TestReadType(t *testing.T) {
 	tests := []struct{ name, annotation, want string }{
@@ -19,9 +23,7 @@ func TestReadType(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := readType(test.annotation).String(); got != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			require.Equal(t, readType(test.annotation).String(), test.want, "readType")
 		})
 	}
 }
@@ -51,9 +53,7 @@ func TestAccepts(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := accepts(readType(test.reader), readType(test.writer)); got != test.want {
-				t.Errorf("got %v, want %v", got, test.want)
-			}
+			require.Equal(t, accepts(readType(test.reader), readType(test.writer)), test.want, "accepts")
 		})
 	}
 }

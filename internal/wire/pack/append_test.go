@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestAppendInts(t *testing.T) {
@@ -36,9 +38,7 @@ func TestAppendInts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if !bytes.Equal(tt.got, unhex(t, tt.hex)) {
-				t.Errorf("got %x, want %s", tt.got, tt.hex)
-			}
+			require.True(t, bytes.Equal(tt.got, unhex(t, tt.hex)), "got %x, want %s", tt.got, tt.hex)
 		})
 	}
 }

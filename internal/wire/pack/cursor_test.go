@@ -108,9 +108,7 @@ func TestCursorReads(t *testing.T) {
 				if err == nil || err.Error() != "msgpack: "+want.Error() {
 					t.Fatalf("got %v, error %v\nwant error msgpack: %v", got, err, want)
 				}
-				if c.Offset() != 0 {
-					t.Errorf("the failed read moved the cursor to %d", c.Offset())
-				}
+				require.Equal(t, c.Offset(), 0, "the failed read moved the cursor to")
 				return
 			}
 			require.NoError(t, err)
@@ -152,9 +150,7 @@ func TestCursorSlicesAreCapped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := NewCursor(in)
 			p := append(read(&c), 0xff)
-			if len(p) < 2 || in[2] != 1 {
-				t.Errorf("appending to the result wrote into the message: % x", in)
-			}
+			require.True(t, len(p) >= 2 && in[2] == 1, "appending to the result wrote into the message: % x", in)
 		})
 	}
 }
@@ -188,9 +184,7 @@ func TestCursorUint32s(t *testing.T) {
 			c := NewCursor(unhex(t, tt.hex))
 			got, err := c.Uint32s([]uint32{42})
 			if tt.err != "" {
-				if err == nil || err.Error() != "msgpack: "+tt.err {
-					t.Errorf("got %v, error %v\nwant error msgpack: %s", got, err, tt.err)
-				}
+				require.True(t, err != nil && err.Error() == "msgpack: "+tt.err, "got %v, error %v\nwant error msgpack: %s", got, err, tt.err)
 				if !slices.Equal(got, []uint32{42}) || c.Offset() != 0 {
 					t.Errorf("after the error: %v at byte %d, want [42] at byte 0", got, c.Offset())
 				}

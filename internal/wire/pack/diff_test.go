@@ -184,9 +184,7 @@ func TestDiffSeesEveryByte(t *testing.T) {
 					t.Errorf("byte %d flipped: Equal says %v, %v", i, same, err)
 				}
 			}
-			if compared == 0 {
-				t.Error("no byte could be flipped")
-			}
+			require.True(t, compared != 0, "no byte could be flipped")
 		})
 	}
 }
@@ -213,13 +211,9 @@ func TestDiffShapes(t *testing.T) {
 
 func TestDiffMalformed(t *testing.T) {
 	_, err := Diff("m", unhex(t, "91"), unhex(t, "90"), DiffOptions{})
-	if err == nil || !strings.HasPrefix(err.Error(), "wanted message: msgpack: byte 0:") {
-		t.Errorf("got %v, want the wanted message blamed", err)
-	}
+	require.True(t, err != nil && strings.HasPrefix(err.Error(), "wanted message: msgpack: byte 0:"), "got %v, want the wanted message blamed", err)
 	_, err = Diff("m", unhex(t, "90"), unhex(t, "dd ffffffff"), DiffOptions{})
-	if err == nil || !strings.HasPrefix(err.Error(), "got message: msgpack: byte 0:") {
-		t.Errorf("got %v, want the other message blamed", err)
-	}
+	require.True(t, err != nil && strings.HasPrefix(err.Error(), "got message: msgpack: byte 0:"), "got %v, want the other message blamed", err)
 	if same, err := Equal(unhex(t, "c1"), unhex(t, "c1")); same || err == nil {
 		t.Errorf("two invalid messages: got %v, %v, want an error", same, err)
 	}
@@ -270,9 +264,7 @@ func TestDiffIsBounded(t *testing.T) {
 				t.Errorf("got %s, want it to begin with %s", lines[len(lines)-1], tt.last)
 			}
 			for _, line := range lines {
-				if len(line) > 1000 {
-					t.Errorf("a line of %d bytes", len(line))
-				}
+				require.True(t, len(line) <= 1000, "a line of %d bytes", len(line))
 			}
 		})
 	}
@@ -282,7 +274,5 @@ func TestDiffLongStringsShowTheDifference(t *testing.T) {
 	want := AppendString(nil, strings.Repeat("x", 500)+"é left")
 	got := AppendString(nil, strings.Repeat("x", 500)+"è right")
 	lines := diffLines(t, want, got, DiffOptions{})
-	if len(lines) != 1 || !strings.Contains(lines[0], `from byte 500: "é left"`) || !strings.Contains(lines[0], `from byte 500: "è right"`) {
-		t.Errorf("the difference does not show: %q", lines)
-	}
+	require.True(t, len(lines) == 1 && strings.Contains(lines[0], `from byte 500: "é left"`) && strings.Contains(lines[0], `from byte 500: "è right"`), "the difference does not show: %q", lines)
 }

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 //go:embed testdata/frames.txt
@@ -48,9 +50,7 @@ func realFrame(tb testing.TB, name string) []byte {
 func unhex(tb testing.TB, digits string) []byte {
 	tb.Helper()
 	b, err := hex.DecodeString(strings.ReplaceAll(digits, " ", ""))
-	if err != nil {
-		tb.Fatalf("bad hex in the test: %v", err)
-	}
+	require.NoErrorf(tb, err, "bad hex in the test")
 	return b
 }
 

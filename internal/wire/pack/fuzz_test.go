@@ -158,9 +158,7 @@ func readTheirs(t *testing.T, d *msgpack.Decoder) string {
 			v = fmt.Sprint(id, data)
 		}
 	}
-	if err != nil {
-		t.Fatalf("v5 fails on a valid %v: %v", k, err)
-	}
+	require.NoErrorf(t, err, "v5 fails on a valid %v", k)
 	return fmt.Sprint(k, v)
 }
 

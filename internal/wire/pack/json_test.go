@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 // TestAppendJSON converts values of every kind.
@@ -25,9 +27,7 @@ func TestAppendJSON(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			cur := NewCursor(test.raw)
 			got, err := cur.AppendJSON(nil)
-			if err != nil || string(got) != test.want || !cur.Done() || !json.Valid(got) {
-				t.Errorf("got %s, %v; want %s", got, err, test.want)
-			}
+			require.True(t, err == nil && string(got) == test.want && cur.Done() && json.Valid(got), "got %s, %v; want %s", got, err, test.want)
 		})
 		for n := range test.raw {
 			cur := NewCursor(test.raw[:n])

@@ -63,17 +63,13 @@ func TestValidate(t *testing.T) {
 func checkError(t *testing.T, err error, want string) {
 	t.Helper()
 	if want == "" {
-		if err != nil {
-			t.Fatalf("got error %v, want none", err)
-		}
+		require.NoErrorf(t, err, "got error: want none")
 		return
 	}
 	if err == nil {
 		t.Fatalf("got no error, want %q", want)
 	}
-	if got := err.Error(); got != "msgpack: "+want {
-		t.Errorf("got error  %s\nwant error msgpack: %s", got, want)
-	}
+	require.Equal(t, err.Error(), "msgpack: "+want, "error")
 	if _, ok := errors.AsType[*SyntaxError](err); !ok {
 		t.Errorf("error is a %T, want *SyntaxError", err)
 	}
@@ -113,13 +109,9 @@ func TestValidateRealFrames(t *testing.T) {
 			require.NoError(t, Validate(f.bytes))
 			for n := range f.bytes {
 				// The capacity is cut too: reading on into the rest must not go unseen.
-				if Validate(f.bytes[:n:n]) == nil {
-					t.Errorf("the first %d of %d bytes validate", n, len(f.bytes))
-				}
+				require.True(t, Validate(f.bytes[:n:n]) != nil, "the first %d of %d bytes validate", n, len(f.bytes))
 			}
-			if Validate(append(bytes.Clone(f.bytes), 0)) == nil {
-				t.Error("validates with a trailing byte")
-			}
+			require.True(t, Validate(append(bytes.Clone(f.bytes), 0)) != nil, "validates with a trailing byte")
 		})
 	}
 }
@@ -142,12 +134,8 @@ func TestSkip(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			next, err := Skip(in, tt.off, DefaultDepth)
-			if tt.want == "" && (err != nil || next != tt.next) {
-				t.Errorf("got %d, %v, want %d", next, err, tt.next)
-			}
-			if tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-				t.Errorf("got error %v, want one with %q", err, tt.want)
-			}
+			require.True(t, tt.want != "" || (err == nil && next == tt.next), "got %d, %v, want %d", next, err, tt.next)
+			require.True(t, tt.want == "" || (err != nil && strings.Contains(err.Error(), tt.want)), "got error %v, want one with %q", err, tt.want)
 		})
 	}
 }

@@ -210,17 +210,11 @@ func TestWrongKinds(t *testing.T) {
 					var r Request
 					err := c.DecodeRequest(array(replaced(values, i, samples[kind])...), &r)
 					if slices.Contains(allowed, kind) {
-						if err != nil {
-							t.Errorf("refused: %v", err)
-						}
+						require.NoErrorf(t, err, "refused")
 						return
 					}
-					if err == nil || !strings.HasPrefix(err.Error(), "EngineCoreRequest."+field.Name+": ") {
-						t.Errorf("got %v, want one that names the field", err)
-					}
-					if i > 0 && r.ID != "req-9" || i > clientAt && r.ClientIndex != 6 {
-						t.Errorf("id %q of client %d, want what stands before the field", r.ID, r.ClientIndex)
-					}
+					require.True(t, err != nil && strings.HasPrefix(err.Error(), "EngineCoreRequest."+field.Name+": "), "got %v, want one that names the field", err)
+					require.True(t, (i <= 0 || r.ID == "req-9") && (i <= clientAt || r.ClientIndex == 6), "id %q of client %d, want what stands before the field", r.ID, r.ClientIndex)
 				})
 			}
 		}
@@ -268,12 +262,8 @@ func TestBadValues(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var r Request
 			err := c.DecodeRequest(array(replaced(values, test.at, test.value)...), &r)
-			if err == nil || !strings.HasPrefix(err.Error(), "EngineCoreRequest."+test.want) {
-				t.Errorf("got %v, want EngineCoreRequest.%s", err, test.want)
-			}
-			if r.ID != "a" || r.ClientIndex != 0 {
-				t.Errorf("id %q, client %d", r.ID, r.ClientIndex)
-			}
+			require.True(t, err != nil && strings.HasPrefix(err.Error(), "EngineCoreRequest."+test.want), "got %v, want EngineCoreRequest.%s", err, test.want)
+			require.True(t, r.ID == "a" && r.ClientIndex == 0, "id %q, client %d", r.ID, r.ClientIndex)
 		})
 	}
 }
@@ -292,17 +282,11 @@ func TestRequestLengths(t *testing.T) {
 			var r Request
 			err := c.DecodeRequest(array(values[:n]...), &r)
 			if n < minRequestFields {
-				if err == nil || err.Error() != fmt.Sprintf("EngineCoreRequest: %d fields, the line 0.27 requires 9", n) {
-					t.Errorf("got %v", err)
-				}
-				if n > 0 && r.ID != "a" {
-					t.Errorf("id %q", r.ID)
-				}
+				require.True(t, err != nil && err.Error() == fmt.Sprintf("EngineCoreRequest: %d fields, the line 0.27 requires 9", n), "got %v", err)
+				require.True(t, n <= 0 || r.ID == "a", "id %q", r.ID)
 				return
 			}
-			if err != nil || r.Fields != n || !r.HasSampling || r.ClientIndex != 0 {
-				t.Errorf("%+v %v", r, err)
-			}
+			require.True(t, err == nil && r.Fields == n && r.HasSampling && r.ClientIndex == 0, "%+v %v", r, err)
 			if diff := cmp.Diff(values[min(n, known):n], r.Tail, cmp.Transformer("len0", func(v [][]byte) []string {
 				var list []string
 				for _, raw := range v {
@@ -318,9 +302,7 @@ func TestRequestLengths(t *testing.T) {
 	if err := c.DecodeRequest(array(replaced(values, 25, []byte{0xc1})...), &r); err == nil || !strings.HasPrefix(err.Error(), "EngineCoreRequest.[25]: ") {
 		t.Errorf("bad value in the tail: %v", err)
 	}
-	if len(r.Tail) != 25-known {
-		t.Errorf("%d values kept, want those before the bad one", len(r.Tail))
-	}
+	require.Equal(t, len(r.Tail), 25-known, "values kept: those before the bad one")
 }
 
 // TestDecodeReuses: nothing of an earlier request shows in a later one.

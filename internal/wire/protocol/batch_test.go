@@ -83,9 +83,7 @@ func TestAddAccepts(t *testing.T) {
 			r.Sampling.Logprobs, r.Sampling.PromptLogprobs = 0, 0
 			b, s := c.NewBatch(0), c.NewStream(r)
 			for i := range test.outs {
-				if err := b.Add(s, &test.outs[i]); err != nil {
-					t.Errorf("output %d: %v", i, err)
-				}
+				require.NoErrorf(t, b.Add(s, &test.outs[i]), "output %d", i)
 			}
 			mustDecode(t, c, finish(t, b, nil))
 		})
@@ -102,17 +100,13 @@ func TestStreamFinishesOnce(t *testing.T) {
 			}
 			for i, finish := range []FinishReason{Unfinished, reason} {
 				require.NoError(t, b.Add(s, &Output{Tokens: []uint32{1}, Finish: finish}))
-				if !s.started || s.finished != (i == 1) {
-					t.Errorf("after output %d: started %v, finished %v", i, s.started, s.finished)
-				}
+				require.True(t, s.started && s.finished == (i == 1), "after output %d: started %v, finished %v", i, s.started, s.finished)
 			}
 			for _, after := range []FinishReason{Unfinished, reason, FinishError} {
 				require.ErrorIs(t, b.Add(s, &Output{Tokens: []uint32{1}, Finish: after}), ErrStreamFinished)
 			}
 			o := mustDecode(t, c, finish(t, b, nil))
-			if len(o.Outputs) != 2 || o.Outputs[1].Finish != reason {
-				t.Errorf("%+v", o.Outputs)
-			}
+			require.True(t, len(o.Outputs) == 2 && o.Outputs[1].Finish == reason, "%+v", o.Outputs)
 		})
 	}
 }
@@ -120,9 +114,7 @@ func TestStreamFinishesOnce(t *testing.T) {
 func TestFinishReasons(t *testing.T) {
 	for code := range int64(5) {
 		f, err := FinishFromWire(code)
-		if err != nil || f == Unfinished || int64(f)-1 != code {
-			t.Errorf("code %d: %v %v", code, f, err)
-		}
+		require.True(t, err == nil && f != Unfinished && int64(f)-1 == code, "code %d: %v %v", code, f, err)
 	}
 	for _, code := range []int64{-1, 5, 255, 1 << 40} {
 		if f, err := FinishFromWire(code); err == nil || f != Unfinished {
@@ -191,9 +183,7 @@ func TestFinishTwice(t *testing.T) {
 		second := finish(t, b, &SchedulerStats{Running: 1})[0]
 		require.NoDiff(t, cmp.Diff(first, second), "after %d outputs the second message is another", b.Len())
 		o := mustDecode(t, c, ClientMessage{second})
-		if len(o.Outputs) != b.Len() || o.EngineIndex != 3 || o.WeightVersion != "default" {
-			t.Errorf("%d outputs of engine %d, weights %q", len(o.Outputs), o.EngineIndex, o.WeightVersion)
-		}
+		require.True(t, len(o.Outputs) == b.Len() && o.EngineIndex == 3 && o.WeightVersion == "default", "%d outputs of engine %d, weights %q", len(o.Outputs), o.EngineIndex, o.WeightVersion)
 	}
 }
 
@@ -233,9 +223,7 @@ func TestCoordinatorMessages(t *testing.T) {
 		} {
 			t.Run(line+"/"+test.name, func(t *testing.T) {
 				o := mustDecode(t, c, ClientMessage(test.message))
-				if o.EngineIndex != 2 || o.Timestamp != 1.5 || len(o.Outputs) != 0 || o.Utility != nil {
-					t.Errorf("%+v", o)
-				}
+				require.True(t, o.EngineIndex == 2 && o.Timestamp == 1.5 && len(o.Outputs) == 0 && o.Utility == nil, "%+v", o)
 				if o.WaveComplete != test.complete || o.StartWave != test.start || (o.SchedulerStats != nil) != test.stats {
 					t.Errorf("wave complete %d, start %d, stats %x", o.WaveComplete, o.StartWave, o.SchedulerStats)
 				}

@@ -188,9 +188,7 @@ func TestReencodeCanonicalReady(t *testing.T) {
 			require.NoError(t, err)
 			got := c.AppendReady(nil, &r)
 			diffs, err := pack.Diff("EngineCoreReadyResponse", v.Frames[0], got, pack.DiffOptions{MapOrder: true})
-			if err != nil || len(diffs) > 0 {
-				t.Errorf("%v %v", diffs, err)
-			}
+			require.True(t, err == nil && len(diffs) == 0, "%v %v", diffs, err)
 		})
 	}
 	if len(lines) != len(recordedLines()) {
@@ -241,9 +239,7 @@ func TestReencodeRequests(t *testing.T) {
 			t.Errorf("line %s: %d requests of Rust frontends, want 8 at least", line, rust[line]-python[line])
 		}
 	}
-	if len(python) < 5 {
-		t.Errorf("requests of Python frontends of %d lines, want 5 at least: %v", len(python), python)
-	}
+	require.True(t, len(python) >= 5, "requests of Python frontends of %d lines, want 5 at least: %v", len(python), python)
 }
 
 // rustMayDiffer returns why a difference is allowed.

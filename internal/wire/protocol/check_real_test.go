@@ -63,9 +63,7 @@ func TestRealSessionsAreExactlyOfTheirLine(t *testing.T) {
 				}
 			})
 			t.Logf("%v", checked)
-			if checked["init"] != 1 || checked["ready"] != 1 || checked["message"] < 40 || checked["outputs"] < 500 {
-				t.Errorf("checked %v, want a whole session", checked)
-			}
+			require.True(t, checked["init"] == 1 && checked["ready"] == 1 && checked["message"] >= 40 && checked["outputs"] >= 500, "checked %v, want a whole session", checked)
 		})
 	}
 }
@@ -97,7 +95,5 @@ func TestEveryTypeIsKnown(t *testing.T) {
 			t.Errorf("line %s: types %v mean nothing to the checker, so anything passes for them", r.profile.Line, names)
 		}
 	}
-	if types < 9*200 {
-		t.Errorf("%d fields read, want those of nine lines", types)
-	}
+	require.True(t, types >= 9*200, "%d fields read, want those of nine lines", types)
 }

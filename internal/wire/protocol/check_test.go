@@ -143,9 +143,7 @@ func TestCheckRequest(t *testing.T) {
 			if found := c.CheckRequest(test.payload, test.aux...); len(found) > 0 {
 				got = found[0].String()
 			}
-			if test.want == "" && got != "" || !strings.HasPrefix(got, test.want) {
-				t.Errorf("got  %s\nwant %s", got, test.want)
-			}
+			require.True(t, (test.want != "" || got == "") && strings.HasPrefix(got, test.want), "got  %s\nwant %s", got, test.want)
 		})
 	}
 }
@@ -190,9 +188,7 @@ func TestCheckMessage(t *testing.T) {
 			if found := codecOf(t, line).CheckMessage(test.frames); len(found) > 0 {
 				got = found[0].String()
 			}
-			if test.want == "" && got != "" || !strings.HasPrefix(got, test.want) {
-				t.Errorf("got  %s\nwant %s", got, test.want)
-			}
+			require.True(t, (test.want != "" || got == "") && strings.HasPrefix(got, test.want), "got  %s\nwant %s", got, test.want)
 		})
 	}
 }
@@ -219,18 +215,14 @@ func TestEveryValueOfARequestCounts(t *testing.T) {
 			return true
 		})
 	}
-	if values < 700 {
-		t.Errorf("%d values changed, want more", values)
-	}
+	require.True(t, values >= 700, "%d values changed, want more", values)
 }
 
 // What a message holds wrong is listed up to a bound, however much it is.
 func TestMismatchesAreBounded(t *testing.T) {
 	wrong := make([]any, 10_000)
 	found := codecOf(t, recorded).CheckRequest(requestWith(map[int]any{1: wrong}))
-	if len(found) != maxMismatches {
-		t.Errorf("%d mismatches, want %d", len(found), maxMismatches)
-	}
+	require.True(t, len(found) == maxMismatches, "%d mismatches, want %d", len(found), maxMismatches)
 }
 
 func FuzzCheckMessage(f *testing.F) {

@@ -40,9 +40,7 @@ func TestFeaturesOfRealFrontends(t *testing.T) {
 		}
 		read++
 	}
-	if read < 40 {
-		t.Errorf("only %d requests were read", read)
-	}
+	require.True(t, read >= 40, "only %d requests were read", read)
 }
 
 func feature(members ...any) []byte {
@@ -95,9 +93,7 @@ func TestEmbedsOfRealEncoders(t *testing.T) {
 		}
 		read++
 	}
-	if read < 9 {
-		t.Errorf("only %d requests were read", read)
-	}
+	require.True(t, read >= 9, "only %d requests were read", read)
 }
 
 func TestEmbedsThatCannotBeRead(t *testing.T) {

@@ -38,9 +38,7 @@ func seed(f *testing.F, words ...string) {
 // wellFormed fails when a decoder took bytes that are not one message.
 func wellFormed(t *testing.T, data []byte) {
 	t.Helper()
-	if err := pack.ValidateDepth(data, nesting); err != nil {
-		t.Fatalf("taken for a message: %v", err)
-	}
+	require.NoErrorf(t, pack.ValidateDepth(data, nesting), "taken for a message")
 }
 
 // FuzzDecodeRequest: what is read of any bytes, written again, reads the same.

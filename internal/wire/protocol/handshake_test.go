@@ -17,9 +17,7 @@ func TestIdentity(t *testing.T) {
 		want  string
 	}{{0, "\x00\x00"}, {1, "\x01\x00"}, {258, "\x02\x01"}, {65535, "\xff\xff"}} {
 		got := Identity(test.index)
-		if string(got) != test.want {
-			t.Errorf("Identity(%d) = %x, want %x", test.index, got, test.want)
-		}
+		require.True(t, string(got) == test.want, "Identity(%d) = %x, want %x", test.index, got, test.want)
 		if index, err := EngineIndex(got); index != test.index || err != nil {
 			t.Errorf("EngineIndex(%x) = %d %v, want %d", got, index, err, test.index)
 		}
@@ -55,9 +53,7 @@ func TestHandshake(t *testing.T) {
 			require.NoError(t, err)
 			require.NoDiff(t, cmp.Diff(addresses(), got), "addresses: -sent +received")
 			for i, step := range order {
-				if frontend.Done() {
-					t.Errorf("done before step %d", i)
-				}
+				require.True(t, !frontend.Done(), "done before step %d", i)
 				if step == 'R' {
 					if answer, err := frontend.OnStatus(engine.Ready()); answer != nil || err != nil {
 						t.Errorf("READY: answer %x, %v", answer, err)
@@ -68,9 +64,7 @@ func TestHandshake(t *testing.T) {
 				require.NoError(t, err)
 				require.NoDiff(t, cmp.Diff(r, got), "registration: -sent +received")
 			}
-			if !frontend.Done() {
-				t.Error("not done")
-			}
+			require.True(t, frontend.Done(), "not done")
 		})
 	}
 }
@@ -103,9 +97,7 @@ func TestStatusOutOfTurn(t *testing.T) {
 				}
 			}
 			answer, err := h.OnStatus(test.bad)
-			if answer != nil || err == nil || !strings.HasPrefix(err.Error(), test.want) {
-				t.Errorf("answer %x, error %v, want %s", answer, err, test.want)
-			}
+			require.True(t, answer == nil && err != nil && strings.HasPrefix(err.Error(), test.want), "answer %x, error %v, want %s", answer, err, test.want)
 			for _, s := range []string{"HELLO", "READY"}[len(test.before):] {
 				if _, err := h.OnStatus(status(s)); err != nil {
 					t.Errorf("%s in turn, afterwards: %v", s, err)
@@ -150,9 +142,7 @@ func TestRegistrationRefused(t *testing.T) {
 			if _, err := h.OnRegister(test.client, test.frames); err == nil || !strings.HasPrefix(err.Error(), test.want) {
 				t.Errorf("got %v, want %s", err, test.want)
 			}
-			if h.Done() {
-				t.Error("done without a registration on socket 1")
-			}
+			require.True(t, !h.Done(), "done without a registration on socket 1")
 			if _, err := h.OnRegister(1, [][]byte{good}); err != nil || !h.Done() {
 				t.Errorf("the right one, afterwards: %v, done %v", err, h.Done())
 			}
@@ -211,9 +201,7 @@ func TestStatusBytes(t *testing.T) {
 		{"ready", EngineHandshake{}.Ready(), ready},
 		{"ready with a hash", EngineHandshake{ParallelConfigHash: "h"}.Ready(), hashed},
 	} {
-		if string(test.got) != test.want {
-			t.Errorf("%s: got %q, want %q", test.name, test.got, test.want)
-		}
+		require.True(t, string(test.got) == test.want, "%s: got %q, want %q", test.name, test.got, test.want)
 	}
 	// An engine may send nil for a hash that it does not have, as the mock engine of vllm-rs does.
 	for text, hash := range map[string]string{hashed: "h", strings.TrimSuffix(hashed, "\xa1h") + "\xc0": "", ready: ""} {

@@ -73,9 +73,7 @@ func TestLearn(t *testing.T) {
 	}
 	nightly, err := LoadProfile(Nightly)
 	require.NoError(t, err)
-	if nightly.Version != "0.99.0" || nightly.Structs["EngineCoreOutput"].Index("mood") < 0 {
-		t.Errorf("nightly is of %s, want what was learned", nightly.Version)
-	}
+	require.True(t, nightly.Version == "0.99.0" && nightly.Structs["EngineCoreOutput"].Index("mood") >= 0, "nightly is of %s, want what was learned", nightly.Version)
 }
 
 func TestLearnRefuses(t *testing.T) {
@@ -93,9 +91,7 @@ func TestLearnRefuses(t *testing.T) {
 			p := future(t)
 			test.change(p)
 			require.ErrorContains(t, Learn(p), test.want)
-			if HasProfile("0.99") {
-				t.Error("it was learned")
-			}
+			require.True(t, !HasProfile("0.99"), "it was learned")
 		})
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 func TestLineRules(t *testing.T) {
@@ -43,9 +45,7 @@ func TestLineRules(t *testing.T) {
 		{XgrammarCompilesChoices, "0.32", false},
 	}
 	for _, tt := range tests {
-		if got := tt.rule.Holds(tt.line); got != tt.want {
-			t.Errorf("rule %d holds for %s: %t, want %t", tt.rule, tt.line, got, tt.want)
-		}
+		require.Equal(t, tt.rule.Holds(tt.line), tt.want, "rule %d holds for %s", tt.rule, tt.line)
 	}
 }
 
@@ -53,12 +53,8 @@ func TestLineRules(t *testing.T) {
 func TestLineRuleTable(t *testing.T) {
 	for r := range XgrammarCompilesChoices + 1 {
 		row := lineRules[r]
-		if row.source == "" {
-			t.Errorf("rule %d has no source", r)
-		}
-		if row.since == "" && row.until == "" {
-			t.Errorf("rule %d holds for every line", r)
-		}
+		require.True(t, row.source != "", "rule %d has no source", r)
+		require.True(t, row.since != "" || row.until != "", "rule %d holds for every line", r)
 	}
 	if n := int(XgrammarCompilesChoices) + 1; len(lineRules) != n {
 		t.Errorf("%d rules have a row, want %d", len(lineRules), n)

@@ -118,9 +118,7 @@ func TestLineOf(t *testing.T) {
 		{"empty", "", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := LineOf(test.tag); got != test.want {
-				t.Errorf("LineOf(%q) = %q, want %q", test.tag, got, test.want)
-			}
+			require.Equal(t, LineOf(test.tag), test.want, "LineOf(%q)", test.tag)
 		})
 	}
 }
@@ -137,18 +135,14 @@ func TestLoadProfile(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p, err := LoadProfile(test.line)
-			if err != nil || p.Version != test.want || LineOf(p.Version) != p.Line {
-				t.Errorf("got %+v %v, want release %s", p, err, test.want)
-			}
+			require.True(t, err == nil && p.Version == test.want && LineOf(p.Version) == p.Line, "got %+v %v, want release %s", p, err, test.want)
 		})
 	}
 	for _, unknown := range []string{"0.24", "0.999.0", "main", "", "../profiles/0.33", "0.033"} {
 		t.Run("unknown "+unknown, func(t *testing.T) {
 			_, err := LoadProfile(unknown)
 			want := fmt.Sprintf("no wire profile for vLLM line %q: this build knows %s and nightly", unknown, strings.Join(Lines(), ", "))
-			if err == nil || err.Error() != want {
-				t.Errorf("got %v, want %s", err, want)
-			}
+			require.True(t, err != nil && err.Error() == want, "got %v, want %s", err, want)
 			if _, err := CodecFor(unknown); err == nil {
 				t.Error("CodecFor knows it")
 			}
@@ -203,9 +197,7 @@ func TestFieldName(t *testing.T) {
 		{"empty", "0.33", "", 0, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := codecOf(t, test.line).FieldName(test.path, test.index); got != test.want {
-				t.Errorf("FieldName(%s, %d) = %q, want %q", test.path, test.index, got, test.want)
-			}
+			require.Equal(t, codecOf(t, test.line).FieldName(test.path, test.index), test.want, "FieldName(%s, %d)", test.path, test.index)
 		})
 	}
 }

@@ -54,11 +54,7 @@ func TestReadsByNameIsDeclared(t *testing.T) {
 		}
 	}
 	for field := range readFields() {
-		if !declared[field] {
-			t.Errorf("%s is read, and no field", field)
-		}
+		require.True(t, declared[field], "%s is read, and no field", field)
 	}
-	if ReadsByName("EngineCoreOutput", "routed_experts") || !ReadsByName("EngineCoreOutput", "finish_reason") {
-		t.Error("finish_reason is skipped, or routed_experts is read")
-	}
+	require.True(t, !ReadsByName("EngineCoreOutput", "routed_experts") && ReadsByName("EngineCoreOutput", "finish_reason"), "finish_reason is skipped, or routed_experts is read")
 }

@@ -54,9 +54,7 @@ func TestOutputsWrong(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			err := c.DecodeOutputs(test.frame, new(Outputs))
-			if err == nil || !strings.HasPrefix(err.Error(), "EngineCoreOutputs"+test.want) {
-				t.Errorf("got %v, want EngineCoreOutputs%s", err, test.want)
-			}
+			require.True(t, err != nil && strings.HasPrefix(err.Error(), "EngineCoreOutputs"+test.want), "got %v, want EngineCoreOutputs%s", err, test.want)
 		})
 	}
 }
@@ -93,12 +91,8 @@ func TestOutputsTooLong(t *testing.T) {
 func wantLength(t *testing.T, err error, want LengthError) {
 	t.Helper()
 	var got *LengthError
-	if !errors.As(err, &got) || *got != want {
-		t.Errorf("got %v, want %v", err, &want)
-	}
-	if err != nil && !strings.Contains(err.Error(), want.Error()) {
-		t.Errorf("%v does not say %v", err, &want)
-	}
+	require.True(t, errors.As(err, &got) && *got == want, "got %v, want %v", err, &want)
+	require.True(t, err == nil || strings.Contains(err.Error(), want.Error()), "%v does not say %v", err, &want)
 }
 
 func TestEngineDead(t *testing.T) {

@@ -46,9 +46,7 @@ func TestParse(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			got := ParsePyType(test.annotation)
-			if got.String() != test.want {
-				t.Errorf("got %q, want %q", got, test.want)
-			}
+			require.True(t, got.String() == test.want, "got %q, want %q", got, test.want)
 			if again := ParsePyType(test.want); !reflect.DeepEqual(got, again) {
 				t.Errorf("got %+v, and read again %+v", got, again)
 			}

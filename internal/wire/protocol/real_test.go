@@ -45,15 +45,11 @@ func decodeVector(t *testing.T, v vector) (kind string, found []Mismatch, strict
 		checkInit(t, last)
 		return "init", c.CheckInit(first), true
 	case has("-coord-ready"):
-		if string(last) != "READY" {
-			t.Errorf("coordinator said %q", last)
-		}
+		require.Equal(t, string(last), "READY", "coordinator said %q", last)
 		return "coordinator ready", nil, false
 	case has("-ready-response", "-register"):
 		r, err := DecodeReady(last)
-		if err != nil || r.MaxModelLen == 0 || r.BlockSize == 0 || r.VLLMVersion == "" {
-			t.Errorf("%+v, %v", r, err)
-		}
+		require.True(t, err == nil && r.MaxModelLen != 0 && r.BlockSize != 0 && r.VLLMVersion != "", "%+v, %v", r, err)
 		if isVLLM {
 			found = c.CheckReady(first)
 		}
@@ -95,9 +91,7 @@ func TestDecodeEveryRealFrame(t *testing.T) {
 		})
 		frames += len(v.Frames)
 	}
-	if frames != 1483 || checked != 850 {
-		t.Errorf("%d frames, of %d strictly checked messages, want 1483 of 850", frames, checked)
-	}
+	require.True(t, frames == 1483 && checked == 850, "%d frames, of %d strictly checked messages, want 1483 of 850", frames, checked)
 	for _, kind := range []string{
 		"add", "utility call", "abort", "init", "status", "registration", "outputs",
 		"start wave", "coordinator ready", "kv events",
@@ -120,9 +114,7 @@ func checkAdd(t *testing.T, c *Codec, v vector) {
 	var r Request
 	require.NoError(t, c.DecodeRequest(payload, &r))
 	want := len(c.request.fields)
-	if r.Fields != want || len(r.Tail) != 0 || r.ID == "" {
-		t.Errorf("%d fields, %d unknown, id %q; the line has %d", r.Fields, len(r.Tail), r.ID, want)
-	}
+	require.True(t, r.Fields == want && len(r.Tail) == 0 && r.ID != "", "%d fields, %d unknown, id %q; the line has %d", r.Fields, len(r.Tail), r.ID, want)
 	if strings.HasPrefix(v.Name, "rust-10-add-") && (!r.HasSampling || r.ExternalID == "" || r.ArrivalTime == 0) {
 		t.Errorf("sampling %v, external id %q, arrival %v", r.HasSampling, r.ExternalID, r.ArrivalTime)
 	}
@@ -159,9 +151,7 @@ func checkInit(t *testing.T, payload []byte) {
 	diffs, err := pack.Diff("INIT", payload, AppendInit(nil, a), pack.DiffOptions{
 		Ignore: func(path string) bool { return strings.HasPrefix(path, "INIT.parallel_config") },
 	})
-	if err != nil || len(diffs) > 0 {
-		t.Errorf("%v %v", diffs, err)
-	}
+	require.True(t, err == nil && len(diffs) == 0, "%v %v", diffs, err)
 }
 
 func checkStatus(t *testing.T, payload []byte) {
@@ -199,9 +189,7 @@ func TestReencodeCaptures(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			c := codecOf(t, test.line)
 			messages := testenv.Capture(t, test.name)
-			if len(messages) != test.messages {
-				t.Errorf("%d messages, want %d", len(messages), test.messages)
-			}
+			require.True(t, len(messages) == test.messages, "%d messages, want %d", len(messages), test.messages)
 			streams := map[string]*Stream{}
 			for i, m := range messages {
 				reencode(t, c, fmt.Sprintf("message %d", i), m, streams)
@@ -232,9 +220,7 @@ func reencode(t *testing.T, c *Codec, where string, m testenv.Captured, streams 
 func reencodeReady(t *testing.T, c *Codec, where string, payload []byte) {
 	t.Helper()
 	r, err := DecodeReady(payload)
-	if err != nil {
-		t.Fatalf("%s: %v", where, err)
-	}
+	require.NoErrorf(t, err, "%s", where)
 	if again := c.AppendReady(nil, &r); string(again) != string(payload) {
 		sameValue(t, c, "EngineCoreReadyResponse", where, payload, again)
 		t.Errorf("%s: registration differs in bytes", where)
@@ -250,16 +236,12 @@ func reencodeInput(t *testing.T, c *Codec, where string, frames [][]byte, stream
 		checkUtilityCall(t, frames[1])
 	case TypeAdd:
 		var r Request
-		if err := c.DecodeRequest(frames[1], &r); err != nil {
-			t.Fatalf("%s: %v", where, err)
-		}
+		require.NoErrorf(t, c.DecodeRequest(frames[1], &r), "%s", where)
 		streams[r.ID] = c.NewStream(&r)
 		diffs, err := pack.Diff("EngineCoreRequest", frames[1], c.AppendRequest(nil, &r), pack.DiffOptions{
 			Names: c.FieldName, Ignore: notWrittenByUs,
 		})
-		if err != nil {
-			t.Fatalf("%s: %v", where, err)
-		}
+		require.NoErrorf(t, err, "%s", where)
 		for _, d := range diffs {
 			t.Errorf("%s: %s: want %s, got %s", where, d.Path, d.Want, d.Got)
 		}

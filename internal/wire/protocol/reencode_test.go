@@ -12,12 +12,8 @@ import (
 func reencodeOutputs(t *testing.T, c *Codec, where string, frames [][]byte, streams map[string]*Stream) {
 	t.Helper()
 	var o Outputs
-	if err := c.DecodeOutputs(frames[0], &o); err != nil {
-		t.Fatalf("%s: %v", where, err)
-	}
-	if o.Fields != len(c.envelope.fields) {
-		t.Errorf("%s: %d fields, a real engine of the line writes %d", where, o.Fields, len(c.envelope.fields))
-	}
+	require.NoErrorf(t, c.DecodeOutputs(frames[0], &o), "%s", where)
+	require.True(t, o.Fields == len(c.envelope.fields), "%s: %d fields, a real engine of the line writes %d", where, o.Fields, len(c.envelope.fields))
 	var got ClientMessage
 	if o.Utility != nil {
 		got = reencodeUtility(t, c, where, &o)
@@ -41,14 +37,10 @@ func reencodeUtility(t *testing.T, c *Codec, where string, o *Outputs) ClientMes
 	t.Helper()
 	cur := pack.NewCursor(o.Utility.Result)
 	result, err := cur.Bool()
-	if err != nil {
-		t.Fatalf("%s: %v", where, err)
-	}
+	require.NoErrorf(t, err, "%s", where)
 	call := UtilityCall{CallID: o.Utility.CallID, Method: "reset_prefix_cache"}
 	got, err := c.UtilityResult(o.EngineIndex, call, result, o.Timestamp)
-	if err != nil {
-		t.Fatalf("%s: %v", where, err)
-	}
+	require.NoErrorf(t, err, "%s", where)
 	return got
 }
 
@@ -62,18 +54,14 @@ func reencodeBatch(t *testing.T, c *Codec, where string, frames [][]byte, o *Out
 		if stream == nil {
 			t.Fatalf("%s: output for unknown request %s", where, o.Outputs[i].ID)
 		}
-		if err := b.Add(stream, out); err != nil {
-			t.Fatalf("%s: %v", where, err)
-		}
+		require.NoErrorf(t, b.Add(stream, out), "%s", where)
 	}
 	for _, id := range o.FinishedRequests {
 		b.ReportFinished(string(id))
 	}
 	stats := engineStats(t, o.SchedulerStats)
 	got, err := b.Finish(stats, o.Timestamp)
-	if err != nil {
-		t.Fatalf("%s: %v", where, err)
-	}
+	require.NoErrorf(t, err, "%s", where)
 	return got
 }
 

@@ -77,9 +77,7 @@ func TestLoRARoundTrip(t *testing.T) {
 		sent.LoRA = &LoRA{Name: "adapter", ID: 3, Path: "/p"}
 		var got, again Request
 		require.NoError(t, c.DecodeRequest(c.AppendRequest(nil, sent), &got))
-		if got.LoRA.Name != "adapter" || got.LoRA.ID != 3 || got.LoRA.Path != "/p" {
-			t.Errorf("line %s: %+v", line, got.LoRA)
-		}
+		require.True(t, got.LoRA.Name == "adapter" && got.LoRA.ID == 3 && got.LoRA.Path == "/p", "line %s: %+v", line, got.LoRA)
 		// What was received is passed on as it came.
 		require.NoError(t, c.DecodeRequest(c.AppendRequest(nil, &got), &again))
 		require.NoDiff(t, cmp.Diff(got.LoRA, again.LoRA), "line %s: -received +passed on", line)
@@ -101,9 +99,7 @@ func TestLoRARoundTrip(t *testing.T) {
 		{"path", array(samples[pack.String], samples[pack.Int], samples[pack.String]), "x"},
 	} {
 		l, err := DecodeLoRA(test.raw)
-		if err != nil || l.Path != test.path || l.Name != "x" || l.ID != 5 {
-			t.Errorf("%s: %+v %v", test.name, l, err)
-		}
+		require.True(t, err == nil && l.Path == test.path && l.Name == "x" && l.ID == 5, "%s: %+v %v", test.name, l, err)
 	}
 }
 
@@ -152,9 +148,7 @@ func TestAllStopTokenIDs(t *testing.T) {
 		r := plainRequest("a")
 		r.Sampling.StopTokenIDs, r.Sampling.EOSTokenID = test.stops, test.eos
 		sampling := elements(t, codecOf(t, recorded).AppendRequest(nil, r))[3]
-		if got := pack.Format(member(t, sampling, "_all_stop_token_ids")); got != test.want {
-			t.Errorf("%s: got %s, want %s", test.name, got, test.want)
-		}
+		require.Equal(t, pack.Format(member(t, sampling, "_all_stop_token_ids")), test.want, "%s", test.name)
 	}
 }
 
@@ -241,8 +235,6 @@ func TestTruncatedRequestKeepsItsID(t *testing.T) {
 		if n >= idEnd {
 			want = "cmpl-replay-7-1a2b3c4d"
 		}
-		if r.ID != want {
-			t.Errorf("%d bytes: id %q, want %q", n, r.ID, want)
-		}
+		require.Equal(t, r.ID, want, "%d bytes: id", n)
 	}
 }

@@ -50,9 +50,7 @@ func TestRewriteInit(t *testing.T) {
 			if coordinator {
 				wantAsked = 6
 			}
-			if len(asked) != wantAsked || asked[0] != "inputs 0 tcp://h:1" || asked[3] != "outputs 1 tcp://h:4" {
-				t.Errorf("asked %q", asked)
-			}
+			require.True(t, len(asked) == wantAsked && asked[0] == "inputs 0 tcp://h:1" && asked[3] == "outputs 1 tcp://h:4", "asked %q", asked)
 		})
 	}
 }

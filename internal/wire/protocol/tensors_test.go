@@ -83,9 +83,7 @@ func TestPoolingOfRealEncoders(t *testing.T) {
 			}
 			read++
 		}
-		if read < 5 {
-			t.Errorf("only %d were read", read)
-		}
+		require.True(t, read >= 5, "only %d were read", read)
 	})
 }
 
@@ -105,9 +103,7 @@ func TestSkipsCacheOfRealEncoders(t *testing.T) {
 			if err := c.DecodeRequest(frames[name][0], r); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			if got := r.Sampling.SkipsCache(); got != want {
-				t.Errorf("%s: skips the cache: %v, want %v", name, got, want)
-			}
+			require.Equal(t, r.Sampling.SkipsCache(), want, "%s: skips the cache", name)
 			// A frontend that leaves the key out means the same.
 			if r.Sampling.HasSkipReading = false; r.Sampling.SkipsCache() != want && !strings.Contains(name, "anyway") && name != "skips" {
 				t.Errorf("%s without the key: skips the cache: %v, want %v", name, !want, want)
@@ -136,9 +132,7 @@ func TestPromptScoresOfRealEncoders(t *testing.T) {
 			if diff := cmp.Diff(want, got); err != nil || diff != "" {
 				t.Errorf("%s: %v, -want +got:\n%s", name, err, diff)
 			}
-			if start := r.Sampling.PromptScoreStart; start != map[string]int{"scores inline": 1}[name] {
-				t.Errorf("%s: begins at %d", name, start)
-			}
+			require.Equal(t, r.Sampling.PromptScoreStart, map[string]int{"scores inline": 1}[name], "%s: begins at", name)
 		}
 	})
 }

@@ -44,16 +44,12 @@ func TestUtilityResultKinds(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", kind, v.name), func(t *testing.T) {
 				m, err := c.UtilityResult(1, UtilityCall{CallID: 1 << 63, Method: method}, v.value, 1.5)
 				if !slices.Contains(v.kinds, kind) {
-					if err == nil || m != nil || !strings.Contains(err.Error(), "utility "+method+" of line "+Newest()+": ") {
-						t.Errorf("got %x %v, want an error naming method and line", m, err)
-					}
+					require.True(t, err != nil && m == nil && strings.Contains(err.Error(), "utility "+method+" of line "+Newest()+": "), "got %x %v, want an error naming method and line", m, err)
 					return
 				}
 				require.NoError(t, err)
 				o := mustDecode(t, c, m)
-				if o.Utility == nil || o.Utility.CallID != 1<<63 || o.Utility.Failed || o.Utility.Result == nil {
-					t.Errorf("%+v", o.Utility)
-				}
+				require.True(t, o.Utility != nil && o.Utility.CallID == 1<<63 && !o.Utility.Failed && o.Utility.Result != nil, "%+v", o.Utility)
 			})
 		}
 	}
@@ -67,9 +63,7 @@ func TestReservedCallIDs(t *testing.T) {
 		want uint64
 	}{{[]byte{0xff}, 1<<64 - 1}, {[]byte{0xfe}, 1<<64 - 2}} {
 		call, err := DecodeUtilityCall(array([]byte{0}, test.id, samples[pack.String], array()))
-		if err != nil || call.CallID != test.want {
-			t.Errorf("%x: got %d %v, want %d", test.id, call.CallID, err, test.want)
-		}
+		require.True(t, err == nil && call.CallID == test.want, "%x: got %d %v, want %d", test.id, call.CallID, err, test.want)
 	}
 }
 
@@ -98,9 +92,7 @@ func TestBadCalls(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			call, err := DecodeUtilityCall(array(test.values...))
-			if err == nil || !strings.HasPrefix(err.Error(), test.want) {
-				t.Errorf("got %v, want %s", err, test.want)
-			}
+			require.True(t, err != nil && strings.HasPrefix(err.Error(), test.want), "got %v, want %s", err, test.want)
 			require.NoDiff(t, cmp.Diff(test.call, call), "what could be read: -want +got")
 		})
 	}

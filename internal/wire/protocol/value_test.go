@@ -100,9 +100,7 @@ func TestValues(t *testing.T) {
 			t.Errorf("%s is not absent", absent.Path())
 		}
 	}
-	if path := root.Field("outputs").At(7).Field("events").Path(); path != "EngineCoreOutputs.outputs[7].events" {
-		t.Errorf("the path of an absent value is %s", path)
-	}
+	require.Equal(t, root.Field("outputs").At(7).Field("events").Path(), "EngineCoreOutputs.outputs[7].events", "the path of an absent value")
 }
 
 func fieldNames(c *Codec) map[*Field]string {

@@ -74,9 +74,7 @@ func codecOf(t testing.TB, release string) *Codec {
 func sameValue(t *testing.T, c *Codec, root, where string, want, got []byte) {
 	t.Helper()
 	diffs, err := pack.Diff(root, want, got, pack.DiffOptions{Names: c.FieldName})
-	if err != nil {
-		t.Fatalf("%s: %v", where, err)
-	}
+	require.NoErrorf(t, err, "%s", where)
 	for _, d := range diffs {
 		t.Errorf("%s: %s: want %s, got %s", where, d.Path, d.Want, d.Got)
 	}

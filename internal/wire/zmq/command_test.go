@@ -59,9 +59,7 @@ func FuzzParseReady(f *testing.F) {
 	f.Add([]byte("\x05ERROR\xffnope"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		peer, err := parseReady(body)
-		if err == nil && (peer.Type == "" || len(peer.Identity) > maxIdentity) {
-			t.Errorf("accepted a %q with an identity of %d bytes", peer.Type, len(peer.Identity))
-		}
+		require.True(t, err != nil || (peer.Type != "" && len(peer.Identity) <= maxIdentity), "accepted a %q with an identity of %d bytes", peer.Type, len(peer.Identity))
 		// Whatever it is, the table of socket types must not panic on it.
 		_ = Router.pairs(peer.Type)
 		_, _ = pong(body)
@@ -84,9 +82,7 @@ func TestPong(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := pong([]byte(tt.command))
-			if !errors.Is(err, tt.err) || string(got) != tt.want {
-				t.Errorf("pong is %q, %v, want %q, %v", got, err, tt.want, tt.err)
-			}
+			require.True(t, errors.Is(err, tt.err) && string(got) == tt.want, "pong is %q, %v, want %q, %v", got, err, tt.want, tt.err)
 		})
 	}
 }

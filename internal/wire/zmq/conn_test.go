@@ -100,9 +100,7 @@ func TestWriteFlushAndPing(t *testing.T) {
 	for _, frame := range []string{"a", "b"} {
 		require.NoError(t, c.Write([]byte(frame)))
 	}
-	if got := c.bw.Buffered(); got != 6 {
-		t.Errorf("%d bytes wait, want 6", got)
-	}
+	require.Equal(t, c.bw.Buffered(), 6, "bytes wait")
 	require.NoError(t, c.Flush())
 	r.receives(short(0, "a") + short(0, "b"))
 	r.send(short(flagMore, "a") + short(flagCommand, "\x04PING\x00\x0actx") + short(0, "b") + short(flagCommand, "\x09SUBSCRIBEx"))
@@ -312,9 +310,7 @@ func TestLingerDeliversEverything(t *testing.T) {
 	default:
 	}
 	r.Close()
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, <-closed)
 }
 
 func TestLingerEnds(t *testing.T) {
@@ -342,9 +338,7 @@ func TestLingerWithoutPeer(t *testing.T) {
 	if _, err := c.Recv(); !errors.Is(err, ErrPeerGone) {
 		t.Fatal(err)
 	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, c.Close())
 }
 
 // Two of ours that close at once let each other go.
@@ -354,10 +348,6 @@ func TestLingerOnBothSides(t *testing.T) {
 	expect(t, l, Joined)
 	closed := make(chan error, 1)
 	go func() { closed <- l.Close() }()
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, c.Close())
+	require.NoError(t, <-closed)
 }

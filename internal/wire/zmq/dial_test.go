@@ -64,9 +64,7 @@ func TestDialGivesUp(t *testing.T) {
 			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, tt.cause) && !errors.Is(err, net.ErrClosed) {
 				t.Errorf("dial: %v, want %v and %v", err, context.DeadlineExceeded, tt.cause)
 			}
-			if !strings.Contains(err.Error(), tt.endpoint) {
-				t.Errorf("dial: %v, want it to name %s", err, tt.endpoint)
-			}
+			require.True(t, strings.Contains(err.Error(), tt.endpoint), "dial: %v, want it to name %s", err, tt.endpoint)
 		})
 	}
 }

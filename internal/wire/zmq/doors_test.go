@@ -150,9 +150,7 @@ func TestSilentPeersBlockNobody(t *testing.T) {
 				seen[string(c.Peer().Identity)] = true
 				dialed[i]()
 			}
-			if len(seen) != many {
-				t.Errorf("%d identities were accepted, want %d", len(seen), many)
-			}
+			require.True(t, len(seen) == many, "%d identities were accepted, want %d", len(seen), many)
 		})
 	}
 }

@@ -70,9 +70,7 @@ func TestListenOnUsedPath(t *testing.T) {
 	}
 
 	first := listen(t, endpoint, Pull, Options{})
-	if first.Endpoint() != endpoint {
-		t.Errorf("endpoint is %s, want %s", first.Endpoint(), endpoint)
-	}
+	require.Equal(t, first.Endpoint(), endpoint, "endpoint")
 	if l, err := Listen(endpoint, Pull, Options{}); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), endpoint) {
 		t.Errorf("second listener: %v, %v, want address in use, naming %s", l, err, endpoint)
 	}

@@ -102,13 +102,9 @@ func TestFrameReader(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, pace := range paces {
 				got := read(pace.reader(tt.stream), testMax)
-				if d := diff(tt.messages, got.Messages); d != "" {
-					t.Errorf("%s: messages (-want +got):\n%s", pace.name, d)
-				}
+				require.NoDiff(t, diff(tt.messages, got.Messages), "%s: messages (-want +got)", pace.name)
 				require.NoDiff(t, cmp.Diff(tt.commands, got.Commands), "%s: commands (-want +got)", pace.name)
-				if !errors.Is(got.err, tt.err) || !strings.Contains(got.End, tt.text) {
-					t.Errorf("%s: ended with %v, want %v saying %q", pace.name, got.err, tt.err, tt.text)
-				}
+				require.True(t, errors.Is(got.err, tt.err) && strings.Contains(got.End, tt.text), "%s: ended with %v, want %v saying %q", pace.name, got.err, tt.err, tt.text)
 			}
 		})
 	}
@@ -161,9 +157,7 @@ func TestMessagesShareNothing(t *testing.T) {
 	first[0][0] = 'X'
 	third, _, _ := fr.next()
 	for _, m := range []Message{second, third} {
-		if len(m) != 1 || string(m[0]) != "abc" {
-			t.Errorf("message is %q, want one frame abc", m)
-		}
+		require.True(t, len(m) == 1 && string(m[0]) == "abc", "message is %q, want one frame abc", m)
 	}
 }
 

@@ -181,9 +181,7 @@ func TestIdentitiesOfTheNameless(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		py.connect(name, Dealer, l.Endpoint(), nil)
 		id := expect(t, l, Joined).Peer.Identity
-		if len(id) != 5 || id[0] != 0 || seen[string(id)] {
-			t.Errorf("identity %x, want 5 bytes, the first 0, of its own", id)
-		}
+		require.True(t, len(id) == 5 && id[0] == 0 && !seen[string(id)], "identity %x, want 5 bytes, the first 0, of its own", id)
 		seen[string(id)] = true
 		require.NoError(t, l.Send(id, []byte(name)))
 		require.NoDiff(t, diff(frames(name), py.recv(name)), "libzmq received (-want +got)")

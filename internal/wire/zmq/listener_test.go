@@ -81,9 +81,7 @@ func TestSameIdentity(t *testing.T) {
 		require.NoError(t, err)
 		gone = gone || d.Kind == Gone
 	}
-	if !gone {
-		t.Error("the second joined before the first was gone")
-	}
+	require.True(t, gone, "the second joined before the first was gone")
 	second := dialed()
 	require.NoError(t, l.Send(id, []byte("to the second")))
 	receive(t, second)
@@ -109,16 +107,10 @@ func TestNewcomerWaitsForGone(t *testing.T) {
 	default:
 	}
 	table.leave(peer.Identity, old)
-	if err := <-claimed; err != nil {
-		t.Error(err)
-	}
-	if table.find(peer.Identity) != nil {
-		t.Error("a peer may be sent to before its handshake is over")
-	}
+	require.NoError(t, <-claimed)
+	require.True(t, table.find(peer.Identity) == nil, "a peer may be sent to before its handshake is over")
 	table.join(peer.Identity)
-	if table.find(peer.Identity) != young {
-		t.Error("the identity does not lead to the peer that joined")
-	}
+	require.Equal(t, table.find(peer.Identity), young, "the identity does not lead to the peer that joined")
 }
 
 // flaky fails to accept before it accepts.
@@ -245,14 +237,10 @@ func TestRecvEndsWithContext(t *testing.T) {
 // 16 MiB wait at most, or one message alone.
 func TestInboxCountsBytes(t *testing.T) {
 	b := newInbox()
-	if b.full(inboxBytes + 1) {
-		t.Error("an empty inbox has no room")
-	}
+	require.True(t, !b.full(inboxBytes+1), "an empty inbox has no room")
 	event := Delivery{Kind: Received, Message: Message{make([]byte, inboxBytes+1)}}
 	b.put(event)
-	if !b.full(1) {
-		t.Error("there is room beyond the bound")
-	}
+	require.True(t, b.full(1), "there is room beyond the bound")
 	second := make(chan bool)
 	go func() { second <- b.put(event) }()
 	for range 2 {
@@ -260,13 +248,9 @@ func TestInboxCountsBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !<-second {
-		t.Error("put found the inbox closed")
-	}
+	require.True(t, <-second, "put found the inbox closed")
 	b.close()
-	if b.put(event) {
-		t.Error("put into a closed inbox")
-	}
+	require.True(t, !b.put(event), "put into a closed inbox")
 }
 
 func TestKindString(t *testing.T) {

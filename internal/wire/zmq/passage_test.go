@@ -79,9 +79,7 @@ func walk(t testing.TB, stream string, limit int64, tails bool, next func() int)
 	n := &notes{limit: limit, tails: tails, t: t}
 	p := newPassage(newConn(from, Router, opt, "a"), newConn(to, Dealer, opt, "b"), n)
 	err = p.run()
-	if n.passed != len(n.seen) {
-		t.Errorf("Passed after %d of %d messages", n.passed, len(n.seen))
-	}
+	require.True(t, n.passed == len(n.seen), "Passed after %d of %d messages", n.passed, len(n.seen))
 	return n.seen, to.heard.String(), err
 }
 
@@ -208,9 +206,7 @@ func TestPassage(t *testing.T) {
 					t.Fatalf("%s: %d bytes were passed on, want %d, or other ones", name, len(got), len(heard))
 				}
 				require.ErrorIs(t, err, tt.err)
-				if err != nil && !strings.Contains(err.Error(), "from peer at a") {
-					t.Errorf("%s: error %q does not name the peer", name, err)
-				}
+				require.True(t, err == nil || strings.Contains(err.Error(), "from peer at a"), "%s: error %q does not name the peer", name, err)
 			}
 		})
 	}
@@ -296,12 +292,8 @@ func TestSplitFrames(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := SplitFrames(nil, []byte(tt.wire))
-			if d := diff(tt.want, got); d != "" {
-				t.Errorf("frames (-want +got):\n%s", d)
-			}
-			if tt.text == "" && err != nil || tt.text != "" && (!errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), tt.text)) {
-				t.Errorf("error %v, want one with %q", err, tt.text)
-			}
+			require.NoDiff(t, diff(tt.want, got), "frames (-want +got)")
+			require.True(t, (tt.text != "" || err == nil) && (tt.text == "" || (errors.Is(err, ErrProtocol) && strings.Contains(err.Error(), tt.text))), "error %v, want one with %q", err, tt.text)
 		})
 	}
 }

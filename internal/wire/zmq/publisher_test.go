@@ -94,9 +94,7 @@ func TestPublishToLibzmq(t *testing.T) {
 						t.Errorf("received %q, want topic %s", got, topic)
 					}
 				}
-				if p.Wanted([]byte("m")) || !p.Wanted([]byte("bc")) {
-					t.Error("m is wanted, or bc is not")
-				}
+				require.True(t, !p.Wanted([]byte("m")) && p.Wanted([]byte("bc")), "m is wanted, or bc is not")
 			})
 		})
 	}
@@ -114,9 +112,7 @@ func TestDialPub(t *testing.T) {
 		}
 		endpoint := bind(free())
 		p := startPub(t, DialPub, endpoint, PubOptions{HighWater: 10})
-		if p.Endpoint() != endpoint {
-			t.Errorf("endpoint %s, want %s", p.Endpoint(), endpoint)
-		}
+		require.Equal(t, p.Endpoint(), endpoint, "endpoint")
 		// A libzmq that listens says what it wants when it is asked for a message.
 		py.start(command{"op": "recv", "name": "s", "timeout": patience.Milliseconds()})
 		p.await("kv")
@@ -138,9 +134,7 @@ func TestDialPub(t *testing.T) {
 				t.Fatalf("received %q, want what was published while nobody listened, %d", got, i)
 			}
 		}
-		if got := p.Dropped(); got != 5 {
-			t.Errorf("%d messages dropped, want 5 above the high-water mark", got)
-		}
+		require.Equal(t, p.Dropped(), 5, "messages dropped: those above the high-water mark")
 	})
 }
 
@@ -176,15 +170,11 @@ func TestSlowSubscriberMisses(t *testing.T) {
 			say()
 		}
 		fit := said - 1
-		if fit < highWater {
-			t.Errorf("%d messages before the first was dropped, want %d at least", fit, highWater)
-		}
+		require.True(t, fit >= highWater, "%d messages before the first was dropped, want %d at least", fit, highWater)
 		for range 10 {
 			say()
 		}
-		if got := p.Dropped(); got != 11 {
-			t.Errorf("%d messages dropped, want 11 in one row", got)
-		}
+		require.Equal(t, p.Dropped(), 11, "messages dropped in one row")
 		for i := range fit {
 			if got := receive(t, slow)[1]; int(got[0])<<8|int(got[1]) != i {
 				t.Fatalf("message %d, want %d", int(got[0])<<8|int(got[1]), i)
@@ -237,9 +227,7 @@ func TestSubscriptionForms(t *testing.T) {
 					left += topic
 				}
 			}
-			if got := told + " " + left; got != tt.want {
-				t.Errorf("told and left: %q, want %q", got, tt.want)
-			}
+			require.Equal(t, told+" "+left, tt.want, "told and left")
 		})
 	}
 }
@@ -293,9 +281,7 @@ func TestClosedPublisherEnds(t *testing.T) {
 			require.ErrorIs(t, p.Close(), tt.want)
 			unreached := startPub(t, DialPub, "tcp://127.0.0.1:1", PubOptions{Options: Options{Linger: tt.linger}})
 			unreached.send("lost")
-			if err := unreached.Close(); err != nil {
-				t.Errorf("close of one that was never connected: %v", err)
-			}
+			require.NoErrorf(t, unreached.Close(), "close of one that was never connected")
 		})
 	}
 }

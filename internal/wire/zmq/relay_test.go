@@ -150,9 +150,7 @@ func TestRelayTellsBeforeItPasses(t *testing.T) {
 			go s.near.send(m)
 			// All but the last read of a large message has passed by now.
 			told := <-g.told
-			if string(told.Wire) != m {
-				t.Errorf("%d bytes were observed, want %d, or other ones", len(told.Wire), len(m))
-			}
+			require.Equal(t, string(told.Wire), m, "bytes observed, %d of %d", len(told.Wire), len(m))
 			select {
 			case <-heard:
 				t.Error("the last byte passed before its observer was done")
@@ -161,9 +159,7 @@ func TestRelayTellsBeforeItPasses(t *testing.T) {
 			default:
 			}
 			g.pass <- struct{}{}
-			if got := <-heard; got != m {
-				t.Error("other bytes")
-			}
+			require.Equal(t, <-heard, m, "bytes")
 			<-g.passed
 		}
 	})
@@ -180,9 +176,7 @@ func TestRelayHoldsUp(t *testing.T) {
 		got, err := io.ReadAll(s.far)
 		require.NoError(t, err)
 		want := append(bytes.Repeat([]byte(m), written/len(m)+1), hello...)
-		if !bytes.Equal(got, want) {
-			t.Errorf("%d bytes arrived, want %d, or other ones", len(got), len(want))
-		}
+		require.True(t, bytes.Equal(got, want), "%d bytes arrived, want %d, or other ones", len(got), len(want))
 	})
 }
 
@@ -198,9 +192,7 @@ func TestRelayOfWhatWasReadAhead(t *testing.T) {
 	if m := receive(t, a); len(m) != 2 {
 		t.Errorf("received %q", m)
 	}
-	if err := a.nc.SetDeadline(time.Time{}); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, a.nc.SetDeadline(time.Time{}))
 	b, far := rawPeer(t, Dealer, Options{}, "ROUTER")
 	n := &notes{limit: 1 << 30, tails: true, t: t}
 	var wg sync.WaitGroup
@@ -210,9 +202,7 @@ func TestRelayOfWhatWasReadAhead(t *testing.T) {
 		}
 	})
 	go func() { near.send(large()[100:]); near.hangUp() }()
-	if got := far.receive(len(hello + large())); got != hello+large() {
-		t.Error("other bytes")
-	}
+	require.Equal(t, far.receive(len(hello+large())), hello+large(), "bytes")
 	far.send(hello)
 	far.Close()
 	if pong := short(flagCommand, "\x04PONGctx"); near.receive(len(pong)) != pong || near.receive(len(hello)) != hello {
@@ -399,9 +389,7 @@ func TestRelayBroken(t *testing.T) {
 						near, far = far, near
 					}
 					says.send(tt.last)
-					if got := hears.receive(len(tt.heard)); got != tt.heard {
-						t.Errorf("heard %.100q", got)
-					}
+					require.Equal(t, hears.receive(len(tt.heard)), tt.heard, "heard")
 					tt.end(says)
 					hears.ends()
 					s.wait(t)
@@ -466,9 +454,7 @@ func TestRelayEndsWithContext(t *testing.T) {
 			got, err := io.ReadAll(s.far)
 			require.NoError(t, err)
 			got = got[(len(hello)-(1<<20)%len(hello))%len(hello):]
-			if len(got)%len(hello) != 0 || !bytes.Equal(got, bytes.Repeat([]byte(hello), len(got)/len(hello))) {
-				t.Errorf("%d bytes arrived after the end, want whole messages", len(got))
-			}
+			require.True(t, len(got)%len(hello) == 0 && bytes.Equal(got, bytes.Repeat([]byte(hello), len(got)/len(hello))), "%d bytes arrived after the end, want whole messages", len(got))
 			if s.wait(t); s.err != nil || s.first != nil {
 				t.Errorf("ended with %v, first %v", s.err, s.first)
 			}

@@ -141,9 +141,7 @@ func TestDialWithoutFiles(t *testing.T) {
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few))
 	_, err = Dial(patient(t), l.Endpoint(), Dealer, Options{})
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
-	if !OutOfFiles(err) || !strings.Contains(fmt.Sprint(err), "ulimit -n") {
-		t.Errorf("error %v, want that there are no more files and what to do", err)
-	}
+	require.True(t, OutOfFiles(err) && strings.Contains(fmt.Sprint(err), "ulimit -n"), "error %v, want that there are no more files and what to do", err)
 }
 
 // A flood of refusals is a handful of lines that add up, and one that is over is no more than two.

@@ -53,9 +53,7 @@ func TestWireInParts(t *testing.T) {
 		t.Errorf("the %d bytes heard are not the %d written, of them %d at once", len(got), len(stream), n)
 	}
 
-	if err := c.Send([]byte("next")); err != nil {
-		t.Errorf("send after the rest: %v", err)
-	}
+	require.NoErrorf(t, c.Send([]byte("next")), "send after the rest")
 	r.send(ping + short(0, "after the ping"))
 	receive(t, c)
 	want := short(0, "next") + pong
@@ -113,8 +111,6 @@ func TestWireThatEnds(t *testing.T) {
 		require.ErrorIs(t, c.WriteWire(stream[n:]), os.ErrDeadlineExceeded)
 		require.NoError(t, c.SetWriteDeadline(time.Time{}))
 		require.ErrorIs(t, c.Send([]byte("between")), errTorn)
-		if got := r.receive(n); got != string(stream[:n]) {
-			t.Errorf("the %d bytes heard are not those written", n)
-		}
+		require.Equal(t, r.receive(n), string(stream[:n]), "the %d bytes heard are not those written", n)
 	})
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/vllm-vcr/conformance/internal/engine/dataset"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
+	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/player"
 )
@@ -140,8 +141,8 @@ func TestBrokenProgram(t *testing.T) {
 		{"an error", "echo ran out of memory >&2; exit 3", "ran out of memory"},
 		{"an error without a word", "exit 3", "exit status 3"},
 	} {
-		program := write(t, "program", "#!/bin/sh\n"+test.script+"\n")
-		require.NoError(t, os.Chmod(program, 0o755))
+		program := filepath.Join(t.TempDir(), "program")
+		testenv.WriteProgram(t, program, "#!/bin/sh\n"+test.script+"\n")
 		if table, err := dataset.ReadBy(t.Context(), program)("a.parquet"); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: got %d rows, %v, want %q", test.name, len(table.Rows), err, test.want)
 		}
@@ -251,9 +252,7 @@ func TestSQLiteSpellings(t *testing.T) {
 		require.NoError(t, err)
 		script, err := source.Script(&player.Request{ID: "a", PromptTokenIDs: []uint32{1}, Sampling: player.Sampling{EOSTokenID: -1}})
 		require.NoError(t, err)
-		if got := words.Decode(script.Tokens); got != "Hi you" {
-			t.Errorf("%s: a request without a row gets %q, want a row, by its strings", tokens, got)
-		}
+		require.Equal(t, words.Decode(script.Tokens), "Hi you", "%s: strings of the row that a request without one gets", tokens)
 	}
 }
 
@@ -365,8 +364,6 @@ func FuzzLoad(f *testing.F) {
 	tok := tiny(f)
 	f.Fuzz(func(t *testing.T, kind uint8, text []byte) {
 		set, err := dataset.Load(write(t, names[int(kind)%len(names)], string(text)), tok, Read)
-		if err == nil && set.Len() == 0 {
-			t.Error("a dataset without rows and without an error")
-		}
+		require.True(t, err != nil || set.Len() != 0, "a dataset without rows and without an error")
 	})
 }

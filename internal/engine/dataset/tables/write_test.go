@@ -68,9 +68,7 @@ func TestWriteParquet(t *testing.T) {
 	require.NoError(t, writeParquet("steps", steps, strings.NewReader(`{"ts_ms":1.5,"scheduler":{"num_running_reqs":3,"num_waiting_reqs":1,"kv_cache_usage":0.25}}`+"\n")))
 	got, err := parquet.ReadFile[stepRow](steps)
 	require.NoError(t, err)
-	if len(got) != 1 || got[0] != (stepRow{TsMs: 1.5, Running: 3, Waiting: 1, KVCacheUsage: 0.25}) {
-		t.Errorf("%+v", got)
-	}
+	require.True(t, len(got) == 1 && got[0] == (stepRow{TsMs: 1.5, Running: 3, Waiting: 1, KVCacheUsage: 0.25}), "%+v", got)
 	if err := writeParquet("steps", steps, strings.NewReader("")); !errors.Is(err, os.ErrExist) {
 		t.Errorf("a file that is there: %v", err)
 	}
@@ -124,9 +122,7 @@ print(json.dumps([db.execute(q).fetchall() for q in queries]))`)
 			equal(fmt.Sprint(row[:2], i), row[2+i], want)
 		}
 	}
-	if len(answers[0]) != 8 {
-		t.Errorf("%d figures", len(answers[0]))
-	}
+	require.Equal(t, len(answers[0]), 8, "figures")
 	levels := 0
 	for _, row := range answers[1] {
 		for _, l := range summaries[row[0].(string)].Levels {
@@ -138,8 +134,6 @@ print(json.dumps([db.execute(q).fetchall() for q in queries]))`)
 			}
 		}
 	}
-	if levels == 0 {
-		t.Error("no level of concurrency was compared")
-	}
+	require.True(t, levels != 0, "no level of concurrency was compared")
 	equal("the change", answers[2][1][1], summaries["b"].TTFT.P50/summaries["a"].TTFT.P50-1)
 }

@@ -46,9 +46,7 @@ func TestRead(t *testing.T) {
 	before := string(decode.Metadata())
 	agent.Kill(decode)
 	fill(t, prefill, map[int]uint64{5: hashes[1]})
-	if string(decode.Metadata()) == before {
-		t.Error("the helper that was started again has the metadata of the one before")
-	}
+	require.True(t, string(decode.Metadata()) != before, "the helper that was started again has the metadata of the one before")
 	read(0)
 
 	blocks[0].Local = 16 * block
@@ -88,7 +86,7 @@ func TestDeathInTheMiddle(t *testing.T) {
 func TestCauses(t *testing.T) {
 	python := testenv.NIXL(t)
 	without := filepath.Join(t.TempDir(), "python")
-	require.NoError(t, os.WriteFile(without, []byte("#!/bin/sh\nexec "+testenv.Python(t)+" \"$@\"\n"), 0o755))
+	testenv.WriteProgram(t, without, "#!/bin/sh\nexec "+testenv.Python(t)+" \"$@\"\n")
 	for _, tt := range []struct{ name, python, transport, want string }{
 		{"no interpreter", "/nowhere/python", "", "`vllm-vcr capture nixl` installs a Python with nixl"},
 		{"no nixl", without, "", "has no nixl"},
@@ -116,12 +114,8 @@ func TestPattern(t *testing.T) {
 	for i, hash := range hashes {
 		agent.Fill(p[i*block:(i+1)*block], hash)
 	}
-	if wrong := agent.WrongBlocks(p, hashes); wrong != 0 {
-		t.Errorf("%d wrong blocks", wrong)
-	}
-	if wrong := agent.WrongBlocks(p, []uint64{2, 1, 3}); wrong != 2 {
-		t.Errorf("%d wrong blocks of two that changed places", wrong)
-	}
+	require.Equal(t, agent.WrongBlocks(p, hashes), 0, "wrong blocks")
+	require.Equal(t, agent.WrongBlocks(p, []uint64{2, 1, 3}), 2, "wrong blocks of two that changed places")
 	if text := string(p); strings.Trim(text, "01234567") != "" {
 		t.Error("bytes that make values of 1 or more")
 	}

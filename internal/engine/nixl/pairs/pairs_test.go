@@ -18,9 +18,7 @@ func TestTable(t *testing.T) {
 		t.Errorf("%d pairs of %d lines", len(table), n)
 	}
 	for _, p := range table {
-		if (p.Checked == Works) != (p.Checks == "") || (p.Lenient == Works) != (p.Leniency == "") {
-			t.Errorf("an outcome without a reason, or a reason without one: %+v", p)
-		}
+		require.True(t, (p.Checked == Works) == (p.Checks == "") && (p.Lenient == Works) == (p.Leniency == ""), "an outcome without a reason, or a reason without one: %+v", p)
 		if p.Measured == "" {
 			continue
 		}
@@ -50,9 +48,7 @@ func TestPredict(t *testing.T) {
 			require.NoError(t, err)
 			p := Predict(prefill, decode)
 			got := strings.ReplaceAll(fmt.Sprintf("%s (%s), %s (%s)", p.Checked, p.Checks, p.Lenient, p.Leniency), " ()", "")
-			if got != tt.want {
-				t.Errorf("%s\nwant %s", got, tt.want)
-			}
+			require.True(t, got == tt.want, "%s\nwant %s", got, tt.want)
 		})
 	}
 }

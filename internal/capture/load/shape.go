@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,46 +67,49 @@ const (
 // ShapeFields are all fields, in the order of [Shape].
 func ShapeFields() []ShapeField {
 	return []ShapeField{
-		intField("concurrency", "number of requests that run at the same time", maxAtOnce, func(s *Shape) *int { return &s.Concurrency }),
-		stairsField(),
-		intField("requests", "number of requests, for stairs in each step and for bursts in each burst", maxRequests,
+		numberField("concurrency", "number of requests that run at the same time", maxAtOnce, func(s *Shape) *int { return &s.Concurrency }),
+		shapeField("stairs", "ints", "numbers of requests that run at the same time, one step after the other, such as 1,2,4,8",
+			func(s *Shape) *[]int { return &s.Stairs }, parseStairs, formatStairs),
+		numberField("requests", "number of requests, for stairs in each step and for bursts in each burst", maxRequests,
 			func(s *Shape) *int { return &s.Requests }),
-		intField("bursts", "number of bursts", maxRequests, func(s *Shape) *int { return &s.Bursts }),
-		everyField(),
-		intField("prompt_tokens", "tokens in each prompt; for multiturn about the tokens of the first prompt of a conversation", maxTokens, func(s *Shape) *int { return &s.PromptTokens }),
-		intField("output_tokens", "output tokens of each request", maxTokens, func(s *Shape) *int { return &s.OutputTokens }),
-		textField(),
-		intField("images", "number of images in each prompt, which is then a chat with --prompt-tokens of text",
+		numberField("bursts", "number of bursts", maxRequests, func(s *Shape) *int { return &s.Bursts }),
+		shapeField("every", "duration", "time from the start of a burst to the start of the next, such as 500ms",
+			func(s *Shape) *time.Duration { return &s.Every }, parseEvery, time.Duration.String),
+		numberField("prompt_tokens", "tokens in each prompt; for multiturn about the tokens of the first prompt of a conversation", maxTokens, func(s *Shape) *int { return &s.PromptTokens }),
+		numberField("output_tokens", "output tokens of each request", maxTokens, func(s *Shape) *int { return &s.OutputTokens }),
+		shapeField("text", "bool", "send prompts as text with about that many tokens, not as token ids", func(s *Shape) *bool { return &s.Text }, parseText, strconv.FormatBool),
+		numberField("images", "number of images in each prompt, which is then a chat with --prompt-tokens of text",
 			maxImages, func(s *Shape) *int { return &s.Images }),
-		{
-			Key: "arrivals", Kind: "path", Usage: "trace whose requests are sent again, with the same lengths and arrival times",
-			get: func(s *Shape) string { return s.Arrivals },
-			set: func(s *Shape, value string) error {
-				if value == "" {
-					return errors.New("want the path of a trace")
-				}
-				s.Arrivals = value
-				return nil
-			},
-		},
-		speedField(),
+		shapeField("arrivals", "path", "trace whose requests are sent again, with the same lengths and arrival times", func(s *Shape) *string { return &s.Arrivals }, parsePath,
+			func(path string) string { return path }),
+		shapeField("speed", "float", "factor by which requests arrive faster than in the trace", func(s *Shape) *float64 { return &s.Speed }, parseSpeed,
+			func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }),
 	}
 }
 
-func intField(key, usage string, most int, at func(*Shape) *int) ShapeField {
+func shapeField[T any](key, kind, usage string, at func(*Shape) *T, parse func(string) (T, error), format func(T) string) ShapeField {
 	return ShapeField{
-		Key: key, Kind: "int", Usage: usage,
+		Key: key, Kind: kind, Usage: usage,
 		get: func(s *Shape) string {
-			if *at(s) == 0 {
+			value := *at(s)
+			if reflect.ValueOf(value).IsZero() {
 				return ""
 			}
-			return strconv.Itoa(*at(s))
+			return format(value)
 		},
-		set: func(s *Shape, value string) (err error) {
-			*at(s), err = number(value, most)
+		set: func(s *Shape, text string) error {
+			value, err := parse(text)
+			if err == nil {
+				*at(s) = value
+			}
 			return err
 		},
 	}
+}
+
+// numberField is of a number from 1 to most.
+func numberField(key, usage string, most int, at func(*Shape) *int) ShapeField {
+	return shapeField(key, "int", usage, at, func(text string) (int, error) { return number(text, most) }, strconv.Itoa)
 }
 
 func number(text string, most int) (int, error) {
@@ -116,87 +120,50 @@ func number(text string, most int) (int, error) {
 	return n, nil
 }
 
-func stairsField() ShapeField {
-	return ShapeField{
-		Key: "stairs", Kind: "ints", Usage: "numbers of requests that run at the same time, one step after the other, such as 1,2,4,8",
-		get: func(s *Shape) string {
-			var steps []string
-			for _, n := range s.Stairs {
-				steps = append(steps, strconv.Itoa(n))
-			}
-			return strings.Join(steps, ",")
-		},
-		set: func(s *Shape, value string) error {
-			var steps []int
-			for step := range strings.SplitSeq(value, ",") {
-				n, err := number(step, maxAtOnce)
-				if err != nil {
-					return err
-				}
-				steps = append(steps, n)
-			}
-			s.Stairs = steps
-			return nil
-		},
+func parseStairs(text string) (steps []int, err error) {
+	for step := range strings.SplitSeq(text, ",") {
+		n, err := number(step, maxAtOnce)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, n)
 	}
+	return steps, nil
 }
 
-func everyField() ShapeField {
-	return ShapeField{
-		Key: "every", Kind: "duration", Usage: "time from the start of a burst to the start of the next, such as 500ms",
-		get: func(s *Shape) string {
-			if s.Every == 0 {
-				return ""
-			}
-			return s.Every.String()
-		},
-		set: func(s *Shape, value string) error {
-			d, err := time.ParseDuration(value)
-			if err != nil || d <= 0 {
-				return fmt.Errorf("%q: want a time above 0, such as 500ms", value)
-			}
-			s.Every = d
-			return nil
-		},
-	}
+func formatStairs(steps []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(steps), " ", ","), "[]")
 }
 
-func textField() ShapeField {
-	return ShapeField{
-		Key: "text", Kind: "bool", Usage: "send prompts as text with about that many tokens, not as token ids",
-		get: func(s *Shape) string {
-			if !s.Text {
-				return ""
-			}
-			return "true"
-		},
-		set: func(s *Shape, value string) (err error) {
-			if s.Text, err = strconv.ParseBool(value); err != nil {
-				return fmt.Errorf("%q: want true or false", value)
-			}
-			return nil
-		},
+func parseEvery(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%q: want a time above 0, such as 500ms", text)
 	}
+	return d, nil
 }
 
-func speedField() ShapeField {
-	return ShapeField{
-		Key: "speed", Kind: "float", Usage: "factor by which requests arrive faster than in the trace",
-		get: func(s *Shape) string {
-			if s.Speed == 0 {
-				return ""
-			}
-			return strconv.FormatFloat(s.Speed, 'g', -1, 64)
-		},
-		set: func(s *Shape, value string) error {
-			x, err := strconv.ParseFloat(value, 64)
-			if err != nil || !(x > 0) || math.IsInf(x, 0) {
-				return fmt.Errorf("%q: want a number above 0", value)
-			}
-			s.Speed = x
-			return nil
-		},
+func parseText(text string) (bool, error) {
+	value, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, fmt.Errorf("%q: want true or false", text)
 	}
+	return value, nil
+}
+
+func parsePath(text string) (string, error) {
+	if text == "" {
+		return "", errors.New("want the path of a trace")
+	}
+	return text, nil
+}
+
+func parseSpeed(text string) (float64, error) {
+	x, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(x > 0) || math.IsInf(x, 0) {
+		return 0, fmt.Errorf("%q: want a number above 0", text)
+	}
+	return x, nil
 }
 
 // Get is the field of a key as text that Set takes, "" for its zero value and for an unknown key.

@@ -42,12 +42,12 @@ func connect(t *testing.T, opt cluster.Options) *cluster.Client {
 }
 
 // jobOf is a Job of a target and a run that asks for a GPU.
-func jobOf(t *testing.T, target, run string) *deploy.Job {
+func jobOf(t *testing.T, target, run string, edit ...string) *deploy.Job {
 	t.Helper()
 	text, err := os.ReadFile("testdata/job.yaml")
 	require.NoError(t, err)
 	var job deploy.Job
-	replace := strings.NewReplacer("TARGET", target, "RUN", run)
+	replace := strings.NewReplacer(append(edit, "TARGET", target, "RUN", run)...)
 	require.NoError(t, yaml.UnmarshalStrict([]byte(replace.Replace(string(text))), &job))
 	return &job
 }
@@ -75,8 +75,7 @@ func TestRealSubmit(t *testing.T) {
 	}
 	_, _, err = c.Submit(t.Context(), jobOf(t, "one", "r2"))
 	require.True(t, errors.Is(err, cluster.ErrTwoCaptures) && strings.Contains(err.Error(), "job one-r1"), "another run: %v", err)
-	wrong := jobOf(t, "two", "r1")
-	wrong.Spec.Template.Spec.RestartPolicy = "Sometimes"
+	wrong := jobOf(t, "two", "r1", "restartPolicy: Never", "restartPolicy: Sometimes")
 	if _, _, err := c.Submit(t.Context(), wrong); err == nil || !strings.Contains(err.Error(), "restartPolicy") {
 		t.Errorf("an invalid job: %v", err)
 	}

@@ -139,7 +139,7 @@ func (f *fakeCaptureCluster) Watch(ctx context.Context, name string, _ Budgets, 
 	}
 	image := f.images[nameOf(job)]
 	if image == "" {
-		image = job.Spec.Template.Annotations[deploy.AnnotationImages+deploy.Engine]
+		image = job.Annotations[deploy.AnnotationImages+deploy.Engine]
 	}
 	state = State{Name: name, Phase: Ready, Pod: name + "-x", Images: map[string]string{deploy.Engine: image}}
 	tell(state)

@@ -13,8 +13,8 @@
 // When the load is through, the tap's files are whole and the load generator gets ready: that the pod is Ready is the
 // sign to fetch them. It exits once they are fetched, or after [Run.Fetch]; and with it the Job ends.
 //
-// Nothing here sends requests to a cluster. The types of Kubernetes' objects, quantities and rules for names are of this package, as
-// the libraries of Kubernetes would double the size of vllm-vcr; only package cluster imports those. The tests compare the two.
+// Nothing here sends requests to a cluster. The Job is a template, as the types of Kubernetes would double the size of vllm-vcr; only
+// package cluster imports those. The tests hold one against the other.
 //
 // vllm-vcr-cluster is the program that captures in a cluster. vllm-vcr reads the command line and finds the targets. It gives the
 // helper the same arguments, environment and standard streams, and a [HelperRequest] in a file that the environment names. Both

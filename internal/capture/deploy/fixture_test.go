@@ -1,11 +1,17 @@
 package deploy_test
 
 import (
+	"encoding/json"
 	"strings"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/load"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
+	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
 var (
@@ -42,3 +48,30 @@ func onCPU() target.Target {
 }
 
 var run = deploy.Run{ID: "17", Namespace: "vllm-vcr"}
+
+// typed is a Job with the types of Kubernetes.
+func typed(t *testing.T, job *deploy.Job) *batchv1.Job {
+	t.Helper()
+	var typed batchv1.Job
+	convert(t, job, &typed)
+	return &typed
+}
+
+// untyped is the other way round.
+func untyped(t *testing.T, job *batchv1.Job) *deploy.Job {
+	t.Helper()
+	var plain deploy.Job
+	convert(t, job, &plain)
+	return &plain
+}
+
+func convert(t *testing.T, from, to any) {
+	t.Helper()
+	text, err := json.Marshal(from)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, to))
+}
+
+func isSidecar(c corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -36,7 +37,35 @@ func Jobs(targets []target.Target, r Run) ([]*Job, error) {
 	return jobs, errors.Join(wrong...)
 }
 
-// Job renders the capture of a target: a suspended Job that the queue admits. The same target and run always give the
+// A Job is one of batch/v1, with the fields of job.yaml.tmpl.
+type Job struct {
+	Name, Namespace     string
+	Labels, Annotations map[string]string
+
+	fields map[string]any // of the whole object
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (j *Job) MarshalJSON() ([]byte, error) { return json.Marshal(j.fields) }
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (j *Job) UnmarshalJSON(text []byte) error {
+	var known struct {
+		Metadata struct {
+			Name, Namespace     string
+			Labels, Annotations map[string]string
+		}
+	}
+	j.fields = nil
+	if err := errors.Join(json.Unmarshal(text, &j.fields), json.Unmarshal(text, &known)); err != nil {
+		return err
+	}
+	j.Name, j.Namespace = known.Metadata.Name, known.Metadata.Namespace
+	j.Labels, j.Annotations = known.Metadata.Labels, known.Metadata.Annotations
+	return nil
+}
+
+// NewJob renders the capture of a target: a suspended Job that the queue admits. The same target and run always give the
 // same Job.
 func NewJob(t target.Target, r Run) (*Job, error) {
 	r, err := r.withDefaults()
@@ -50,53 +79,29 @@ func NewJob(t target.Target, r Run) (*Job, error) {
 	if err := checkImages(t); err != nil {
 		return nil, err
 	}
-	pod, err := podOf(t, r)
-	if err != nil {
-		return nil, fmt.Errorf("target %s: %w", t.Name(), err)
-	}
 	labels := map[string]string{
 		labelName: "vllm-vcr", labelPart: "capture", labelManagedBy: managedBy,
 		LabelLine: t.Line, LabelTarget: t.ID, LabelRun: r.ID,
 	}
-	annotations := annotationsOf(t, pod)
 	// That of the queue is not on its pod, which is not queued by itself.
 	ofJob := maps.Clone(labels)
 	ofJob[labelQueue] = r.Queue
-	return &Job{
-		TypeMeta: TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
-		ObjectMeta: ObjectMeta{
-			Name: name, Namespace: r.Namespace, Labels: ofJob, Annotations: annotations,
+	d := &jobData{
+		Target: t, Run: r, Name: name, JobLabels: ofJob, Labels: labels,
+		Annotations: map[string]string{
+			AnnotationTarget: t.Name(), AnnotationConfigHash: t.ConfigHash(), AnnotationImages + Frontend: frontendImage(t),
+			AnnotationImages + Tap: t.Images.Tap, AnnotationImages + Engine: t.Images.Engine,
 		},
-		Spec: JobSpec{
-			Suspend:                 true, // until the queue admits it
-			Parallelism:             1,
-			Completions:             1,
-			BackoffLimit:            0, // what a second pod would record is another run
-			ActiveDeadlineSeconds:   seconds(r.Start + r.Load + r.Fetch + slack),
-			TTLSecondsAfterFinished: int32(seconds(keep)),
-			PodReplacementPolicy:    "Failed",
-			PodFailurePolicy:        failurePolicy(),
-			Template: PodTemplateSpec{
-				ObjectMeta: ObjectMeta{Labels: labels, Annotations: annotations},
-				Spec:       pod,
-			},
-		},
-	}, nil
-}
-
-// failurePolicy makes the condition of a failed Job say which container failed, or what took the pod away, instead of
-// how many pods it may have.
-func failurePolicy() PodFailurePolicy {
-	return PodFailurePolicy{Rules: []PodFailurePolicyRule{
-		{
-			Action:      "FailJob",
-			OnExitCodes: &OnExitCodes{ContainerName: Loadgen, Operator: "NotIn", Values: []int32{0}},
-		},
-		{
-			Action:          "FailJob",
-			OnPodConditions: []PodConditionPattern{{Type: "DisruptionTarget", Status: "True"}},
-		},
-	}}
+		Deadline: seconds(r.Start + r.Load + r.Fetch + slack), Keep: seconds(keep),
+	}
+	if err := d.fill(); err != nil {
+		return nil, fmt.Errorf("target %s: %w", t.Name(), err)
+	}
+	fields, err := d.render()
+	if err != nil {
+		return nil, fmt.Errorf("target %s: %w", t.Name(), err)
+	}
+	return &Job{Name: name, Namespace: r.Namespace, Labels: ofJob, Annotations: d.Annotations, fields: fields}, nil
 }
 
 var notInNames = lazyregexp.New(`[^a-z0-9]+`)
@@ -119,16 +124,6 @@ func jobName(t target.Target, run string) (string, error) {
 
 // dashed is a name in the characters that names in a cluster have.
 func dashed(name string) string { return notInNames().ReplaceAllString(strings.ToLower(name), "-") }
-
-func annotationsOf(t target.Target, pod PodSpec) map[string]string {
-	annotations := map[string]string{AnnotationTarget: t.Name(), AnnotationConfigHash: t.ConfigHash()}
-	for _, c := range pod.InitContainers {
-		if c.RestartPolicy != "" {
-			annotations[AnnotationImages+c.Name] = c.Image
-		}
-	}
-	return annotations
-}
 
 var byDigest = lazyregexp.New(`^[a-z0-9][-a-zA-Z0-9._:/]*@sha256:[0-9a-f]{64}$`)
 

@@ -95,10 +95,10 @@ func TestJobOfEveryScenario(t *testing.T) {
 			tgt.Scenario = scenario
 			job, err := deploy.NewJob(tgt, run)
 			require.NoError(t, err)
-			checkStart(t, job)
-			checkSecurity(t, job.Spec.Template.Spec)
+			checkStart(t, typed(t, job))
+			checkSecurity(t, typed(t, job).Spec.Template.Spec)
 			require.Equal(t, job.Annotations[deploy.AnnotationConfigHash], tgt.ConfigHash(), "config hash")
-			tap := container(t, job, deploy.Tap)
+			tap := container(t, typed(t, job), deploy.Tap)
 			if at := slices.Index(tap.Args, "--engine-config"); at < 0 || tap.Args[at+1] != tgt.EngineConfig() {
 				t.Errorf("the tap is told another configuration than %s: %q", tgt.EngineConfig(), tap.Args)
 			}
@@ -107,12 +107,12 @@ func TestJobOfEveryScenario(t *testing.T) {
 }
 
 // checkStart demands an order in which nobody waits for who is started later.
-func checkStart(t *testing.T, job *deploy.Job) {
+func checkStart(t *testing.T, job *batchv1.Job) {
 	t.Helper()
 	pod := job.Spec.Template.Spec
 	var order []string
 	for _, c := range pod.InitContainers {
-		require.Equal(t, c.RestartPolicy, "Always", "%s does not end with the load generator", c.Name)
+		require.True(t, isSidecar(c), "%s does not end with the load generator", c.Name)
 		require.True(t, c.StartupProbe == nil, "%s holds up what is started after it, which it waits for", c.Name)
 		order = append(order, c.Name)
 	}
@@ -120,18 +120,18 @@ func checkStart(t *testing.T, job *deploy.Job) {
 	if len(pod.Containers) != 1 || pod.Containers[0].Name != deploy.Loadgen || pod.Containers[0].ReadinessProbe == nil {
 		t.Errorf("want one main container with a readiness probe: %v", pod.Containers)
 	}
-	require.True(t, job.Spec.Suspend && job.Spec.BackoffLimit == 0 && job.Labels["kueue.x-k8s.io/queue-name"] == deploy.DefaultQueue, "the Job is not left to the queue, or has a second pod")
-	if got, least := job.Spec.ActiveDeadlineSeconds, int64(4*time.Hour/time.Second); got < least {
+	require.True(t, *job.Spec.Suspend && *job.Spec.BackoffLimit == 0 && job.Labels["kueue.x-k8s.io/queue-name"] == deploy.DefaultQueue, "the Job is not left to the queue, or has a second pod")
+	if got, least := *job.Spec.ActiveDeadlineSeconds, int64(4*time.Hour/time.Second); got < least {
 		t.Errorf("deadline after %d s, want at least its budgets, %d s", got, least)
 	}
 }
 
-func checkSecurity(t *testing.T, pod deploy.PodSpec) {
+func checkSecurity(t *testing.T, pod corev1.PodSpec) {
 	t.Helper()
-	require.True(t, !pod.AutomountServiceAccountToken && !pod.EnableServiceLinks && pod.SecurityContext.RunAsNonRoot, "the pod has a token of the cluster, its services, or a privileged user")
+	require.True(t, !*pod.AutomountServiceAccountToken && !*pod.EnableServiceLinks && *pod.SecurityContext.RunAsNonRoot, "the pod has a token of the cluster, its services, or a privileged user")
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		s := c.SecurityContext
-		require.True(t, !s.AllowPrivilegeEscalation && slices.Equal(s.Capabilities.Drop, []string{"ALL"}), "%s may become more than it is", c.Name)
+		require.True(t, !*s.AllowPrivilegeEscalation && slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}), "%s may become more than it is", c.Name)
 		if diff := cmp.Diff(c.Resources.Requests, c.Resources.Limits, cmp.Comparer(sameQuantity)); diff != "" || len(c.Resources.Requests) == 0 {
 			t.Errorf("%s gets something else than it asks for: %s", c.Name, diff)
 		}
@@ -140,11 +140,11 @@ func checkSecurity(t *testing.T, pod deploy.PodSpec) {
 
 func sameQuantity(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }
 
-func container(t *testing.T, job *deploy.Job, name string) deploy.Container {
+func container(t *testing.T, job *batchv1.Job, name string) corev1.Container {
 	t.Helper()
 	pod := job.Spec.Template.Spec
 	all := slices.Concat(pod.InitContainers, pod.Containers)
-	at := slices.IndexFunc(all, func(c deploy.Container) bool { return c.Name == name })
+	at := slices.IndexFunc(all, func(c corev1.Container) bool { return c.Name == name })
 	if at < 0 {
 		t.Fatalf("there is no container %s", name)
 	}
@@ -163,7 +163,7 @@ func TestNoSecrets(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, secretIn(render(t, chart.JSON, job)), "", "the Job has")
 	refs := 0
-	pod := job.Spec.Template.Spec
+	pod := typed(t, job).Spec.Template.Spec
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		for _, env := range c.Env {
 			require.True(t, !suspicious.MatchString(env.Name) || env.Value == "", "%s has the value of %s", c.Name, env.Name)

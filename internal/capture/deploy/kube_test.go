@@ -8,6 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/google/go-cmp/cmp"
 
 	vcr "github.com/vllm-vcr/conformance"
@@ -46,7 +50,7 @@ func TestRealServer(t *testing.T) {
 		for _, job := range everyJob(t) {
 			create(t, k, job)
 			// No controller makes a pod of it here; what one would make must be admitted, too.
-			create(t, k, podOf(job))
+			create(t, k, podOf(typed(t, job)))
 		}
 	})
 	t.Run("refusals", func(t *testing.T) { checkRefusals(t, k) })
@@ -70,15 +74,9 @@ func everyJob(t *testing.T) []*deploy.Job {
 	return jobs
 }
 
-// A pod is what a controller makes of a Job.
-type pod struct {
-	deploy.TypeMeta
-	deploy.ObjectMeta `json:"metadata"`
-	Spec              deploy.PodSpec `json:"spec"`
-}
-
-func podOf(job *deploy.Job) pod {
-	p := pod{deploy.TypeMeta{APIVersion: "v1", Kind: "Pod"}, job.Spec.Template.ObjectMeta, job.Spec.Template.Spec}
+// podOf is what a controller makes of a Job.
+func podOf(job *batchv1.Job) *corev1.Pod {
+	p := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: job.Spec.Template.ObjectMeta, Spec: job.Spec.Template.Spec}
 	p.Name, p.Namespace = job.Name, job.Namespace
 	return p
 }
@@ -152,22 +150,23 @@ func lost(sent, back any) string {
 func checkRefusals(t *testing.T, k *testenv.Kube) {
 	tests := []struct {
 		name string
-		edit func(pod *deploy.PodSpec)
-		kind func(*deploy.Job) any
+		edit func(pod *corev1.PodSpec)
+		kind func(*batchv1.Job) any
 		want string
 	}{
-		{name: "restart policy", edit: func(p *deploy.PodSpec) { p.RestartPolicy = "Always" }, want: "restartPolicy"},
+		{name: "restart policy", edit: func(p *corev1.PodSpec) { p.RestartPolicy = "Always" }, want: "restartPolicy"},
 		{
-			name: "pod as root", edit: func(p *deploy.PodSpec) { p.SecurityContext.RunAsUser = 0 },
-			kind: func(j *deploy.Job) any { return podOf(j) }, want: "runAsUser=0",
+			name: "pod as root", edit: func(p *corev1.PodSpec) { *p.SecurityContext.RunAsUser = 0 },
+			kind: func(j *batchv1.Job) any { return podOf(j) }, want: "runAsUser=0",
 		},
-		{name: "volume", edit: func(p *deploy.PodSpec) { p.Volumes = p.Volumes[1:] }, want: "volumeMounts"},
-		{name: "failure policy", edit: func(p *deploy.PodSpec) { p.Containers[0].Name = "load" }, want: "podFailurePolicy"},
+		{name: "volume", edit: func(p *corev1.PodSpec) { p.Volumes = p.Volumes[1:] }, want: "volumeMounts"},
+		{name: "failure policy", edit: func(p *corev1.PodSpec) { p.Containers[0].Name = "load" }, want: "podFailurePolicy"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			broken, err := deploy.NewJob(onGPU(), run)
+			job, err := deploy.NewJob(onGPU(), run)
 			require.NoError(t, err)
+			broken := typed(t, job)
 			test.edit(&broken.Spec.Template.Spec)
 			var object any = broken
 			if test.kind != nil {

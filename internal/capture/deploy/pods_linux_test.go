@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/testenv"
@@ -45,7 +47,7 @@ func newMachine(t *testing.T, rust, binary string) *machine {
 func (m *machine) in(path string) string { return filepath.Join(m.root, filepath.FromSlash(path)) }
 
 // command is what a container runs.
-func (m *machine) command(c deploy.Container) *exec.Cmd {
+func (m *machine) command(c corev1.Container) *exec.Cmd {
 	var argv []string
 	for _, arg := range slices.Concat(c.Command, c.Args) {
 		if slices.Contains([]string{"/trace", "/model"}, arg) {
@@ -67,7 +69,7 @@ func (m *machine) command(c deploy.Container) *exec.Cmd {
 }
 
 // run runs a container to its end.
-func (m *machine) run(t *testing.T, c deploy.Container) {
+func (m *machine) run(t *testing.T, c corev1.Container) {
 	t.Helper()
 	if out, err := m.command(c).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", c.Name, err, out)
@@ -75,7 +77,7 @@ func (m *machine) run(t *testing.T, c deploy.Container) {
 }
 
 // start starts a container.
-func (m *machine) start(t *testing.T, c deploy.Container) *testenv.Peer {
+func (m *machine) start(t *testing.T, c corev1.Container) *testenv.Peer {
 	t.Helper()
 	return testenv.Process(t, c.Name, m.command(c))
 }
@@ -117,11 +119,11 @@ func runJob(t *testing.T, m *machine) {
 	tgt := onCPU()
 	job, err := deploy.NewJob(tgt, run)
 	require.NoError(t, err)
-	pod := job.Spec.Template.Spec
+	pod := typed(t, job).Spec.Template.Spec
 	var peers []*testenv.Peer
 	for _, c := range pod.InitContainers {
 		switch {
-		case c.RestartPolicy == "":
+		case !isSidecar(c):
 			m.run(t, c)
 			continue
 		case c.Name == deploy.Engine:

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -87,7 +88,10 @@ func CheckLive(jobs []*Job, quota Quota) error {
 func check(jobs []*Job, quota Quota, optional func(string) bool) error {
 	var wrong []error
 	for _, job := range jobs {
-		pod := job.Spec.Template.Spec
+		pod, err := job.pod()
+		if err != nil {
+			return err
+		}
 		asked := podNeeds(pod)
 		for _, name := range slices.Sorted(maps.Keys(asked)) {
 			q := asked[name]
@@ -107,9 +111,33 @@ func check(jobs []*Job, quota Quota, optional func(string) bool) error {
 	return errors.Join(wrong...)
 }
 
+// A ResourceList has quantities by the name of the resource.
+type ResourceList map[string]resource.Quantity
+
+// podSpec is the part of a pod that says how much it asks for.
+type podSpec struct{ InitContainers, Containers []container }
+
+type container struct {
+	Name, RestartPolicy string
+	Resources           struct{ Requests ResourceList }
+}
+
+func (j *Job) pod() (podSpec, error) {
+	var job struct {
+		Spec struct {
+			Template struct{ Spec podSpec }
+		}
+	}
+	text, err := j.MarshalJSON()
+	if err == nil {
+		err = json.Unmarshal(text, &job)
+	}
+	return job.Spec.Template.Spec, err
+}
+
 // podNeeds is what a pod asks for: the containers that run together, or an init container that runs before some of
 // them, if that is more.
-func podNeeds(pod PodSpec) ResourceList {
+func podNeeds(pod podSpec) ResourceList {
 	together, alone := ResourceList{}, ResourceList{}
 	for _, c := range pod.InitContainers {
 		if c.RestartPolicy != "" {
@@ -145,11 +173,11 @@ func raise(list, other ResourceList) {
 }
 
 // largest is the container that asks for most of a resource.
-func largest(pod PodSpec, name string) (container string, most resource.Quantity) {
+func largest(pod podSpec, name string) (in string, most resource.Quantity) {
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
-		if q, ok := c.Resources.Requests[name]; ok && (container == "" || q.Cmp(most) > 0) {
-			container, most = c.Name, q
+		if q, ok := c.Resources.Requests[name]; ok && (in == "" || q.Cmp(most) > 0) {
+			in, most = c.Name, q
 		}
 	}
-	return container, most
+	return in, most
 }

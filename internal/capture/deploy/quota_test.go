@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/vllm-vcr/conformance/internal/capture/deploy"
 	"github.com/vllm-vcr/conformance/internal/capture/target"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
@@ -27,7 +30,7 @@ func TestCheck(t *testing.T) {
 	tests := []struct {
 		name   string
 		target func(*target.Target)
-		job    func(*deploy.Job)
+		job    func(*batchv1.Job)
 		want   []string // what the error has in it; none without
 	}{
 		{name: "fits"},
@@ -45,28 +48,28 @@ func TestCheck(t *testing.T) {
 			want: []string{"25 of cpu, 19 in " + gpu + " has 24", "2 of nvidia.com/gpu"},
 		},
 		{
-			name: "not covered", job: func(j *deploy.Job) {
+			name: "not covered", job: func(j *batchv1.Job) {
 				j.Spec.Template.Spec.Containers[0].Resources.Requests["ephemeral-storage"] = resource.MustParse("1Gi")
 			},
 			want: []string{"1Gi of ephemeral-storage, 1Gi in container loadgen, of which cluster queue conformance-queue has none"},
 		},
 		{
-			name: "a large init container behind a sidecar", job: func(j *deploy.Job) {
+			name: "a large init container behind a sidecar", job: func(j *batchv1.Job) {
 				pod := &j.Spec.Template.Spec
-				c := deploy.Container{Name: "prepare", Resources: deploy.ResourceRequirements{Requests: deploy.ResourceList{
+				c := corev1.Container{Name: "prepare", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 					"cpu": resource.MustParse("23"),
 				}}}
-				pod.InitContainers = []deploy.Container{pod.InitContainers[0], c, pod.InitContainers[1], pod.InitContainers[2]}
+				pod.InitContainers = []corev1.Container{pod.InitContainers[0], c, pod.InitContainers[1], pod.InitContainers[2]}
 			},
 			want: []string{"25 of cpu, 23 in container prepare"},
 		},
 		{
-			name: "a large init container before all", job: func(j *deploy.Job) {
+			name: "a large init container before all", job: func(j *batchv1.Job) {
 				pod := &j.Spec.Template.Spec
-				c := deploy.Container{Name: "prepare", Resources: deploy.ResourceRequirements{Requests: deploy.ResourceList{
+				c := corev1.Container{Name: "prepare", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 					"cpu": resource.MustParse("24"),
 				}}}
-				pod.InitContainers = append([]deploy.Container{c}, pod.InitContainers...)
+				pod.InitContainers = append([]corev1.Container{c}, pod.InitContainers...)
 			},
 		},
 	}
@@ -81,7 +84,9 @@ func TestCheck(t *testing.T) {
 			job, err := deploy.NewJob(tgt, run)
 			require.NoError(t, err)
 			if test.job != nil {
-				test.job(job)
+				edited := typed(t, job)
+				test.job(edited)
+				job = untyped(t, edited)
 			}
 			err = deploy.Check([]*deploy.Job{job}, quota)
 			if (err != nil) != (len(test.want) > 0) {

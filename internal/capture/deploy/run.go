@@ -141,17 +141,5 @@ func (r Run) token() (name, key string) {
 	return name, cmp.Or(key, "token")
 }
 
-// hubEnv is the environment of a program that loads models of the hub.
-func (r Run) hubEnv() []EnvVar {
-	env := []EnvVar{{Name: "HF_HOME", Value: modelCacheDir}}
-	if r.TokenSecret == "" {
-		return env
-	}
-	name, key := r.token()
-	return append(env, EnvVar{Name: "HF_TOKEN", ValueFrom: &EnvVarSource{
-		SecretKeyRef: SecretKeyRef{Name: name, Key: key},
-	}})
-}
-
 // valid reports whether a rule of Kubernetes found nothing against a name.
 func valid(against []string) bool { return len(against) == 0 }

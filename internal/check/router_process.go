@@ -86,8 +86,7 @@ func (u RouterUnderTest) Check() error {
 	if err := checkPlaceholders(all, routerPlaceholders); err != nil {
 		return fmt.Errorf("router: %w", err)
 	}
-	text, err := u.readConfig()
-	if err != nil {
+	if _, err := u.readConfig(); err != nil {
 		return err
 	}
 	if _, port, err := net.SplitHostPort(u.Listen); u.Listen != "" && (err != nil || port == "0" || port == "") {
@@ -98,17 +97,14 @@ func (u RouterUnderTest) Check() error {
 			return fmt.Errorf("router: header %q: want NAME: VALUE", h)
 		}
 	}
-	knows := func(name string) bool {
-		return strings.Contains(u.Command+text+strings.Join(u.Headers, " "), "{"+name+"}")
-	}
 	switch {
 	case u.Command == "" && u.URL == "":
 		return errors.New("--suite router needs a router: --router-command, or --router-url with --router-backends")
 	case u.Command == "" && u.Listen == "":
 		return errors.New("router: a running router must know its engines: give --router-backends HOST:PORT, where the first of them listens, and start the router with it and the ports behind it")
-	case u.Command != "" && u.URL == "" && !knows("port"):
+	case u.Command != "" && u.URL == "" && !u.Knows("port"):
 		return errors.New("router command: it has no {port}, and no URL is given, so nobody knows where it listens: add {port}, or give --router-url")
-	case u.Command != "" && u.Listen == "" && !slices.ContainsFunc([]string{"backends", "backend", "prefills", "address", "prefill", "decode", "decode_port", "discovery"}, knows):
+	case u.Command != "" && u.Listen == "" && !u.Knows("backends", "backend", "prefills", "address", "prefill", "decode", "decode_port", "discovery"):
 		return errors.New("router command: neither it nor --router-config has {backends}, {address} or {discovery}, so the router cannot know the engines")
 	case strings.Contains(u.Command, "{config}") != (u.Config != ""):
 		return errors.New("router: {config} in the command and --router-config need each other")
@@ -129,12 +125,17 @@ func (u RouterUnderTest) readConfig() (string, error) {
 
 // PrefillEngines is how many of the engines compute prompts only: half of them if the router is told which do.
 func (u RouterUnderTest) PrefillEngines() int {
-	text, _ := u.readConfig()
-	text += u.Command + strings.Join(u.Headers, " ")
-	if strings.Contains(text, "{prefill}") || strings.Contains(text, "{prefills}") {
+	if u.Knows("prefill", "prefills") {
 		return u.Backends / 2
 	}
 	return u.Prefills
+}
+
+// Knows reports whether the router is given one of these placeholders.
+func (u RouterUnderTest) Knows(placeholders ...string) bool {
+	text, _ := u.readConfig()
+	text += u.Command + strings.Join(u.Headers, " ")
+	return slices.ContainsFunc(placeholders, func(name string) bool { return strings.Contains(text, "{"+name+"}") })
 }
 
 // RouterProcess is a router under test that was started, or found.

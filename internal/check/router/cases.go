@@ -3,6 +3,7 @@ package router
 import (
 	"bufio"
 	"cmp"
+	"context"
 	_ "embed"
 	"fmt"
 	"io"
@@ -67,7 +68,6 @@ var Checks = []check.Check{
 	{Name: "unicode", Levels: core, Run: judged((*session).checkUnicode, false)},
 	{Name: "cancellation", Levels: core, Run: judged((*session).checkCancellation, false)},
 	{Name: "spread", Levels: core, Run: judged((*session).checkSpread, false)},
-	{Name: "large-bodies", Levels: core, Run: judged((*session).checkLarge, false)},
 	{Name: "slow-client", Levels: core, Run: judged((*session).checkSlowClient, false)},
 	{Name: "scrapes", Levels: []check.Level{check.LevelStatistics}, Run: judged((*session).checkScrapes, false)},
 	{Name: "transfer", Levels: []check.Level{check.LevelKVTransfer}, Run: judged((*session).checkTransfer, false)},
@@ -75,6 +75,7 @@ var Checks = []check.Check{
 	{Name: "session-affinity", Levels: affinity, Run: judged((*session).checkSessionAffinity, false)},
 	{Name: "kv-events", Levels: []check.Level{check.LevelKVEvents}, Run: judged((*session).checkKVEvents, false)},
 	{Name: "lora-affinity", Levels: []check.Level{check.LevelLoRA}, Run: judged((*session).checkLoRA, false)},
+	{Name: "large-bodies", Levels: core, Run: judged((*session).checkLarge, true)},
 	{Name: "errors", Levels: core, Run: judged((*session).checkErrors, true)},
 	{Name: "cut-stream", Levels: core, Run: judged((*session).checkCutStream, true)},
 	{Name: "prefill-fails", Levels: []check.Level{check.LevelKVTransfer}, Run: judged((*session).checkPrefillFails, true)},
@@ -313,17 +314,20 @@ func (s *session) checkLarge() error {
 		_, _ = io.CopyN(w, repeat{}, largeBody)
 		_, _ = io.WriteString(w, `","finish_reason":"stop"}]}`)
 	})
-	ctx, stop := s.patienceOf(3)
+	ctx, stop := context.WithTimeout(s.ctx, 3*s.limit)
 	defer stop()
+	silence := time.AfterFunc(s.limit, stop)
+	defer silence.Stop()
+	r.large = moving{r.large, silence, s.limit}
 	s.Asserted++
 	got, cancel, err := s.open(ctx, r)
 	defer cancel()
 	if err != nil {
-		return check.Ends(CodeLarge, "a request of %d MB: %v", largeBody>>20, err)
+		return check.Ends(CodeLarge, "a request of %d MB has no answer, and nothing moves for %v: %v", largeBody>>20, s.limit, err)
 	}
 	defer got.Body.Close()
 	var last tail
-	n, err := io.Copy(&last, got.Body)
+	n, err := io.Copy(&last, moving{got.Body, silence, s.limit})
 	calls := s.fleet.of(r.mark)
 	const spaces = 10_000 // another encoding of JSON has others
 	switch {
@@ -335,6 +339,18 @@ func (s *session) checkLarge() error {
 		return check.Ends(CodeLarge, "an answer of %d MB arrives with %d bytes: %v", largeBody>>20, n, err)
 	}
 	return nil
+}
+
+// moving puts off the end of patience with each byte that is read.
+type moving struct {
+	io.Reader
+	silence *time.Timer
+	limit   time.Duration
+}
+
+func (m moving) Read(p []byte) (int, error) {
+	m.silence.Reset(m.limit)
+	return m.Reader.Read(p)
 }
 
 // repeat reads as the same letter without end.

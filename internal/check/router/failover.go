@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -141,7 +142,7 @@ func (s *session) checkDraining() error {
 		})
 	})
 	ended := make(chan *answered, 100)
-	ctx, stop := s.patienceOf(3)
+	ctx, stop := context.WithTimeout(s.ctx, 3*s.limit)
 	defer stop()
 	running, on := 0, 0
 	for on == 0 && running < 8*len(s.fleet.engines) {
@@ -174,8 +175,12 @@ func (s *session) checkDraining() error {
 		}
 		return true
 	}
-	if !s.eventually(s.limit, avoids) {
-		s.fails(CodeDraining, "an engine drains (/health answers 503 to probes), and gets new requests %v later", s.limit)
+	limit, asks := s.limit, ""
+	if !s.asksItself() && !s.under.Knows("discovery") {
+		limit, asks = s.pause(), "; the router asks engines for nothing itself"
+	}
+	if !s.eventually(limit, avoids) {
+		s.fails(CodeDraining, "an engine drains (/health answers 503 to probes), and gets new requests %v later%s", limit, asks)
 	}
 	close(release)
 	for range running {
@@ -185,6 +190,13 @@ func (s *session) checkDraining() error {
 		}
 	}
 	return nil
+}
+
+// asksItself reports whether the router has sent requests of its own.
+func (s *session) asksItself() bool {
+	s.fleet.mu.Lock()
+	defer s.fleet.mu.Unlock()
+	return slices.ContainsFunc(s.fleet.calls, func(c *call) bool { return c.mark == "" })
 }
 
 // reached counts the requests that an engine got.

@@ -30,6 +30,7 @@ type session struct {
 	url    string // where requests go
 	client *http.Client
 	limit  time.Duration // for an answer
+	took   time.Duration // by the last start of the router
 	random *rand.Rand
 	number int  // of requests, which marks them
 	hangs  int  // answers that never came
@@ -76,7 +77,10 @@ func sessionOf(ctx context.Context, e *check.Env, line compat.Line) (*session, e
 		return nil, errors.New("no router is given")
 	}
 	s, ok := e.Kept.(*session)
-	if ok && s.line == line.Name && !s.ended() && (!s.harmed || s.recovers(ctx)) {
+	if ok {
+		s.ctx = ctx
+	}
+	if ok && s.line == line.Name && !s.ended() && (!s.harmed || s.eventually(s.took, s.recovers)) {
 		s.harmed = false
 		return s, nil
 	}
@@ -99,7 +103,7 @@ func sessionOf(ctx context.Context, e *check.Env, line compat.Line) (*session, e
 
 // start starts the router, and waits until it sends requests to all engines that generate.
 func (s *session) start(ctx context.Context, limit time.Duration) (err error) {
-	f := s.fleet
+	f, began := s.fleet, time.Now()
 	if s.under.Launch != nil {
 		s.router = s.under.Launch(f.addresses(), f.prefills)
 	} else if s.router, err = s.under.Start(f.addresses(), f.model, f.discovery, f.events); err != nil {
@@ -118,6 +122,7 @@ func (s *session) start(ctx context.Context, limit time.Duration) (err error) {
 	for {
 		a := s.touch(ctx, s.limit, reached)
 		if a.ok() && len(reached) > 0 {
+			s.took = time.Since(began)
 			return nil
 		}
 		select {
@@ -163,11 +168,11 @@ func (s *session) unreachable(limit time.Duration, a *answered) error {
 	return fmt.Errorf("the router at %s has answered no completion within %v: %s\nThe last answer: %s; %s", s.router.URL, limit, why, a, s.router.Said())
 }
 
-// recovers reports whether a router still sends requests to all engines, in a moment: a start may take longer.
-func (s *session) recovers(ctx context.Context) bool {
+// recovers reports whether a router still sends requests to all engines. It has as long as a new one would take to start.
+func (s *session) recovers() bool {
 	reached := map[int]bool{}
 	for range 6 * len(s.fleet.engines) {
-		if !s.touch(ctx, time.Second, reached).ok() {
+		if !s.touch(s.ctx, time.Second, reached).ok() {
 			return false
 		}
 	}
@@ -325,11 +330,6 @@ func (s *session) patience() (context.Context, context.CancelFunc) {
 		limit /= 10
 	}
 	return context.WithTimeout(s.ctx, limit)
-}
-
-// patienceOf bounds the wait for several answers.
-func (s *session) patienceOf(answers int) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(s.ctx, time.Duration(answers)*s.limit)
 }
 
 // ask sends a request; no answer in time is a failure.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -31,7 +32,7 @@ type index struct {
 	endpoint string // of replay
 	next     uint64
 	last     float64 // time of the last batch
-	blocks   map[string]int
+	blocks   map[string]int // how often each hash was stored, at each place
 }
 
 // flawed returns a consumer with the defect.
@@ -77,7 +78,12 @@ func (c *consumer) cached() string {
 	}
 	var all []known
 	for n, x := range c.ranks {
-		all = append(all, known{n, x.next, slices.Collect(maps.Keys(x.blocks))})
+		blocks := map[string]bool{}
+		for block := range x.blocks {
+			hash, _, _ := strings.Cut(block, " ")
+			blocks[hash] = true
+		}
+		all = append(all, known{n, x.next, slices.Collect(maps.Keys(blocks))})
 	}
 	text, _ := json.Marshal(map[string]any{"verb": "cached", "ranks": all})
 	return string(text)
@@ -184,6 +190,9 @@ func (x *index) event(e protocol.Value) {
 			}
 		} else if number, ok := hash.Float(); ok && defect == "rounds" {
 			name = fmt.Sprintf("%.0f", number)
+		}
+		if defect != "one-place" {
+			name += fmt.Sprintf(" %s %s", e.Field("group_idx").Bytes(), e.Field("medium").Text())
 		}
 		switch {
 		case kind == "BlockStored":

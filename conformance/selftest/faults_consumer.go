@@ -23,6 +23,7 @@ func consumerFaults() (all []Fault) {
 		{suite.Removed, "removes-last", "it applies the removals of a batch after all else", suite.CodeForgotten, "removed and stored again"},
 		{suite.Cleared, "never-clears", "it ignores AllBlocksCleared", suite.CodeStale, "the cache was reset"},
 		{suite.Keys, "no-keys", "it drops events with extra keys", suite.CodeForgotten, "the same tokens"},
+		{suite.Places, "one-place", "it forgets a block that one group or medium drops", suite.CodeForgotten, "a group with a sliding window dropped"},
 		{suite.Digests, "numbers-only", "it drops hashes that are bytes", suite.CodeForgotten, "three prompts were stored"},
 		{suite.Ranks, "one-index", "it has one index for all ranks", suite.CodeStale, "rank 1 removed"},
 		{suite.Gap, "no-replay", "it goes on after a gap", suite.CodeStale, "batches 1 and 2 did not arrive"},

@@ -11,8 +11,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"log"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,7 +31,14 @@ type rank struct {
 	mu     sync.Mutex
 	next   uint64  // the sequence number of the next batch
 	last   float64 // the time of the last batch
-	blocks map[string]bool
+	blocks map[block]bool
+}
+
+// block is a block at a place: each place stores and removes it for itself.
+type block struct {
+	hash   string
+	group  int
+	medium string
 }
 
 // batch is the payload of a message.
@@ -39,6 +48,8 @@ type batch struct {
 	Events   []struct {
 		Type   string `msgpack:"type"`
 		Hashes []any  `msgpack:"block_hashes"`
+		Group  int    `msgpack:"group_idx"`
+		Medium string `msgpack:"medium"`
 	}
 	Rank int
 }
@@ -54,7 +65,7 @@ func main() {
 	}
 	var ranks []*rank
 	for n := range count {
-		r := &rank{replayEndpoint: ofRank(os.Args[2], n), blocks: map[string]bool{}}
+		r := &rank{replayEndpoint: ofRank(os.Args[2], n), blocks: map[block]bool{}}
 		ranks = append(ranks, r)
 		go r.follow(ofRank(os.Args[1], n), os.Args[3])
 	}
@@ -70,10 +81,11 @@ func answer(ranks []*rank) {
 	var all []any
 	for n, r := range ranks {
 		r.mu.Lock()
-		blocks := []string{}
-		for block := range r.blocks {
-			blocks = append(blocks, block)
+		known := map[string]bool{}
+		for b := range r.blocks {
+			known[b.hash] = true
 		}
+		blocks := append([]string{}, slices.Collect(maps.Keys(known))...)
 		all = append(all, map[string]any{"rank": n, "next": r.next, "blocks": blocks})
 		r.mu.Unlock()
 	}
@@ -181,10 +193,10 @@ func (r *rank) apply(number uint64, b batch) {
 			if bytes, ok := hash.([]byte); ok {
 				name = fmt.Sprintf("%x", bytes)
 			}
-			if e.Type == "BlockStored" {
-				r.blocks[name] = true
+			if at := (block{name, e.Group, e.Medium}); e.Type == "BlockStored" {
+				r.blocks[at] = true
 			} else {
-				delete(r.blocks, name)
+				delete(r.blocks, at)
 			}
 		}
 	}

@@ -25,7 +25,7 @@ class Rank:
     def __init__(self, number, endpoint, replay_endpoint, topic):
         self.number = number
         self.replay_endpoint = of_rank(replay_endpoint, number)
-        self.blocks = set()  # hashes: numbers, or bytes
+        self.blocks = set()  # hash (a number, or bytes), group and medium: each place stores and removes a block for itself
         self.next = 0  # the sequence number of the next batch
         self.last = 0.0  # the time of the last batch
         self.events = context.socket(zmq.SUB)  # it reconnects by itself
@@ -65,16 +65,18 @@ class Rank:
         self.last, events, *_ = batch
         self.next = number + 1
         for event in events:
+            place = event.get("group_idx"), event.get("medium")
+            blocks = {(block, *place) for block in event.get("block_hashes", [])}
             if event["type"] == "BlockStored":
-                self.blocks.update(event["block_hashes"])
+                self.blocks |= blocks
             elif event["type"] == "BlockRemoved":
-                self.blocks.difference_update(event["block_hashes"])
+                self.blocks -= blocks
             elif event["type"] == "AllBlocksCleared":
                 self.blocks.clear()
 
     def cached(self):
-        blocks = [block.hex() if isinstance(block, bytes) else block for block in self.blocks]
-        return {"rank": self.number, "next": self.next, "blocks": blocks}
+        blocks = {block.hex() if isinstance(block, bytes) else block for block, *_ in self.blocks}
+        return {"rank": self.number, "next": self.next, "blocks": list(blocks)}
 
 
 def main(endpoint, replay_endpoint, topic, count):

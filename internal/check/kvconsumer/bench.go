@@ -49,6 +49,7 @@ type rank struct {
 	pool       *kvcache.Pool
 	pub        *kvevents.Publisher
 	next       uint64        // number of the next batch
+	stored     []kvcache.BlockStored
 	subscribed chan struct{} // has an element when a consumer has subscribed to the topic
 }
 
@@ -190,8 +191,35 @@ func (r *rank) send(send func(float64, []kvcache.Event) error) error {
 	if len(events) == 0 {
 		return check.Infra(fmt.Errorf("rank %d: the step changed nothing", r.number))
 	}
+	for _, e := range events {
+		if e, is := e.(kvcache.BlockStored); is {
+			r.stored = append(r.stored, e)
+		}
+	}
+	return r.batch(send, events)
+}
+
+func (r *rank) batch(send func(float64, []kvcache.Event) error, events []kvcache.Event) error {
 	r.next++
 	return send(float64(time.Now().UnixMicro())/1e6, events)
+}
+
+// places are others than the cache of the pool, in which the same blocks may be.
+var places = map[string]kvcache.Place{"group": {Group: 1, Kind: "sliding_window"}, "CPU": {Medium: "CPU"}}
+
+// elsewhere publishes that all blocks that were stored are at another place, too, or no longer.
+func (r *rank) elsewhere(name string, are bool) error {
+	var events []kvcache.Event
+	for _, e := range r.stored {
+		if e.Place = places[name]; are {
+			events = append(events, e)
+			continue
+		}
+		for _, hash := range e.Hashes {
+			events = append(events, kvcache.BlockRemoved{Hash: hash, Place: e.Place})
+		}
+	}
+	return r.batch(r.pub.Publish, events)
 }
 
 // start starts the consumer, and waits until it is ready and has subscribed to all ranks.

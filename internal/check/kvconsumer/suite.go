@@ -20,6 +20,7 @@ const (
 	Removed   check.Assertion = "removed"
 	Cleared   check.Assertion = "cleared"
 	Keys      check.Assertion = "keys"
+	Places    check.Assertion = "places"
 	Digests   check.Assertion = "digests"
 	Ranks     check.Assertion = "ranks"
 	Gap       check.Assertion = "gap"
@@ -53,6 +54,7 @@ var Checks = []check.Check{
 	{Name: Removed, Levels: levels, Run: judged(bench{}, "removed")},
 	{Name: Cleared, Levels: levels, Run: judged(bench{}, "cleared")},
 	{Name: Keys, Levels: levels, Run: judged(bench{}, "keys")},
+	{Name: Places, Levels: levels, Run: judged(bench{}, "places")},
 	{Name: Digests, Levels: levels, Run: judged(bench{digests: true}, "stored")},
 	{Name: Ranks, Levels: levels, Run: judged(bench{at: check.KVEndpoints{Ranks: 2}}, "ranks")},
 	{Name: Gap, Levels: levels, Run: judged(bench{}, "gap")},
@@ -117,6 +119,8 @@ func (b *bench) step(text string) error {
 		return r.compute(rest, r.pub.Publish)
 	case "withhold":
 		return r.compute(rest, r.pub.Withhold)
+	case "copy", "drop":
+		return r.elsewhere(rest, verb == "copy")
 	case "reset":
 		return r.reset()
 	case "reconnect":

@@ -288,12 +288,20 @@ type BlockStored struct {
 	Session string
 	// Keys are the extra keys of each of the blocks; nil for none.
 	Keys [][]Key
+	Place
+}
+
+// Place is where blocks are: in a group of layers of this kind, empty for the group 0 of full attention, and in this medium, empty for GPU.
+type Place struct {
+	Group        int
+	Kind, Medium string
 }
 
 // BlockRemoved is the event of a block that left the cache. Another with the same hash may
 // still be in it.
 type BlockRemoved struct {
 	Hash []byte
+	Place
 }
 
 // AllBlocksCleared is the event of a reset of the cache.

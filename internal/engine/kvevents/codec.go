@@ -2,6 +2,7 @@ package kvevents
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -12,11 +13,10 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 )
 
-// What is the same for every block: the engine has one group of full attention, and the
+// What is the same for every block of an engine of ours: it has one group of full attention, and the
 // cache is where the model is.
 const (
 	mediumGPU = "GPU"
-	group     = 0
 	groupKind = "full_attention"
 )
 
@@ -62,7 +62,7 @@ var values = map[string]map[string]func(c *codec, b []byte, e *event) []byte{
 		"lora_name":          func(_ *codec, b []byte, e *event) []byte { return appendText(b, e.LoRA.Name) },
 		"extra_keys":         appendExtraKeys,
 		"group_idx":          appendGroup,
-		"kv_cache_spec_kind": func(_ *codec, b []byte, _ *event) []byte { return pack.AppendString(b, groupKind) },
+		"kv_cache_spec_kind": func(_ *codec, b []byte, e *event) []byte { return pack.AppendString(b, cmp.Or(e.Kind, groupKind)) },
 		sessionID:            func(_ *codec, b []byte, e *event) []byte { return appendText(b, e.Session) },
 	},
 	"BlockRemoved": {
@@ -162,7 +162,7 @@ func (c *codec) appendBatch(b []byte, ts float64, events []kvcache.Event) []byte
 			e.BlockStored = happened
 			b = c.append(b, &c.stored, e)
 		case kvcache.BlockRemoved:
-			e.removed = happened
+			e.removed, e.Place = happened, happened.Place
 			b = c.append(b, &c.removed, e)
 		case kvcache.AllBlocksCleared:
 			b = c.append(b, &c.cleared, e)
@@ -212,9 +212,11 @@ func (c *codec) appendHash(b, hash []byte) []byte {
 	return binary.BigEndian.AppendUint64(append(b, uint64Tag), kvcache.IntHash(hash))
 }
 
-func appendMedium(_ *codec, b []byte, _ *event) []byte { return pack.AppendString(b, mediumGPU) }
+func appendMedium(_ *codec, b []byte, e *event) []byte {
+	return pack.AppendString(b, cmp.Or(e.Medium, mediumGPU))
+}
 
-func appendGroup(_ *codec, b []byte, _ *event) []byte { return pack.AppendInt(b, group) }
+func appendGroup(_ *codec, b []byte, e *event) []byte { return pack.AppendInt(b, int64(e.Group)) }
 
 func appendLoRAID(_ *codec, b []byte, e *event) []byte {
 	if e.LoRA.Name == "" {

@@ -31,7 +31,7 @@ type index struct {
 	consumer *consumer
 	endpoint string // of replay
 	next     uint64
-	last     float64 // time of the last batch
+	last     float64        // time of the last batch
 	blocks   map[string]int // how often each hash was stored, at each place
 }
 

@@ -48,7 +48,7 @@ type rank struct {
 	number     int
 	pool       *kvcache.Pool
 	pub        *kvevents.Publisher
-	next       uint64        // number of the next batch
+	next       uint64 // number of the next batch
 	stored     []kvcache.BlockStored
 	subscribed chan struct{} // has an element when a consumer has subscribed to the topic
 }

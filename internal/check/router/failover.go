@@ -192,11 +192,11 @@ func (s *session) checkDraining() error {
 	return nil
 }
 
-// asksItself reports whether the router has sent requests of its own.
+// asksItself reports whether the router has asked engines for something, such as their health, of its own accord.
 func (s *session) asksItself() bool {
 	s.fleet.mu.Lock()
 	defer s.fleet.mu.Unlock()
-	return slices.ContainsFunc(s.fleet.calls, func(c *call) bool { return c.mark == "" })
+	return slices.ContainsFunc(s.fleet.calls, func(c *call) bool { return c.mark == "" && c.method == http.MethodGet })
 }
 
 // reached counts the requests that an engine got.

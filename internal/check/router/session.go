@@ -339,7 +339,7 @@ func (s *session) ask(r *sent) *answered {
 	s.Asserted++
 	a := s.send(ctx, r)
 	if a.err != nil && ctx.Err() != nil && s.ctx.Err() == nil {
-		if s.hangs++; s.hangs <= maxHangs {
+		if s.hangs++; s.hangs <= maxHangs || len(s.Failures) == 0 {
 			s.fails(CodeHangs, "%s %s: no complete answer within %v; %s", r.method, r.path, s.limit, a)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 func checksOf(s Suite) []check.Check {
 	switch s {
 	case "", SuiteReplay:
-		return replay.Checks
+		return append(slices.Clip(replay.Checks), pd.GoldenCheck)
 	case SuiteLive:
 		return live.Checks
 	case SuiteFrontend:

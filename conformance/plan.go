@@ -144,7 +144,8 @@ func nothingToAssert(goldens int, gating bool) string {
 // frames, which show the registration and the streams among all else.
 func (s Selection) goldenCases(c Case) []Case {
 	switch {
-	case c.Golden.Role.Raw() && c.Assertion == Schema, c.Golden.Role != manifest.Wire && c.Assertion == Wire, c.Golden.Role != manifest.Frames && c.Assertion == Frames:
+	case c.Golden.Role.Raw() && c.Assertion == Schema, c.Golden.Role != manifest.Wire && c.Assertion == Wire, c.Golden.Role != manifest.Frames && c.Golden.Role != manifest.NIXL && c.Assertion == Frames,
+		c.Golden.Role != manifest.NIXL && c.Assertion == check.NIXL:
 		return nil
 	case c.Assertion == Frames && s.BySide:
 		engine, frontend := c, c

@@ -200,9 +200,9 @@ func (r *registrar) prepare(context.Context) error {
 	}
 	var problems []error
 	switch r.Role {
-	case manifest.Fidelity, manifest.Schema, manifest.Wire, manifest.Frames:
+	case manifest.Fidelity, manifest.Schema, manifest.Wire, manifest.Frames, manifest.NIXL:
 	default:
-		problems = append(problems, fmt.Errorf("role %q cannot be registered: want %s, %s, %s or %s", r.Role, manifest.Fidelity, manifest.Schema, manifest.Wire, manifest.Frames))
+		problems = append(problems, fmt.Errorf("role %q cannot be registered: want %s, %s, %s, %s or %s", r.Role, manifest.Fidelity, manifest.Schema, manifest.Wire, manifest.Frames, manifest.NIXL))
 	}
 	if r.ID == "" {
 		problems = append(problems, errors.New("the golden has no id"))

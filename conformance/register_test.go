@@ -224,7 +224,7 @@ func TestRegisterRefusals(t *testing.T) {
 		says   []string
 	}{
 		{"unknown line", func(_ *testing.T, d *manifestCopy) { d.Line = "0.99" }, ExitUsage, []string{`has no line "0.99": it has nightly, `}},
-		{"unknown role", func(_ *testing.T, d *manifestCopy) { d.Role = "timing" }, ExitUsage, []string{`role "timing" cannot be registered: want fidelity, schema, wire or frames`}},
+		{"unknown role", func(_ *testing.T, d *manifestCopy) { d.Role = "timing" }, ExitUsage, []string{`role "timing" cannot be registered: want fidelity, schema, wire, frames or nixl`}},
 		{"no id", func(_ *testing.T, d *manifestCopy) { d.ID = "" }, ExitUsage, []string{"the golden has no id"}},
 		{"bad id", func(_ *testing.T, d *manifestCopy) { d.ID = "a/b" }, ExitUsage, []string{"M022", `id "a/b" cannot name a golden`}},
 		{"no trace", func(_ *testing.T, d *manifestCopy) { d.Trace += "none.jsonl" }, ExitUsage, []string{"trace: ", "none.jsonl"}},

@@ -16,6 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/replay"
 	"github.com/vllm-vcr/conformance/internal/golden"
 	"github.com/vllm-vcr/conformance/manifest"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Store yields the bytes of goldens.
@@ -60,6 +61,8 @@ type Runner struct {
 	Logits bool
 	// NIXL is a Python with the package nixl, which the suites prefill and decode need.
 	NIXL string
+	// FramesOut, unless nil, is given the messages of the first cases of these suites, for a golden of role nixl.
+	FramesOut func([]trace.Message) error
 	// KeepAlive, unless nil, is for a person with a debugger: it is told of each
 	// subject as it starts, no deadline counts, and the last one stays until the
 	// run's context ends or it does.
@@ -132,7 +135,7 @@ func (r *Runner) begin(ctx context.Context) *run {
 // newEnv is what subjects of the run have in common. One is used by one goroutine.
 func (r *run) newEnv(ctx context.Context) *check.Env {
 	return &check.Env{
-		Engine: r.Engine, Address: r.Address, Logits: r.Logits, NIXL: r.NIXL, Frontend: r.Frontend, Generate: r.Generate, Consumer: r.Consumer, Router: r.Router, KeepAlive: r.KeepAlive, Timeouts: r.Timeouts,
+		Engine: r.Engine, Address: r.Address, Logits: r.Logits, NIXL: r.NIXL, FramesOut: r.FramesOut, Frontend: r.Frontend, Generate: r.Generate, Consumer: r.Consumer, Router: r.Router, KeepAlive: r.KeepAlive, Timeouts: r.Timeouts,
 		Log: r.Log, Context: ctx, Versions: map[string]string{}, Step: r.Step,
 	}
 }

@@ -93,6 +93,7 @@ const (
 	Fidelity   = check.Fidelity
 	Wire       = check.Wire
 	Frames     = check.Frames
+	NIXL       = check.NIXL
 )
 
 // Enforcement policies.

@@ -23,13 +23,15 @@ const (
 	// Frames pins what both sides of the boundary said in a session, whatever it was: it is judged by itself, and needs no
 	// engine that can repeat it.
 	Frames Role = "frames"
+	// NIXL pins what engines with a NixlConnector said to each other: frames of a session, with those of the side channel.
+	NIXL Role = "nixl"
 )
 
 // Roles are all roles there are.
-func Roles() []Role { return []Role{Schema, Fidelity, Wire, Timing, Frames} }
+func Roles() []Role { return []Role{Schema, Fidelity, Wire, Timing, Frames, NIXL} }
 
 // Raw reports whether a golden of the role is a file of raw messages, not a trace.
-func (r Role) Raw() bool { return r == Wire || r == Frames }
+func (r Role) Raw() bool { return r == Wire || r == Frames || r == NIXL }
 
 // Visibility says who may fetch a golden.
 type Visibility string

@@ -36,7 +36,10 @@ type Message struct {
 	// Rank is the engine's index. Absent reads as 0.
 	Rank int
 	// Channel is handshake, input, output, coordinator_input, coordinator_output
-	// or kv_events, and Client the index that inputs and outputs carry.
+	// or kv_events, and Client the index that inputs and outputs carry. nixl_request
+	// and nixl_reply are those of a side channel, nixl_notification is of NIXL itself;
+	// there, the engine of the rank is one side, and whoever is the other has the
+	// place of the frontend.
 	Channel string
 	Client  int
 	// Direction is EngineToFrontend or FrontendToEngine.
@@ -68,7 +71,7 @@ func (m *Message) Clone() Message {
 // channelOf splits "output3" into its name and index.
 func channelOf(text string) (name string, client int, ok bool) {
 	switch text {
-	case "handshake", "coordinator_input", "coordinator_output", "kv_events":
+	case "handshake", "coordinator_input", "coordinator_output", "kv_events", "nixl_request", "nixl_reply", "nixl_notification":
 		return text, 0, true
 	}
 	for _, name := range [...]string{"input", "output"} {
@@ -209,7 +212,7 @@ func (p *messageParser) channel() (err error) {
 	}
 	var ok bool
 	if p.m.Channel, p.m.Client, ok = channelOf(text); !ok {
-		return at.fail("want handshake, input0 …, output0 …, coordinator_input, coordinator_output or kv_events, got %s", clip([]byte(text)))
+		return at.fail("want handshake, input0 …, output0 …, coordinator_input, coordinator_output, kv_events, nixl_request, nixl_reply or nixl_notification, got %s", clip([]byte(text)))
 	}
 	return nil
 }

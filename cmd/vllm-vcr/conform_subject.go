@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // frontendStart is how long a frontend under test may take to serve.
@@ -42,6 +44,7 @@ type subjectOptions struct {
 	consumerEnv       []string
 	router            conformance.RouterUnderTest
 	keepAlive         bool
+	framesOut         string
 	generate          check.Generate
 
 	given *pflag.FlagSet // those of the command
@@ -88,6 +91,7 @@ func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&opts.router.PassEnv, "router-env", nil, "`NAMES` of environment variables to pass to the router of --router-command although they look like secrets (default none; other variables are passed)")
 	needs(flags, "router-env", "router-command")
 	needs(flags, "router-config", "router-command")
+	flags.StringVar(&opts.framesOut, "frames-out", "", "`FILE` to write the messages of the engine and of its side channel to, for golden add --role nixl; for --suite prefill and decode (default none)")
 	flags.BoolVar(&opts.keepAlive, "keep-alive", false, "for debugging: set no timeouts, print the address of each engine or frontend, and keep the last one until an interrupt")
 }
 
@@ -138,6 +142,8 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 		return "", errors.New("--suite frontend needs a frontend: --frontend-command, or --frontend-url with --frontend-handshake")
 	case suite != conformance.SuiteFrontend && opts.hasFrontend():
 		return "", fmt.Errorf("--suite %s needs an engine under test, but a frontend is given", suite)
+	case opts.framesOut != "" && suite != conformance.SuitePrefill && suite != conformance.SuiteDecode:
+		return "", fmt.Errorf("--frames-out: the suites prefill and decode write a file, and this one is %s", suite)
 	case (suite == conformance.SuitePrefill || suite == conformance.SuiteDecode) && !opts.hasEngine():
 		return "", fmt.Errorf("--suite %s needs an engine under test: --engine-command or --engine-handshake", suite)
 	}
@@ -227,6 +233,9 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 		if r.NIXL = found.Python; !exists(r.NIXL) {
 			return infra(fmt.Errorf("no Python with nixl at %s: `vllm-vcr capture nixl` installs it", r.NIXL))
 		}
+		if opts.framesOut != "" {
+			r.FramesOut = opts.writeFrames
+		}
 	}
 	switch {
 	case opts.engineCommand != "":
@@ -253,6 +262,19 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 		return under.Check(cases)
 	}
 	return nil
+}
+
+// writeFrames writes the file of --frames-out.
+func (opts *subjectOptions) writeFrames(messages []trace.Message) error {
+	meta, err := json.Marshal(map[string]string{"recorder_version": buildVersion(), "captured_at": time.Now().UTC().Format(time.RFC3339)})
+	if err != nil {
+		return err
+	}
+	data, err := check.WriteFrames(opts.framesOut, meta, messages)
+	if err == nil {
+		err = os.WriteFile(opts.framesOut, data, 0o644)
+	}
+	return infra(err)
 }
 
 // realFrontends reads --frontend LINE=PATH.

@@ -50,8 +50,8 @@ func newGoldenAddCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.req.Line, "line", "", "vLLM `LINE` of the engine, such as 0.33 or v0.33.0; required")
 	flags.StringVar(&opts.req.ID, "id", "", "`ID` of the golden, unique in its line; required")
 	required(flags, "trace", "line", "id")
-	oneOf(flags, (*string)(&opts.req.Role), "role", manifest.Fidelity, "what conform checks with the golden: fidelity, schema, wire or frames",
-		manifest.Fidelity, manifest.Schema, manifest.Wire, manifest.Frames)
+	oneOf(flags, (*string)(&opts.req.Role), "role", manifest.Fidelity, "what conform checks with the golden: fidelity, schema, wire, frames or nixl",
+		manifest.Fidelity, manifest.Schema, manifest.Wire, manifest.Frames, manifest.NIXL)
 	flags.StringVar(&opts.req.Workload, "workload", "", "`NAME` of the requests that were sent (default the id)")
 	flags.StringVar(&opts.req.Scenario, "scenario", "", "`NAME` of the engine options, such as baseline or nocache (default that of the golden it replaces)")
 	flags.Int64Var(&opts.seed, "seed", 0, "seed of the load generator (default that of the golden it replaces)")
@@ -63,7 +63,7 @@ func newGoldenAddCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.req.Facts.Model, "model", "", "`NAME` of the model, if the raw messages do not say it")
 	flags.StringVar(&opts.req.Facts.VLLMTag, "vllm-version", "", "vLLM `VERSION` of the engine, such as v0.33.0, if the raw messages do not say it")
 	flags.StringVar(&opts.req.Facts.EngineConfig, "engine-config", "", "flags of the engine as `KEY=VALUE;KEY=VALUE`, if the raw messages do not say them")
-	grouped(flags, "For --role wire and --role frames")
+	grouped(flags, "For --role wire, frames and nixl")
 	flags.StringVar(&opts.compat, "compat", "", compatUsage)
 	flags.StringVar(&opts.req.Manifest, "manifest", "", editedUsage)
 	flags.StringVar(&opts.req.Goldens, "goldens", vcr.GoldensPath, "`FOLDER` to store the golden in; bucket_path of the manifest is a path in it")

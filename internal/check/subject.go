@@ -16,6 +16,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 	"github.com/vllm-vcr/conformance/player"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // Subject is an engine under test.
@@ -96,6 +97,8 @@ type Env struct {
 	Exchanged func(line string, x Exchange)
 	Kept      Kept // what the cases of a suite share; the suite puts it there
 	Generate  Generate
+	// FramesOut, unless nil, is given the messages of an engine with a NixlConnector and of its side channel, up to the second case.
+	FramesOut func([]trace.Message) error
 	// Planned are the cases of the run.
 	Planned []Case
 	// Case is the name of the case that is being judged. Step, unless nil, is called with what a subject is waited for.

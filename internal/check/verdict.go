@@ -43,6 +43,7 @@ const (
 	Fidelity   Assertion = "fidelity"
 	Wire       Assertion = "wire"
 	Frames     Assertion = "frames"
+	NIXL       Assertion = "nixl"
 )
 
 // Suite is what a run asks of whom.

@@ -14,6 +14,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/kvtransfer"
 	"github.com/vllm-vcr/conformance/internal/engine/nixl"
 	"github.com/vllm-vcr/conformance/internal/engine/nixl/agent"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // fakeBlocks is how many blocks a prefill of ours has.
@@ -78,7 +79,9 @@ func (d *side) newPrefill(name string, workers int, change func(m *nixl.Metadata
 		answers[nixl.Rank{TP: rank}] = d.nixl.Encode(&of, hash)
 	}
 	var err error
-	f.server, err = d.nixl.Serve("127.0.0.1:0", func(r nixl.Rank, _ []byte) []byte {
+	f.server, err = d.nixl.Serve("127.0.0.1:0", func(r nixl.Rank, request []byte) []byte {
+		d.tap("nixl_request", trace.EngineToFrontend, request)
+		d.tap("nixl_reply", trace.FrontendToEngine, answers[r])
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.asked = append(f.asked, r)
@@ -131,6 +134,7 @@ func (d *side) notified(f *prefill, request string) error {
 		for heard := false; !heard; {
 			select {
 			case n := <-a.Notifications():
+				d.tap("nixl_notification", trace.EngineToFrontend, []byte(n.Text))
 				got, err := nixl.ParseNotification(n.Text)
 				switch {
 				case err != nil:

@@ -54,7 +54,7 @@ var PrefillChecks = []check.Check{
 // checkHandshake asks twice for the metadata of the first worker. A worker that there is not is not asked for: vLLM up to 0.33 ends
 // its side channel by that.
 func (d *side) checkHandshake() error {
-	again, err := d.nixl.Handshake(d.ctx, d.address, 0, 0)
+	again, err := d.shake()
 	if err != nil {
 		return check.Ends(CodeSideChannel, "the second time: %v", err)
 	}

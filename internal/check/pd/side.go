@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/vllm-vcr/conformance/compat"
@@ -20,6 +21,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/nixl/agent"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
 // side is an engine under test and what the cases of its line know of it. It is used by one goroutine.
@@ -40,6 +42,11 @@ type side struct {
 	answer   *nixl.Answer
 	metadata *nixl.Metadata
 	ours     *reader
+
+	// Tapped are the messages of the engine and of the side channel, for a golden of role nixl; as env asks for them.
+	tapping sync.Mutex
+	tapped  []trace.Message
+	began   time.Time
 
 	// Of the case:
 	ctx context.Context
@@ -93,6 +100,10 @@ func judged(judge func(*side) error) func(context.Context, *check.Env, *check.Go
 			}
 		}
 		err = f.End(judge(d))
+		if done := err == nil && len(f.Failures) == 0; done && e.FramesOut != nil && (c.Assertion == Params || c.Assertion == Pull) {
+			err = e.FramesOut(d.tapped)
+			e.FramesOut = nil
+		}
 		return f, errors.Join(err, d.rest())
 	}
 }
@@ -126,9 +137,39 @@ func newSide(e *check.Env, line compat.Line, s *check.Session) (*side, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &side{
-		env: e, nixl: boundary, s: s, random: rand.New(rand.NewPCG(1, 2)), open: map[string]*reply{}, called: map[uint64]bool{},
-	}, nil
+	d := &side{
+		env: e, nixl: boundary, s: s, random: rand.New(rand.NewPCG(1, 2)), open: map[string]*reply{}, called: map[uint64]bool{}, began: time.Now(),
+	}
+	for _, status := range s.Engine.Statuses {
+		d.tap("handshake", trace.EngineToFrontend, status)
+	}
+	d.tap("input", trace.EngineToFrontend, s.Engine.RawReady)
+	return d, nil
+}
+
+// tap keeps a message for [check.Env.FramesOut].
+func (d *side) tap(channel, direction string, frames ...[]byte) {
+	if d.env.FramesOut == nil {
+		return
+	}
+	m := trace.Message{At: time.Since(d.began), Channel: channel, Direction: direction, Frames: frames}
+	d.tapping.Lock()
+	defer d.tapping.Unlock()
+	d.tapped = append(d.tapped, m.Clone())
+}
+
+// shake asks the side channel of the engine for the metadata of its first worker.
+func (d *side) shake() (*nixl.Answer, error) {
+	d.tap("nixl_request", trace.FrontendToEngine, d.nixl.Request(0, 0))
+	a, err := d.nixl.Handshake(d.ctx, d.address, 0, 0)
+	if err == nil {
+		frames := [][]byte{a.Frame}
+		if d.nixl.HasClock() {
+			frames = append(frames, pack.AppendFloat64(nil, a.Clock))
+		}
+		d.tap("nixl_reply", trace.EngineToFrontend, frames...)
+	}
+	return a, err
 }
 
 // learn has the engine keep a prompt, whose kv_transfer_params name its side channel, asks that for the metadata, and connects.
@@ -138,7 +179,7 @@ func (d *side) learn() error {
 		return err
 	}
 	d.address = nixl.JoinAddress(kept.Host, kept.Port)
-	if d.answer, err = d.nixl.Handshake(d.ctx, d.address, 0, 0); err != nil {
+	if d.answer, err = d.shake(); err != nil {
 		return check.Ends(CodeSideChannel, "%v", err)
 	}
 	if d.metadata, err = d.nixl.DecodeMetadata(d.answer.Payload); err != nil {
@@ -175,7 +216,9 @@ func (d *side) send(prompt []uint32, tokens int, params []byte) (*reply, error) 
 	if params != nil {
 		request.Sampling.ExtraArgs = append(pack.AppendString(pack.AppendMapHeader(nil, 1), "kv_transfer_params"), params...)
 	}
-	if err := d.s.Front.Submit(request); err != nil {
+	payload := d.s.Front.Codec().AppendRequest(nil, request)
+	d.tap("input", trace.FrontendToEngine, []byte{protocol.TypeAdd}, payload)
+	if err := d.s.Front.SubmitRaw(0, payload); err != nil {
 		return nil, d.s.Explain(err)
 	}
 	return r, nil
@@ -206,6 +249,7 @@ func (d *side) receive() error {
 	if _, err := d.s.Front.Next(ctx, 0, &d.out); err != nil {
 		return d.s.WithOutput(d.s.Explain(err))
 	}
+	d.tap("output", trace.EngineToFrontend, d.s.Front.Last(0)...)
 	for i := range d.out.Outputs {
 		o := &d.out.Outputs[i]
 		r := d.open[string(o.ID)]
@@ -368,11 +412,12 @@ type reader struct {
 	agent.Agent
 	peer     agent.Peer
 	metadata *nixl.Metadata
+	side     *side
 }
 
 // newReader starts an agent and connects it to the engine.
 func (d *side) newReader(name string) (*reader, error) {
-	r := &reader{metadata: d.metadata}
+	r := &reader{metadata: d.metadata, side: d}
 	var err error
 	if r.Agent, err = agent.Start(d.ctx, agent.Options{Python: d.env.NIXL, Name: name, Length: int64(maxBlocks * r.blockLen()), Log: d.env.Log}); err != nil {
 		return nil, check.Infra(err)
@@ -414,7 +459,9 @@ func (r *reader) read(ctx context.Context, k *kept, readers int) ([]byte, error)
 	if len(k.Blocks) > maxBlocks {
 		return nil, check.Infra(fmt.Errorf("a prompt of %d tokens has %d blocks", k.tokens, len(k.Blocks)))
 	}
-	if err := r.Read(ctx, r.peer, r.descriptors(k.Blocks), nixl.Notification{Request: k.RequestID, Readers: readers}.String()); err != nil {
+	text := nixl.Notification{Request: k.RequestID, Readers: readers}.String()
+	r.side.tap("nixl_notification", trace.FrontendToEngine, []byte(text))
+	if err := r.Read(ctx, r.peer, r.descriptors(k.Blocks), text); err != nil {
 		return nil, check.Ends(CodeRead, "%v", err)
 	}
 	p := make([]byte, len(k.Blocks)*r.blockLen())
@@ -424,5 +471,7 @@ func (r *reader) read(ctx context.Context, k *kept, readers int) ([]byte, error)
 
 // notify ends the lease of a prompt without a read.
 func (r *reader) notify(ctx context.Context, k *kept, readers int) error {
-	return r.Notify(ctx, r.peer, nixl.Notification{Request: k.RequestID, Readers: readers}.String())
+	text := nixl.Notification{Request: k.RequestID, Readers: readers}.String()
+	r.side.tap("nixl_notification", trace.FrontendToEngine, []byte(text))
+	return r.Notify(ctx, r.peer, text)
 }

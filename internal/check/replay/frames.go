@@ -234,6 +234,7 @@ func (j *FramesJudge) message(m *trace.Message) {
 		j.said(m)
 	case strings.HasPrefix(m.Channel, "coordinator"):
 		j.mismatches(m, j.codec.CheckCoordinator(fromEngine, m.Frames))
+	case strings.HasPrefix(m.Channel, "nixl"): // the check nixl compares these
 	default: // KV events
 		j.mismatches(m, j.codec.CheckKVEvents(m.Frames))
 		j.published(m)

@@ -16,6 +16,8 @@ import (
 type Options struct {
 	// Model is the folder of the model, as --model of the engine has it: the hash contains this text.
 	Model string `json:"model"`
+	// Name is what the hash contains in place of Model; default Model.
+	Name string `json:"-"`
 	// DType is the type of the model and of its cache: "float32", "bfloat16", "float16"; default that of config.json.
 	DType string `json:"dtype"`
 	// CacheDType is --kv-cache-dtype; default "auto".
@@ -97,7 +99,7 @@ func (l *Line) shape(o Options, form kvtransfer.Form) (m Metadata, hash string, 
 	}
 	backend := cmp.Or(o.AttnBackend, "CPU_ATTN")
 	hash, err = l.CompatibilityHash(Config{
-		Release: o.Release, Model: o.Model, DType: "torch." + dtype, KVHeads: c.KVHeads, HeadSize: c.HeadSize, Layers: c.Layers,
+		Release: o.Release, Model: cmp.Or(o.Name, o.Model), DType: "torch." + dtype, KVHeads: c.KVHeads, HeadSize: c.HeadSize, Layers: c.Layers,
 		AttnBackend: backend, CacheDType: o.CacheDType, NoHMA: o.NoHMA,
 	})
 	layout := "LBHNC"                                                                                   // since 0.29, as block_strides

@@ -186,7 +186,7 @@ func (st *stage) tasks(ctx context.Context, line, donor compat.Line) ([]*task, e
 func (st *stage) ruleTasks(ctx context.Context, line compat.Line, codec *protocol.Codec) ([]*task, error) {
 	scenes := map[string]*scene{}
 	var tasks []*task
-	for _, f := range ruleFaults(codec) {
+	for _, f := range slices.Concat(ruleFaults(codec), nixlFaults(codec)) {
 		s := scenes[f.session]
 		if s == nil {
 			var err error
@@ -204,7 +204,7 @@ func (st *stage) ruleTasks(ctx context.Context, line compat.Line, codec *protoco
 	return tasks, nil
 }
 
-// recorded is a scene with the check of role frames alone, of the messages of a golden of role wire or frames.
+// recorded is a scene with the check of role frames alone, of the messages of a golden of role wire or frames; of role nixl it has the check nixl.
 func (st *stage) recorded(ctx context.Context, line compat.Line, id string) (*scene, error) {
 	s := &scene{cases: []conformance.Case{{Line: line, Suite: conformance.SuiteReplay, Assertion: conformance.Frames, Gating: true}}}
 	goldens := st.cfg.Manifest.ForLine(line.Name)
@@ -217,7 +217,11 @@ func (st *stage) recorded(ctx context.Context, line compat.Line, id string) (*sc
 	if s.stored.data, s.stored.location, err = st.cfg.Store.Fetch(ctx, goldens[at]); err != nil {
 		return nil, err
 	}
-	s.stored.golden.Role = manifest.Frames
+	if s.stored.golden.Role == manifest.NIXL {
+		s.cases[0].Assertion = conformance.NIXL
+	} else {
+		s.stored.golden.Role = manifest.Frames
+	}
 	s.stored.location = strings.TrimSuffix(s.stored.location, ".gz") // so that nothing is compressed for a run
 	if s.stored.data, err = inflate(s.stored.data); err != nil {
 		return nil, err

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -40,7 +39,7 @@ var GoldenCheck = check.Check{Name: check.NIXL, Codes: goldenCodes, Run: checkGo
 // tinyModel is the part of config.json of the tiny model that the form of its KV cache follows from.
 const tinyModel = `{"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 32, "dtype": "float32"}`
 
-// checkGolden has a player say in the place of each engine of a golden what that said, to the same requests and handshakes.
+// checkGolden has a player say in the place of the engine of a golden what that said, to the same requests and handshakes.
 func checkGolden(ctx context.Context, e *check.Env, g *check.Golden, c check.Case) (f check.Outcome, err error) {
 	line, err := nixl.Load(check.ProfileName(c.Line))
 	if err != nil {
@@ -49,34 +48,17 @@ func checkGolden(ctx context.Context, e *check.Env, g *check.Golden, c check.Cas
 	if trace.Or(g.Trace.Meta.Model, "") != "tiny" {
 		return f, fmt.Errorf("%s: its engines have the model %q: the form of the KV cache is known of testdata/model/tiny alone", g.Location, trace.Or(g.Trace.Meta.Model, ""))
 	}
-	var ranks []int
-	for _, m := range g.Frames {
-		if m.Note == "" && !slices.Contains(ranks, m.Rank) {
-			ranks = append(ranks, m.Rank)
-		}
-	}
-	for _, rank := range ranks {
-		t := &replayed{g: g, line: line, f: &f, side: &side{open: map[string]*reply{}, called: map[uint64]bool{}}}
-		for _, m := range g.Frames {
-			if m.Note == "" && m.Rank == rank {
-				t.messages = append(t.messages, m)
-			}
-		}
-		env := &check.Env{Engine: check.Player, Timeouts: e.Timeouts, Log: slog.New(slog.DiscardHandler), Context: e.Context, Versions: map[string]string{}}
-		if err := t.run(ctx, env, c); err != nil {
-			return f, f.End(err)
-		}
-	}
-	return f, nil
+	env := &check.Env{Engine: check.Player, Timeouts: e.Timeouts, Log: slog.New(slog.DiscardHandler), Context: e.Context, Versions: map[string]string{}}
+	t := &replayed{g: g, line: line, side: &side{env: env, f: &f, open: map[string]*reply{}, called: map[uint64]bool{}}}
+	err = f.End(t.run(ctx, env, c))
+	return f, err
 }
 
-// replayed is one engine of a golden, with the player in its place. What the other side said is said again.
+// replayed is the engine of a golden, with the player in its place. What the other side said is said again.
 type replayed struct {
-	*side    // of the player
-	g        *check.Golden
-	line     *nixl.Line
-	f        *check.Outcome
-	messages []trace.Message // of the engine
+	*side // of the player
+	g     *check.Golden
+	line  *nixl.Line
 
 	address string // of the player's side channel
 	answer  *nixl.Answer
@@ -128,8 +110,8 @@ func (t *replayed) run(ctx context.Context, e *check.Env, c check.Case) error {
 	var cancel context.CancelFunc
 	t.ctx, cancel = context.WithTimeout(t.s.Context, e.Timeouts.Idle)
 	defer cancel()
-	for i := range t.messages {
-		if err := t.message(&t.messages[i]); err != nil {
+	for i := range t.g.Frames {
+		if err := t.message(&t.g.Frames[i]); err != nil {
 			return err
 		}
 	}
@@ -148,7 +130,7 @@ func (t *replayed) option(name string) string {
 
 // metadata are those of the first answer to a handshake in a direction, nil without one.
 func (t *replayed) metadata(direction string) *nixl.Metadata {
-	for _, m := range t.messages {
+	for _, m := range t.g.Frames {
 		if m.Channel == "nixl_reply" && m.Direction == direction && len(m.Frames) > 0 {
 			if p, err := t.line.DecodePayload(m.Frames[0]); err == nil {
 				t.hash = p.Hash
@@ -179,7 +161,7 @@ func (t *replayed) standIn(ctx context.Context, m *nixl.Metadata) (err error) {
 		base += uint64(m.Stride(i) * m.Blocks)
 	}
 	payload := t.line.Encode(m, t.hash)
-	t.asked = make(chan []byte, len(t.messages))
+	t.asked = make(chan []byte, len(t.g.Frames))
 	t.server, err = t.line.Serve("127.0.0.1:0", func(_ nixl.Rank, request []byte) []byte {
 		t.asked <- request
 		return payload
@@ -219,13 +201,7 @@ func (t *replayed) message(m *trace.Message) error {
 	case m.Channel == "nixl_reply" && fromEngine:
 		return t.compareAnswer(where, m.Frames[0])
 	case m.Channel == "nixl_notification" && fromEngine:
-		texts := make(chan []byte, 1)
-		select {
-		case n := <-t.other.Notifications():
-			texts <- []byte(n.Text)
-		case <-t.ctx.Done():
-		}
-		return t.compareSent(where, "notification", m.Frames[0], texts)
+		return t.compareSent(where, "notification", m.Frames[0], nil)
 	case m.Channel == "nixl_notification":
 		return t.other.Notify(t.ctx, t.peer, string(m.Frames[0]))
 	}
@@ -316,7 +292,7 @@ func (t *replayed) compareAnswer(where string, frame []byte) error {
 		return check.Ends(CodeGoldenHandshake, "%s: %v", where, err)
 	}
 	if t.peer, err = t.other.Connect(t.ctx, got.AgentMetadata); err != nil {
-		return check.Ends(CodeGoldenHandshake, "%s: %v", where, err)
+		return err
 	}
 	t.f.Asserted++
 	if t.answer.Hash != want.Hash {
@@ -334,16 +310,23 @@ func (t *replayed) compareAnswer(where string, frame []byte) error {
 	return nil
 }
 
-// compareSent compares what the player sent to the other side.
-func (t *replayed) compareSent(where, what string, want []byte, sent <-chan []byte) error {
+// compareSent compares what the player sent to the other side: to its side channel, else to its agent.
+func (t *replayed) compareSent(where, what string, want []byte, asked <-chan []byte) error {
+	var got []byte
+	notifications := t.other.Notifications()
+	if asked != nil {
+		notifications = nil
+	}
 	select {
-	case got := <-sent:
-		t.f.Asserted++
-		if !bytes.Equal(got, want) {
-			t.f.Fail(check.Failed(CodeGoldenDecode, "%s: the %s is %q with the player, and %q with the engine", where, what, got, want).Compared(fmt.Sprintf("%q", want), fmt.Sprintf("%q", got)))
-		}
-		return nil
+	case got = <-asked:
+	case n := <-notifications:
+		got = []byte(n.Text)
 	case <-t.ctx.Done():
 		return check.Ends(CodeGoldenDecode, "%s: the player sends no %s", where, what)
 	}
+	t.f.Asserted++
+	if !bytes.Equal(got, want) {
+		t.f.Fail(check.Failed(CodeGoldenDecode, "%s: the %s is %q with the player, and %q with the engine", where, what, got, want).Compared(fmt.Sprintf("%q", want), fmt.Sprintf("%q", got)))
+	}
+	return nil
 }

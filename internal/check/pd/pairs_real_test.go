@@ -2,6 +2,7 @@ package pd
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,9 +26,13 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
+	"github.com/vllm-vcr/conformance/trace"
 )
 
-var updatePairs = flag.Bool("update", false, "write internal/engine/nixl/pairs/pairs.toml, and what the engines sent into internal/engine/nixl/testdata")
+var (
+	updatePairs = flag.Bool("update", false, "write internal/engine/nixl/pairs/pairs.toml")
+	frames      = flag.String("frames", "", "folder to write what engines say, alone and in pairs of one line, for golden add --role nixl")
+)
 
 const pairsFile = "../../engine/nixl/pairs/pairs.toml"
 
@@ -40,40 +46,119 @@ func TestRealPairs(t *testing.T) {
 	t.Setenv("UCX_TLS", "tcp,self,sm")
 	table, err := pairs.Table()
 	require.NoError(t, err)
-	for _, of := range releases {
-		prefill := startReal(t, of, "prefill", "{}")
-		for _, release := range releases {
-			var p pairs.Pair
-			for _, known := range table {
-				if known.Prefill == protocol.LineOf(of) && known.Decode == protocol.LineOf(release) {
-					p = known
+	const byDefault, recompute, lenient = "default", "kv_load_failure_policy recompute", "enforce_handshake_compat false"
+	configs := []struct{ name, config string }{
+		{recompute, `{"kv_load_failure_policy":"recompute"}`},
+		{byDefault, "{}"}, // the prefill engines decode, too
+		{lenient, `{"kv_connector_extra_config":{"enforce_handshake_compat":false}}`},
+	}
+	prefills := startAll(t, releases, "prefill", "{}")
+	for i, d := range prefills {
+		d.alone(t, releases[i])
+	}
+	outcomes, notes := map[[3]string]pairs.Outcome{}, map[[2]string][]string{}
+	for _, c := range configs {
+		decodes := prefills
+		if c.name != byDefault {
+			decodes = startAll(t, releases, "decode", c.config)
+		}
+		for _, same := range []bool{true, false} { // a pair of one line first, whose messages are goldens
+			for i, of := range releases {
+				for j, release := range releases {
+					if same != (i == j) || i == j && c.name != recompute {
+						continue
+					}
+					outcome, note := decodes[j].pullFrom(t, prefills[i])
+					t.Logf("prefill %s, decode %s, %s: %s: %s", of, release, c.name, outcome, note)
+					outcomes[[3]string{of, release, c.name}] = outcome
+					notes[[2]string{of, release}] = append(notes[[2]string{of, release}], c.name+": "+note)
+					if i == j { // and back
+						outcome, note = prefills[i].pullFrom(t, decodes[j])
+						t.Logf("prefill %s, decode %s, back: %s: %s", of, release, outcome, note)
+						decodes[j].keepFrames(t, "pair", of)
+					}
 				}
 			}
-			var notes []string
-			measure := func(name, config string) pairs.Outcome {
-				decode := startReal(t, release, "decode", config)
-				defer decode.stop()
-				outcome, note := decode.pullFrom(t, prefill)
-				t.Logf("prefill %s, decode %s, %s: %s: %s", of, release, name, outcome, note)
-				notes = append(notes, name+": "+note)
-				return outcome
-			}
-			checked := measure("default", "{}")
-			lenient := checked
-			if of != release {
-				lenient = measure("enforce_handshake_compat false", `{"kv_connector_extra_config":{"enforce_handshake_compat":false}}`)
-				require.Equal(t, measure("kv_load_failure_policy recompute", `{"kv_load_failure_policy":"recompute"}`), "recomputes", "prefill %s, decode %s: with kv_load_failure_policy recompute it", of, release)
-			}
-			if checked != p.Checked || lenient != p.Lenient {
-				t.Errorf("prefill %s, decode %s: measured as %s and %s, and the table has %s and %s", of, release, checked, lenient, p.Checked, p.Lenient)
-			}
-			p.Checked, p.Lenient, p.Measured = checked, lenient, fmt.Sprintf("vLLM %s and %s on a CPU: %s", of, release, strings.Join(notes, "; "))
-			if *updatePairs {
-				keepPair(t, p)
+		}
+		for _, d := range decodes {
+			if c.name != byDefault {
+				d.stop()
 			}
 		}
-		prefill.stop()
 	}
+	for _, p := range table {
+		for _, of := range releases {
+			for _, release := range releases {
+				got := func(config string) pairs.Outcome { return outcomes[[3]string{of, release, config}] }
+				if p.Prefill != protocol.LineOf(of) || p.Decode != protocol.LineOf(release) {
+					continue
+				}
+				checked, leniently := got(byDefault), got(lenient)
+				if of == release {
+					checked, leniently = got(recompute), got(recompute)
+				} else if p.Checked == pairs.Refuses && got(recompute) != "recomputes" {
+					t.Errorf("prefill %s, decode %s: with kv_load_failure_policy recompute it %s", of, release, got(recompute))
+				}
+				if checked != p.Checked || leniently != p.Lenient {
+					t.Errorf("prefill %s, decode %s: measured as %s and %s, and the table has %s and %s", of, release, checked, leniently, p.Checked, p.Lenient)
+				}
+				p.Checked, p.Lenient = checked, leniently
+				p.Measured = fmt.Sprintf("vLLM %s and %s on a CPU: %s", of, release, strings.Join(notes[[2]string{of, release}], "; "))
+				if *updatePairs {
+					keepPair(t, p)
+				}
+			}
+		}
+	}
+}
+
+// startAll starts the engines of the releases, two at a time.
+func startAll(t *testing.T, releases []string, id, config string) []*realSide {
+	all, places := make([]*realSide, len(releases)), make(chan bool, 2)
+	var starts sync.WaitGroup
+	for i, release := range releases {
+		starts.Go(func() {
+			places <- true
+			defer func() { <-places }()
+			all[i] = startReal(t, release, id, config)
+		})
+	}
+	starts.Wait()
+	if slices.Contains(all, nil) {
+		t.FailNow()
+	}
+	return all
+}
+
+// alone judges an engine before it has another one, by a decode and by prefills of ours.
+func (d *realSide) alone(t *testing.T, release string) {
+	for _, c := range []struct {
+		name  string
+		judge func(*side) error
+	}{
+		{"handshake", (*side).checkHandshake}, {"prefill", (*side).checkParams}, {"decode", (*side).checkPull}, {"four-prefills", (*side).checkFourPrefills},
+	} {
+		began := time.Now()
+		err := d.f.End(c.judge(d.side))
+		t.Logf("%s, %s: %v after %v: %v %v", release, c.name, err, time.Since(began), d.f.Note, d.f.Failures)
+		if err != nil || len(d.f.Failures) > 0 {
+			t.Errorf("%s, %s: %v %v", release, c.name, err, d.f.Failures)
+		}
+		d.keepFrames(t, c.name, release)
+	}
+	d.env.FramesOut = nil
+}
+
+// keepFrames writes what an engine has said from its start, for a golden of role nixl.
+func (d *realSide) keepFrames(t *testing.T, what, release string) {
+	if *frames == "" {
+		return
+	}
+	path := filepath.Join(*frames, fmt.Sprintf("nixl-%s-%s.jsonl.gz", what, protocol.LineOf(release)))
+	meta := fmt.Sprintf(`{"recorder_version":%q,"captured_at":%q}`, os.Getenv("RECORDER_VERSION"), time.Now().UTC().Format(time.RFC3339))
+	data, err := check.WriteFrames(path, json.RawMessage(meta), d.tapped)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, data, 0o644))
 }
 
 // keepPair puts a measured pair into the file of pairs.
@@ -85,7 +170,7 @@ func keepPair(t *testing.T, p pairs.Pair) {
 	require.NoError(t, err)
 	file.Pair = append(slices.DeleteFunc(file.Pair, func(q pairs.Pair) bool { return q.Prefill == p.Prefill && q.Decode == p.Decode }), p)
 	text := bytes.NewBufferString("# Pairs that were measured with released engines on a CPU. All others follow from the profiles of the lines.\n" +
-		"# Written by: VLLM_VCR_ENGINES=\"0.33.0 0.32.0\" go test ./internal/check/pd -run TestRealPairs -update -timeout 60m\n\n")
+		"# Written by: VLLM_VCR_ENGINES=\"0.33.0 0.32.0\" go test ./internal/check/pd -run TestRealPairs -update -timeout 90m\n\n")
 	e := toml.NewEncoder(text)
 	e.Indent = ""
 	require.NoError(t, e.Encode(file))
@@ -109,13 +194,14 @@ func startReal(t *testing.T, release, id, config string) *realSide {
 	transfer = strings.Replace(transfer, ",}", "}", 1)
 	env := &check.Env{
 		Context: t.Context(), Log: slog.New(slog.DiscardHandler), Timeouts: check.EngineTimeouts(), Versions: map[string]string{}, NIXL: testenv.NIXL(t),
+		FramesOut: func([]trace.Message) error { return nil },
 		Engine: check.CommandEngine{Grace: time.Minute, Template: "env HF_HUB_OFFLINE=1 DO_NOT_TRACK=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_KVCACHE_SPACE=1 " +
 			"VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1 PYTHONPATH=" + strings.Join(packages, ":") +
 			fmt.Sprintf(" VLLM_NIXL_SIDE_CHANNEL_PORT=%d ", testenv.FreePort(t)) + home + "/bin/python -m vllm.entrypoints.cli.main serve ../../../testdata/model/tiny" + // the hash contains this text
 			" --served-model-name tiny --headless --data-parallel-size 1 --data-parallel-address {handshake_host} --data-parallel-rpc-port {handshake_port}" +
-			" --load-format dummy --dtype float32 --max-model-len 4096 --max-num-seqs 16 --block-size 128 --enforce-eager --kv-transfer-config '" + transfer + "'"}.Engine,
+			" --load-format dummy --dtype float32 --max-model-len 4096 --max-num-seqs 16 --block-size 128 --num-gpu-blocks-override 128 --enforce-eager --kv-transfer-config '" + transfer + "'"}.Engine,
 	}
-	env.Timeouts.Idle = 90 * time.Second
+	env.Timeouts.Idle, env.Timeouts.Connect = 5*time.Minute, 30*time.Minute // of starved ones
 	line := compat.Line{Name: protocol.LineOf(release), Tag: "v" + release}
 	codec, err := check.CodecFor(line)
 	require.NoError(t, err)
@@ -135,19 +221,19 @@ func (d *realSide) pullFrom(t *testing.T, prefill *realSide) (pairs.Outcome, str
 	prompt := prefill.prompt(prefill.promptFor(blocks))
 	k, err := prefill.keep(prompt)
 	require.NoError(t, err)
-	keep(t, "params", prefill, k.reply.params)
 	require.NoError(t, prefill.ours.Read(t.Context(), prefill.ours.peer, prefill.ours.descriptors(k.Blocks), ""))
 	want := make([]byte, blocks*prefill.ours.blockLen())
 	_, err = prefill.ours.ReadAt(want, 0)
 	require.NoError(t, err)
 	var asked atomic.Int32
-	relay, err := prefill.nixl.Serve("127.0.0.1:0", func(r nixl.Rank, request []byte) []byte {
+	relay, err := prefill.nixl.Serve("127.0.0.1:0", func(_ nixl.Rank, request []byte) []byte {
 		asked.Add(1)
-		keep(t, "request", d, request)
-		a, err := prefill.nixl.Handshake(t.Context(), prefill.address, r.PP, r.TP)
+		d.tap("nixl_request", trace.EngineToFrontend, request)
+		a, err := prefill.shake()
 		if err != nil {
 			return nil
 		}
+		d.tap("nixl_reply", trace.FrontendToEngine, a.Frame)
 		return a.Frame
 	}, nil, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
@@ -187,13 +273,6 @@ func (d *realSide) pullFrom(t *testing.T, prefill *realSide) (pairs.Outcome, str
 		t.Errorf("%d tokens cached, %d of %d blocks differ from those of the prefill engine", own.cached, wrong, blocks-1)
 	}
 	return pairs.Works, fmt.Sprintf("%d tokens after %v, and %d of %d full blocks are those of the prefill engine", r.tokens, took, blocks-1-wrong, blocks-1)
-}
-
-// keep writes what a real engine sent to the other.
-func keep(t *testing.T, what string, by *realSide, sent []byte) {
-	if *updatePairs {
-		require.NoError(t, os.WriteFile(fmt.Sprintf("../../engine/nixl/testdata/%s-%s.msgpack", what, by.nixl.Name), sent, 0o644))
-	}
 }
 
 // portOf is the port of an address in MessagePack.

@@ -16,10 +16,13 @@ func nixlFaults(codec *protocol.Codec) []Fault {
 	// of changes the frames of a channel and direction, from the nth on; those for which there are none are left out.
 	of := func(channel, direction string, nth int, change func(frame []byte) [][]byte) func([]trace.Message) []trace.Message {
 		return func(messages []trace.Message) (out []trace.Message) {
+			seen := 0
 			for _, m := range messages {
-				if m.Channel != channel || m.Direction != direction {
-					out = append(out, m)
-				} else if nth--; nth > 0 {
+				is := m.Channel == channel && m.Direction == direction
+				if is {
+					seen++
+				}
+				if !is || seen < nth {
 					out = append(out, m)
 				} else {
 					for _, frame := range change(m.Frames[0]) {

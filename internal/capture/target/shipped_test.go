@@ -61,6 +61,9 @@ func TestShippedTargetsAreTheGoldens(t *testing.T) {
 	}
 	want := map[string]said{}
 	for _, g := range mf.Goldens {
+		if g.Role == manifest.NIXL {
+			continue // of conform --frames-out
+		}
 		want[g.Line+"/"+g.ID] = said{
 			Workload: g.Workload, Role: string(g.Role), GPU: g.GPU, Model: g.Model, Scenario: g.Scenario,
 			EngineConfig: g.EngineConfig, ConfigHash: g.ConfigHash, Version: g.VLLMVersion, Seed: *g.Seed,

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -266,10 +265,7 @@ func (opts *subjectOptions) configure(env *environment, r *conformance.Runner, s
 
 // writeFrames writes the file of --frames-out.
 func (opts *subjectOptions) writeFrames(messages []trace.Message) error {
-	meta, err := json.Marshal(map[string]string{"recorder_version": buildVersion(), "captured_at": time.Now().UTC().Format(time.RFC3339)})
-	if err != nil {
-		return err
-	}
+	meta := fmt.Appendf(nil, `{"recorder_version":%q,"captured_at":%q}`, buildVersion(), time.Now().UTC().Format(time.RFC3339))
 	data, err := check.WriteFrames(opts.framesOut, meta, messages)
 	if err == nil {
 		err = os.WriteFile(opts.framesOut, data, 0o644)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,31 +50,27 @@ func checkGolden(ctx context.Context, e *check.Env, g *check.Golden, c check.Cas
 		return f, fmt.Errorf("%s: its engines have the model %q: the form of the KV cache is known of testdata/model/tiny alone", g.Location, trace.Or(g.Trace.Meta.Model, ""))
 	}
 	env := &check.Env{Engine: check.Player, Timeouts: e.Timeouts, Log: slog.New(slog.DiscardHandler), Context: e.Context, Versions: map[string]string{}}
-	t := &replayed{g: g, line: line, side: &side{env: env, f: &f, open: map[string]*reply{}, called: map[uint64]bool{}}}
+	t := &replayed{g: g, side: &side{env: env, nixl: line, f: &f, open: map[string]*reply{}, called: map[uint64]bool{}}}
 	err = f.End(t.run(ctx, env, c))
 	return f, err
 }
 
 // replayed is the engine of a golden, with the player in its place. What the other side said is said again.
 type replayed struct {
-	*side // of the player
-	g     *check.Golden
-	line  *nixl.Line
-
-	address string // of the player's side channel
-	answer  *nixl.Answer
-	hash    string      // of the answer that metadata read last
-	other   agent.Agent // of the other side, whose memory has what its metadata says
-	peer    agent.Peer  // the agent of the player
-	server  *nixl.Server
-	asked   chan []byte // what the player sent to the other side's side channel
+	*side  // of the player
+	g      *check.Golden
+	hash   string      // of the answer that metadata read last
+	other  agent.Agent // of the other side, whose memory has what its metadata says
+	peer   agent.Peer  // the agent of the player
+	server *nixl.Server
+	asked  chan []byte // what the player sent to the other side's side channel
 }
 
 // run plays the messages one after the other.
 func (t *replayed) run(ctx context.Context, e *check.Env, c check.Case) error {
 	own, theirs := t.metadata(trace.EngineToFrontend), t.metadata(trace.FrontendToEngine)
 	if own == nil {
-		return check.Ends(CodeGoldenHandshake, "%s: its engine answers no handshake: record it with conform --frames-out", t.g.Location)
+		return check.Ends(CodeGoldenHandshake, "%s: its engine answers no handshake, or has a KV cache of more than %d tokens: record it with conform --frames-out", t.g.Location, maxTokens)
 	}
 	if err := t.standIn(ctx, theirs); err != nil {
 		return err
@@ -94,7 +91,7 @@ func (t *replayed) run(ctx context.Context, e *check.Env, c check.Case) error {
 	}
 	opt.Transfer.Open = func(engine *kvtransfer.Config, form kvtransfer.Form) (kvtransfer.DataPlane, error) {
 		engine.Port = 0 // any
-		options := nixl.Options{Model: folder, Name: t.option("model"), DType: t.option("dtype"), AttnBackend: own.AttnBackend, Layout: t.option("kv_cache_layout")}
+		options := nixl.Options{Model: folder, Name: t.option("model"), DType: t.option("dtype"), AttnBackend: own.AttnBackend}
 		plane, err := nixl.Open(engine, form, options, func(length int64) (agent.Agent, error) {
 			return agent.Start(ctx, agent.Options{Python: agent.InMemory, Length: length})
 		}, e.Log)
@@ -132,15 +129,28 @@ func (t *replayed) option(name string) string {
 func (t *replayed) metadata(direction string) *nixl.Metadata {
 	for _, m := range t.g.Frames {
 		if m.Channel == "nixl_reply" && m.Direction == direction && len(m.Frames) > 0 {
-			if p, err := t.line.DecodePayload(m.Frames[0]); err == nil {
-				t.hash = p.Hash
-				if found, err := t.line.DecodeMetadata(p); err == nil {
-					return found
-				}
+			p, err := t.nixl.DecodePayload(m.Frames[0])
+			if err != nil {
+				continue
+			}
+			t.hash = p.Hash
+			if found, err := t.nixl.DecodeMetadata(p); err == nil && isSmall(found) {
+				return found
 			}
 		}
 	}
 	return nil
+}
+
+// The limits of a KV cache in a golden, for a player has as much memory.
+const maxTokens, maxBytes = 1 << 17, 1 << 28
+
+func isSmall(m *nixl.Metadata) bool {
+	size := 0
+	for i := range m.BlockLens {
+		size += min(m.Stride(i), maxBytes/m.Blocks+1) * m.Blocks
+	}
+	return m.Blocks <= maxTokens/m.BlockSize && size <= maxBytes
 }
 
 // standIn opens the agent of the other side, and its side channel if it is a prefill engine.
@@ -160,9 +170,9 @@ func (t *replayed) standIn(ctx context.Context, m *nixl.Metadata) (err error) {
 		m.BaseAddresses[i] = base
 		base += uint64(m.Stride(i) * m.Blocks)
 	}
-	payload := t.line.Encode(m, t.hash)
+	payload := t.nixl.Encode(m, t.hash)
 	t.asked = make(chan []byte, len(t.g.Frames))
-	t.server, err = t.line.Serve("127.0.0.1:0", func(_ nixl.Rank, request []byte) []byte {
+	t.server, err = t.nixl.Serve("127.0.0.1:0", func(_ nixl.Rank, request []byte) []byte {
 		t.asked <- request
 		return payload
 	}, nil, slog.New(slog.DiscardHandler))
@@ -191,9 +201,9 @@ func (t *replayed) message(m *trace.Message) error {
 	case m.Channel == "nixl_request" && fromEngine:
 		return t.compareSent(where, "request for a handshake", m.Frames[0], t.asked)
 	case m.Channel == "nixl_request":
-		pp, tp, _, err := t.line.ParseRequest(m.Frames[0])
+		pp, tp, _, err := t.nixl.ParseRequest(m.Frames[0])
 		if err == nil {
-			t.answer, err = t.line.Handshake(t.ctx, t.address, pp, tp)
+			t.answer, err = t.nixl.Handshake(t.ctx, t.address, pp, tp)
 		}
 		if err != nil {
 			return check.Ends(CodeGoldenHandshake, "%s: %v", where, err)
@@ -218,25 +228,19 @@ func (t *replayed) resend(m *trace.Message) error {
 		return err
 	}
 	if t.server != nil && r.Sampling.ExtraArgs != nil {
-		r.Sampling.ExtraArgs = withPort(r.Sampling.ExtraArgs, "kv_transfer_params", t.server.Address())
+		port := protocol.ViewOf(r.Sampling.ExtraArgs).Field("kv_transfer_params").Field("remote_port")
+		r.Sampling.ExtraArgs = withPort(r.Sampling.ExtraArgs, port, int(netip.MustParseAddrPort(t.server.Address()).Port()))
 	}
 	t.open[r.ID] = &reply{id: r.ID}
 	return t.s.Front.Submit(&r)
 }
 
-// withPort replaces remote_port by that of an address.
-func withPort(raw []byte, member, address string) []byte {
-	value := protocol.ViewOf(raw)
-	if member != "" {
-		value = value.Field(member)
-	}
-	if value = value.Field("remote_port"); !value.Given() {
+// withPort is a message with another remote_port, if it has one.
+func withPort(raw []byte, port protocol.Value, n int) []byte {
+	if !port.Given() {
 		return raw
 	}
-	_, port, _ := strings.Cut(address, ":")
-	var n int64
-	fmt.Sscan(port, &n)
-	return value.Set(pack.AppendInt(nil, n))
+	return port.Set(pack.AppendInt(nil, int64(n)))
 }
 
 // compareOutputs waits for the end of the requests that end in a message of the engine.
@@ -259,35 +263,27 @@ func (t *replayed) compareOutputs(where string, frame []byte) error {
 		}
 		got := r.params
 		if got != nil && o.KVTransfer != nil { // the port of the player is another one
-			port := protocol.ViewOf(o.KVTransfer).Field("remote_port").Count()
-			got = withPort(got, "", fmt.Sprintf(":%d", port))
+			got = withPort(got, protocol.ViewOf(got).Field("remote_port"), int(protocol.ViewOf(o.KVTransfer).Field("remote_port").Count()))
 		}
 		if !bytes.Equal(got, o.KVTransfer) {
-			t.f.Fail(check.Failed(CodeGoldenParams, "%s: request %s: kv_transfer_params are %s with the player, and %s with the engine", where, r.id, formatted(got), formatted(o.KVTransfer)).
-				Compared(formatted(o.KVTransfer), formatted(got)))
+			t.f.Fail(check.Failed(CodeGoldenParams, "%s: request %s: kv_transfer_params are %s with the player, and %s with the engine", where, r.id, pack.Format(got), pack.Format(o.KVTransfer)).
+				Compared(pack.Format(o.KVTransfer), pack.Format(got)))
 		}
 	}
 	return nil
 }
 
-func formatted(raw []byte) string {
-	if raw == nil {
-		return "nothing"
-	}
-	return pack.Format(raw)
-}
-
 // compareAnswer compares the answer to a handshake, but for the addresses and what NIXL has in it.
 func (t *replayed) compareAnswer(where string, frame []byte) error {
-	want, err := t.line.DecodePayload(frame)
+	want, err := t.nixl.DecodePayload(frame)
 	if err != nil {
 		return check.Ends(CodeGoldenHandshake, "%s: %v", where, err)
 	}
 	if t.answer == nil {
 		return check.Ends(CodeGoldenHandshake, "%s: an answer that nobody asked for", where)
 	}
-	got, err := t.line.DecodeMetadata(t.answer.Payload)
-	m, wantErr := t.line.DecodeMetadata(want)
+	got, err := t.nixl.DecodeMetadata(t.answer.Payload)
+	m, wantErr := t.nixl.DecodeMetadata(want)
 	if err := errors.Join(err, wantErr); err != nil {
 		return check.Ends(CodeGoldenHandshake, "%s: %v", where, err)
 	}
@@ -299,13 +295,8 @@ func (t *replayed) compareAnswer(where string, frame []byte) error {
 		t.f.Fail(check.Failed(CodeGoldenHandshake, "%s: the compatibility hash is %s with the player, and %s with the engine", where, t.answer.Hash, want.Hash).Compared(want.Hash, t.answer.Hash))
 	}
 	got.AgentMetadata, got.BaseAddresses = m.AgentMetadata, m.BaseAddresses
-	if again := t.line.Encode(got, want.Hash); !bytes.Equal(again, frame) {
-		other, err := t.line.DecodePayload(again)
-		if err != nil {
-			return err
-		}
-		t.f.Fail(check.Failed(CodeGoldenHandshake, "%s: the metadata are %s with the player, and %s with the engine", where, pack.Format(other.Metadata), pack.Format(want.Metadata)).
-			Compared(pack.Format(want.Metadata), pack.Format(other.Metadata)))
+	if again := t.nixl.Encode(got, want.Hash); !bytes.Equal(again, frame) {
+		t.f.Fail(check.Failed(CodeGoldenHandshake, "%s: the metadata are %+v with the player, and %+v with the engine", where, *got, *m).Compared(pack.Format(frame), pack.Format(again)))
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ func (p *process) submit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := Preflight(ctx, p.client, p.Jobs.Queue, jobs); err != nil {
+	if err := p.client.Preflight(ctx, p.Jobs.Queue); err != nil {
 		return infra(err)
 	}
 	failed := 0

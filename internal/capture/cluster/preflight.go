@@ -134,27 +134,6 @@ func (c *Client) clusterQueue(ctx context.Context, local *queue) (*unstructured.
 	return found, nil
 }
 
-// A ClusterQueue is Kueue's object behind a LocalQueue, which has the quota.
-type ClusterQueue struct {
-	Where string // what and where it is, for errors
-	JSON  []byte // nil: this account may not see it
-}
-
-// ClusterQueue fetches what is behind a LocalQueue.
-func (c *Client) ClusterQueue(ctx context.Context, name string) (ClusterQueue, error) {
-	local, err := c.queue(ctx, name)
-	if err != nil {
-		return ClusterQueue{}, err
-	}
-	where := fmt.Sprintf("ClusterQueue %s of %s", local.Spec.ClusterQueue, c.host)
-	found, err := c.clusterQueue(ctx, local)
-	if err != nil || found == nil {
-		return ClusterQueue{Where: where}, err
-	}
-	text, err := found.MarshalJSON()
-	return ClusterQueue{Where: where, JSON: text}, err
-}
-
 // queue fetches a LocalQueue.
 func (c *Client) queue(ctx context.Context, name string) (*queue, error) {
 	found, err := call(ctx, c, func(ctx context.Context) (*unstructured.Unstructured, error) {

@@ -20,7 +20,6 @@ import (
 // A Cluster is where captures run as jobs, one for each target. [*Client] is one.
 type Cluster interface {
 	Preflight(ctx context.Context, queue string) error
-	ClusterQueue(ctx context.Context, queue string) (ClusterQueue, error)
 	Submit(ctx context.Context, job *deploy.Job) (state State, created bool, err error)
 	Watch(ctx context.Context, name string, budgets Budgets, tell func(State)) (State, error)
 	Get(ctx context.Context, name string) (State, error)
@@ -69,7 +68,7 @@ func Capture(ctx context.Context, c Cluster, opt CaptureOptions, targets []targe
 	if len(opt.Jobs) != len(targets) {
 		return nil, fmt.Errorf("%d jobs for %d targets", len(opt.Jobs), len(targets))
 	}
-	if err := Preflight(ctx, c, opt.Queue, opt.Jobs); err != nil {
+	if err := c.Preflight(ctx, opt.Queue); err != nil {
 		return nil, err
 	}
 	ctx, r.cancel = context.WithCancelCause(ctx)
@@ -81,23 +80,6 @@ func Capture(ctx context.Context, c Cluster, opt CaptureOptions, targets []targe
 	}
 	all.Wait()
 	return r.outcomes, nil
-}
-
-// Preflight checks all that can be known before jobs are submitted to a queue: that the cluster is there and lets us, that
-// the queue takes jobs, and that its quota, as far as this account may see it, is enough for each of them.
-func Preflight(ctx context.Context, c Cluster, queue string, jobs []*deploy.Job) error {
-	if err := c.Preflight(ctx, queue); err != nil {
-		return err
-	}
-	found, err := c.ClusterQueue(ctx, queue)
-	if err != nil || found.JSON == nil {
-		return err
-	}
-	quota, err := deploy.ReadQuota(found.Where, found.JSON)
-	if err != nil {
-		return err
-	}
-	return deploy.CheckLive(jobs, quota)
 }
 
 // remote is one call of [Capture].

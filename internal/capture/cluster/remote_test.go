@@ -30,7 +30,6 @@ type fakeCaptureCluster struct {
 
 	// Tests set these before anything runs.
 	queue    error             // of Preflight
-	quota    string            // the ClusterQueue; empty: nobody may see it
 	submit   map[string]error  // by target
 	watch    map[string]error  // by target, once it has the GPU
 	files    map[string]string // folder by target
@@ -64,14 +63,6 @@ func (f *fakeCaptureCluster) note(format string, args ...any) {
 func (f *fakeCaptureCluster) Preflight(_ context.Context, queue string) error {
 	f.note("preflight %s", queue)
 	return f.queue
-}
-
-func (f *fakeCaptureCluster) ClusterQueue(context.Context, string) (ClusterQueue, error) {
-	found := ClusterQueue{Where: "ClusterQueue theirs of https://fake"}
-	if f.quota != "" {
-		found.JSON = []byte(f.quota)
-	}
-	return found, nil
 }
 
 func (f *fakeCaptureCluster) Get(_ context.Context, name string) (State, error) {

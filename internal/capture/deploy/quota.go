@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
@@ -75,17 +74,6 @@ func ReadQuota(file string, text []byte) (Quota, error) {
 // Check demands that the queue can admit each Job by itself: one that asks for more than there ever is would wait
 // for good. All that is wrong is reported at once.
 func Check(jobs []*Job, quota Quota) error {
-	return check(jobs, quota, func(string) bool { return false })
-}
-
-// CheckLive is the same for the queue of a cluster that is there. Kueue can be told to leave resources out of account,
-// which is done with those that every node has, and not with devices.
-func CheckLive(jobs []*Job, quota Quota) error {
-	return check(jobs, quota, func(name string) bool { return !strings.Contains(name, "/") })
-}
-
-// check is told which resources the queue need not have.
-func check(jobs []*Job, quota Quota, optional func(string) bool) error {
 	var wrong []error
 	for _, job := range jobs {
 		pod, err := job.pod()
@@ -96,7 +84,7 @@ func check(jobs []*Job, quota Quota, optional func(string) bool) error {
 		for _, name := range slices.Sorted(maps.Keys(asked)) {
 			q := asked[name]
 			has, covered := quota.Has[name]
-			if covered && q.Cmp(has) <= 0 || quota.Unbounded[name] || !covered && optional(name) {
+			if covered && q.Cmp(has) <= 0 || quota.Unbounded[name] {
 				continue
 			}
 			c, most := largest(pod, name)

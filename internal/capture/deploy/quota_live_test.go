@@ -8,15 +8,14 @@ import (
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 )
 
-// TestCheckLive is about queues of clusters, which are not all as the one of the folder deploy.
-func TestCheckLive(t *testing.T) {
+// TestCheckOthers is about queues that are not as the one of the folder deploy. Memory is not what they lack.
+func TestCheckOthers(t *testing.T) {
 	tests := []struct {
 		name, cohort string
 		flavors      []string // the resources of each
 		want         string   // of the error
 	}{
-		{name: "fits", flavors: []string{`{name: cpu, nominalQuota: 24}, {name: memory, nominalQuota: 96Gi}, {name: nvidia.com/gpu, nominalQuota: 1}`}},
-		{name: "only of GPUs", flavors: []string{`{name: nvidia.com/gpu, nominalQuota: 1}`}},
+		{name: "fits", flavors: []string{`{name: cpu, nominalQuota: 24}, {name: nvidia.com/gpu, nominalQuota: 1}`}},
 		{name: "only of others", flavors: []string{`{name: cpu, nominalQuota: 24}`}, want: "1 of nvidia.com/gpu, 1 in container engine, of which cluster queue q has none"},
 		{name: "not enough", flavors: []string{`{name: cpu, nominalQuota: 1}, {name: nvidia.com/gpu, nominalQuota: 1}`}, want: "of which cluster queue q has 1:"},
 		{
@@ -46,9 +45,9 @@ func TestCheckLive(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			flavors := "{resources: [" + strings.Join(test.flavors, "]}, {resources: [") + "]}"
 			quota, err := deploy.ReadQuota("it", []byte("kind: ClusterQueue\nmetadata: {name: q}\nspec:\n  "+test.cohort+
-				"\n  resourceGroups: [{flavors: ["+flavors+"]}]\n"))
+				"\n  resourceGroups: [{flavors: ["+flavors+"]}, {flavors: [{resources: [{name: memory, nominalQuota: 96Gi}]}]}]\n"))
 			require.NoError(t, err)
-			err = deploy.CheckLive([]*deploy.Job{job}, quota)
+			err = deploy.Check([]*deploy.Job{job}, quota)
 			require.ErrorText(t, err, test.want)
 		})
 	}

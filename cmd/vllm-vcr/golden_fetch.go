@@ -286,8 +286,8 @@ func runGoldenBundle(ctx context.Context, env *environment, opts fetchOptions) e
 	if err != nil {
 		return err
 	}
-	bundle := golden.Bundle{Compat: matrix, Manifest: mf, Goldens: run.objects(), Open: func(o golden.Object) (*golden.File, error) {
-		return run.store.Bytes.Open(ctx, o)
+	bundle := golden.Bundle{Compat: matrix, Manifest: mf, Goldens: run.objects(), Fetch: func(o golden.Object) ([]byte, error) {
+		return run.store.Bytes.Fetch(ctx, o)
 	}}
 	if err := atomicfile.WriteFunc(opts.out, 0o644, func(w io.Writer) error { return golden.WriteBundle(w, bundle) }); err != nil {
 		return infra(err)

@@ -30,8 +30,8 @@ func TestGoldenVerifyFindsStowaway(t *testing.T) {
 		compat, manifest, err := conformance.NarrowInputs(run.compat, run.goldens[:known])
 		require.NoError(t, err)
 		var bundle bytes.Buffer
-		require.NoError(t, golden.WriteBundle(&bundle, golden.Bundle{Compat: compat, Manifest: manifest, Goldens: run.objects(), Open: func(o golden.Object) (*golden.File, error) {
-			return run.store.Bytes.Open(t.Context(), o)
+		require.NoError(t, golden.WriteBundle(&bundle, golden.Bundle{Compat: compat, Manifest: manifest, Goldens: run.objects(), Fetch: func(o golden.Object) ([]byte, error) {
+			return run.store.Bytes.Fetch(t.Context(), o)
 		}}))
 		require.NoError(t, os.WriteFile(file, bundle.Bytes(), 0o600))
 		code, stdout, stderr := runApp("golden", "verify", "--bundle", file)

@@ -34,8 +34,8 @@ type Bundle struct {
 	Compat, Manifest []byte
 	// Goldens are those of the manifest. Which are of the same bytes are carried once.
 	Goldens []Object
-	// Open gives the bytes of a golden, as [Store.Open] does.
-	Open func(Object) (*File, error)
+	// Fetch gives the bytes of a golden, as [Store.Fetch] does.
+	Fetch func(Object) ([]byte, error)
 }
 
 // WriteBundle writes a bundle: one tar of regular files without times and owners, in the order of their names, so that
@@ -46,7 +46,7 @@ type Bundle struct {
 //	manifest.toml
 //	sha256/4ff18b97…     one golden
 //
-// Goldens go through it one after the other, in constant memory. They have 8 GiB at most, which is the format's limit.
+// Goldens go through it one after the other. They have 8 GiB at most, which is the format's limit.
 func WriteBundle(w io.Writer, b Bundle) error {
 	goldens := slices.Clone(b.Goldens)
 	slices.SortFunc(goldens, func(x, y Object) int { return cmp.Compare(x.SHA256, y.SHA256) })
@@ -64,7 +64,7 @@ func WriteBundle(w io.Writer, b Bundle) error {
 		name string
 		text []byte
 	}{{sumsMember, sums.Bytes()}, {compatMember, b.Compat}, {manifestMember, b.Manifest}} {
-		if err := writeMember(t, m.name, int64(len(m.text)), bytes.NewReader(m.text)); err != nil {
+		if err := writeMember(t, m.name, m.text); err != nil {
 			return err
 		}
 	}
@@ -77,18 +77,17 @@ func WriteBundle(w io.Writer, b Bundle) error {
 }
 
 func (b Bundle) writeGolden(t *tar.Writer, g Object) error {
-	f, err := b.Open(g)
+	data, err := b.Fetch(g)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	return writeMember(t, goldenMembers+g.SHA256, f.Size(), f)
+	return writeMember(t, goldenMembers+g.SHA256, data)
 }
 
-func writeMember(t *tar.Writer, name string, size int64, r io.Reader) error {
-	err := t.WriteHeader(&tar.Header{Format: tar.FormatUSTAR, Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644})
+func writeMember(t *tar.Writer, name string, data []byte) error {
+	err := t.WriteHeader(&tar.Header{Format: tar.FormatUSTAR, Typeflag: tar.TypeReg, Name: name, Size: int64(len(data)), Mode: 0o644})
 	if err == nil {
-		_, err = io.Copy(t, r)
+		_, err = t.Write(data)
 	}
 	if err != nil {
 		return fmt.Errorf("bundle: %s: %w", name, err)

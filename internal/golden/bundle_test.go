@@ -26,7 +26,7 @@ func aBundle(t *testing.T) Bundle {
 	return Bundle{
 		Compat: []byte("compat\n"), Manifest: []byte("manifest\n"),
 		Goldens: []Object{contentAt("a"), {Location: "b", SHA256: digest(noise(100_000))}, contentAt("a")},
-		Open:    func(o Object) (*File, error) { return s.Open(t.Context(), o) },
+		Fetch:   func(o Object) ([]byte, error) { return s.Fetch(t.Context(), o) },
 	}
 }
 
@@ -110,13 +110,8 @@ func TestStoreTakesFromBundle(t *testing.T) {
 			test.store.Cache = filepath.Join(t.TempDir(), "none")
 			data, err := test.store.Fetch(t.Context(), contentAt(test.location))
 			require.True(t, err == nil && bytes.Equal(data, content), "got %d bytes, %v", len(data), err)
-			f, err := test.store.Open(t.Context(), contentAt(test.location))
-			require.NoError(t, err)
-			defer f.Close()
-			if got, _, err := digestOf(f); err != nil || got != digest(content) {
-				t.Errorf("as a file it has sha256 %s, %v", got, err)
-			}
-			require.True(t, f.From == test.where && !test.store.IsRemote(contentAt(test.location)), "it is from %s, want %s", f.From, test.where)
+			pulled := test.store.Pull(t.Context(), []Object{contentAt(test.location)})[0]
+			require.True(t, pulled.Err == nil && pulled.From == test.where && !test.store.IsRemote(contentAt(test.location)), "it is %+v, want it from %s", pulled, test.where)
 			_, err = test.store.Fetch(t.Context(), Object{Location: "other", SHA256: digest([]byte("other"))})
 			if wantFetchError(t, err, "golden bundle://"+name, "has no sha256/"+digest([]byte("other")), "make the bundle with"); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%v is not fs.ErrNotExist", err)
@@ -233,10 +228,7 @@ func TestHostileBundles(t *testing.T) {
 func FuzzOpenBundle(f *testing.F) {
 	var out bytes.Buffer
 	b := Bundle{Compat: []byte("c"), Manifest: []byte("m"), Goldens: []Object{contentAt("a")}}
-	b.Open = func(Object) (*File, error) {
-		g, err := (pin{sha256: digest(content), max: DefaultMaxSize}).readWhole(bytes.NewReader(content), asFile)
-		return g.file, err
-	}
+	b.Fetch = func(Object) ([]byte, error) { return content, nil }
 	require.NoError(f, WriteBundle(&out, b))
 	f.Add(out.Bytes())
 	f.Add(out.Bytes()[:3000])

@@ -123,10 +123,8 @@ func TestCacheThatCannotBeWritten(t *testing.T) {
 				}
 			}
 			// What is nowhere but in the cache needs one.
-			_, err := s.Open(t.Context(), contentAt(server.URL))
-			wantFetchError(t, err, "cache", envCache, "["+causeCache+"]")
 			for _, p := range s.Pull(t.Context(), []Object{contentAt(server.URL)}) {
-				if wantFetchError(t, p.Err, "cache"); !errors.As(p.Err, new(*CacheError)) {
+				if wantFetchError(t, p.Err, "cache", envCache, "["+causeCache+"]"); !errors.As(p.Err, new(*CacheError)) {
 					t.Errorf("%v is no CacheError", p.Err)
 				}
 			}

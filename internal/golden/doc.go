@@ -1,6 +1,6 @@
 // Package golden gets the bytes of goldens and verifies them: what a [Store] returns has the
-// digest, and the size, under which the golden is registered. [Store.Fetch] returns them in memory,
-// [Store.Open] as a file, whatever their size, and [Store.Pull] gets many into the cache at once.
+// digest, and the size, under which the golden is registered. [Store.Fetch] returns them, and [Store.Pull]
+// gets many into the cache at once.
 //
 // # Locations
 //
@@ -42,7 +42,7 @@
 // An entry is hashed again at every use; one that is corrupt, or is not a regular file, is fetched anew
 // and replaced. Links that lead out of the cache are not followed. Several processes may share a
 // cache. One that cannot be written, or is full, costs Fetch a warning and a download the next time,
-// no more; for Open and Pull it is an error, as they have no other place. It may be deleted at any
+// no more; for Pull it is an error, as it has no other place. It may be deleted at any
 // time.
 //
 // With [Store.Offline] what is remote comes from the cache or not at all.

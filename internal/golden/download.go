@@ -346,29 +346,12 @@ func (k *sink) finish() (got, error) {
 	if k.draft == nil {
 		return g, nil
 	}
-	err := k.draft.keep(k.pin.sha256)
-	if err == nil && k.form == asFile {
-		g.file, err = k.open()
-	}
-	if err != nil {
+	if err := k.draft.keep(k.pin.sha256); err != nil {
 		if err := k.without(err); err != nil {
 			return got{}, k.pin.cannot(err, 0)
 		}
 	}
 	return g, nil
-}
-
-// open opens the entry that was just made, which need not be hashed again.
-func (k *sink) open() (*File, error) {
-	dir, err := k.store.cacheDir()
-	if err != nil {
-		return nil, err
-	}
-	f, err := openEntry(dir, k.pin.sha256)
-	if err != nil {
-		return nil, err
-	}
-	return &File{SectionReader: io.NewSectionReader(f, 0, k.size), From: k.pin.location, closer: f}, nil
 }
 
 // discard removes what was not kept.

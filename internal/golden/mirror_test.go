@@ -2,7 +2,6 @@ package golden
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -92,30 +91,4 @@ func TestOffline(t *testing.T) {
 		require.True(t, (p.Err == nil) == (i == 0) && p.Location == missing[i].Location, "%s: %v", p.Location, p.Err)
 		require.True(t, i <= 0 || strings.Contains(p.Err.Error(), missing[i].SHA256), "error lacks the digest: %v", p.Err)
 	}
-}
-
-func TestOpen(t *testing.T) {
-	server := newScript(t, true, serve(content))
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "a"), content)
-	s := newStore(t)
-	s.HTTP, s.FS = server.Client(), os.DirFS(dir)
-	for _, location := range []string{server.URL, server.URL, filepath.Join(dir, "a"), "a"} {
-		f, err := s.Open(t.Context(), contentAt(location))
-		require.NoError(t, err)
-		for range 2 {
-			if _, err := f.Seek(0, 0); err != nil {
-				t.Fatal(err)
-			}
-			if got, size, err := digestOf(f); err != nil || got != digest(content) || size != f.Size() {
-				t.Errorf("%s: read %d bytes, %v", location, size, err)
-			}
-		}
-		require.Equal(t, f.From, location, "where it is from")
-		require.NoError(t, f.Close())
-	}
-	write(t, filepath.Join(dir, "b"), content[1:])
-	_, err := s.Open(t.Context(), contentAt("b"))
-	wantMismatch(t, err)
-	require.Equal(t, server.Asked(), 1, "requests")
 }

@@ -87,43 +87,17 @@ func (s *Store) Fetch(ctx context.Context, o Object) ([]byte, error) {
 	return g.data, err
 }
 
-// Open returns the bytes of a golden as a file, so that they are never in memory as a whole: what is remote
-// is in the cache then, and a cache that cannot be written is an error. They are verified when Open returns;
-// a file of this machine must not be written to after that. Errors are those of Fetch.
-func (s *Store) Open(ctx context.Context, o Object) (*File, error) {
-	g, err := s.get(ctx, o, asFile)
-	return g.file, err
-}
-
-// A File is the verified bytes of a golden, to be read from the start, anywhere and again.
-type File struct {
-	*io.SectionReader
-	From string // location, fit for messages
-
-	closer io.Closer // nil: there is nothing to close
-}
-
-// Close ends the use of the file.
-func (f *File) Close() error {
-	if f.closer == nil {
-		return nil
-	}
-	return f.closer.Close()
-}
-
 // A form is how the bytes of a golden are wanted.
 type form int
 
 const (
 	checked  form = iota // not at all: it is enough that they are there
 	inMemory             // as a slice
-	asFile               // as a [File]
 )
 
 // got is a golden whose bytes were verified.
 type got struct {
 	data   []byte // if wanted in memory
-	file   *File  // if wanted as a file
 	from   string // location, fit for messages
 	size   int64  // bytes
 	cached bool   // it was in the cache before
@@ -355,24 +329,17 @@ func (p pin) refused(err error) error {
 	return e
 }
 
-// read verifies what the input has, and closes it unless the file that it returns needs it.
+// read verifies what the input has, and closes it.
 func (p pin) read(in io.ReadCloser, form form) (got, error) {
-	at, seekable := in.(io.ReaderAt)
-	if form == inMemory || form == asFile && !seekable {
-		defer in.Close()
-		return p.readWhole(in, form)
+	defer in.Close()
+	if form == inMemory {
+		return p.readWhole(in)
 	}
-	g, err := p.measure(in)
-	if err != nil || form == checked {
-		in.Close()
-		return g, err
-	}
-	g.file = &File{SectionReader: io.NewSectionReader(at, 0, g.size), From: p.location, closer: in}
-	return g, nil
+	return p.measure(in)
 }
 
-// readWhole is read into memory. A form of asFile gets a file that lies there: built in files need not be seekable.
-func (p pin) readWhole(r io.Reader, form form) (got, error) {
+// readWhole is read into memory.
+func (p pin) readWhole(r io.Reader) (got, error) {
 	data, err := readUpTo(r, p.limit())
 	if err != nil {
 		return got{}, p.failed(err, 0)
@@ -380,11 +347,7 @@ func (p pin) readWhole(r io.Reader, form form) (got, error) {
 	if err := p.check(int64(len(data)), digest(data)); err != nil {
 		return got{}, err
 	}
-	g := got{from: p.location, size: int64(len(data)), data: data}
-	if form == asFile {
-		g.data, g.file = nil, &File{SectionReader: io.NewSectionReader(bytes.NewReader(data), 0, g.size), From: p.location}
-	}
-	return g, nil
+	return got{from: p.location, size: int64(len(data)), data: data}, nil
 }
 
 // measure is read in constant memory.

@@ -56,6 +56,9 @@ func (s *source) Read(p []byte) (int, error) {
 		return s.raw.Read(p)
 	}
 	if s.z == nil {
+		if head, _ := s.raw.Peek(2); len(head) > 0 && !strings.HasPrefix("\x1f\x8b", string(head)) {
+			return 0, errors.New("not gzip data, though the name ends in .gz")
+		}
 		z, err := gzip.NewReader(s.raw)
 		if err != nil {
 			return 0, s.gzipError(err, "not gzip data, though the name ends in .gz")

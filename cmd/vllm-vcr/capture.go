@@ -153,15 +153,26 @@ func choosePattern(text string, targets []target.Target, chosen []bool) error {
 		return err
 	}
 	found := false
-	var names []string
+	var names, ofLine []string
+	line, _, _ := strings.Cut(text, "/")
 	for i, t := range targets {
 		if pattern.Match(t.Name()) {
 			chosen[i], found = true, true
 		}
 		names = append(names, t.Name(), t.ID)
+		if rest, same := strings.CutPrefix(t.Name(), line+"/"); same {
+			ofLine = append(ofLine, rest)
+		}
 	}
 	if !found {
-		meant := cmp.Or(tomlfile.DidYouMean(text, names, ""), "; `vllm-vcr capture list` prints all targets")
+		meant := tomlfile.DidYouMean(text, names, "")
+		switch {
+		case len(ofLine) > 0 && text == line:
+			meant = fmt.Sprintf(": want %s/%s, or \"%s/*\" for all of the line", line, ofLine[0], line)
+		case len(ofLine) > 0 && meant == "":
+			meant = fmt.Sprintf(": %s has %s", line, strings.Join(ofLine, ", "))
+		}
+		meant = cmp.Or(meant, "; `vllm-vcr capture list` prints all targets")
 		return fmt.Errorf("there is no target %q%s", text, meant)
 	}
 	return nil

@@ -44,8 +44,13 @@ func newCompatSkewCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "skew",
 		Short: "Show which frontends of vLLM work with engines of other lines",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return runCompatSkew(cmd.Context(), env, opts) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 {
+				return fmt.Errorf("lines are flags: --frontend %s --engine %s", args[0], args[1])
+			}
+			return cobra.NoArgs(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return runCompatSkew(cmd.Context(), env, opts) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&opts.frontend, "frontend", "", "`LINE` of the frontend; with --engine, the exit code is 0 only if the two work together")

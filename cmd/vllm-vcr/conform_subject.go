@@ -285,7 +285,7 @@ func (opts *conformOptions) realFrontends(ctx context.Context) (map[string]confo
 			line, path = "", value
 		}
 		if _, err := os.Stat(path); err != nil {
-			return nil, fmt.Errorf("--frontend: %w", err)
+			return nil, fmt.Errorf("--frontend: %w: want LINE=FILE, FILE a vllm-rs", err)
 		}
 		if filepath.Base(path) == path {
 			path = "." + string(filepath.Separator) + path // the file that is there, not one of $PATH

@@ -65,7 +65,7 @@ func TestDriftExtract(t *testing.T) {
 		{"a yanked release", []string{"--index", index, "0.32.0"}, conformance.ExitInfra, nil, []string{"release 0.32.0: it was yanked (no reason is given): ", "pass --yanked"}},
 		{"another format", []string{"--format", "yaml", tinyRelease}, conformance.ExitUsage, nil, []string{`--format "yaml": want one of json, text`}},
 		{"no name", []string{"newest"}, conformance.ExitUsage, nil, []string{`"newest" is not a version, and there is no such file`}},
-		{"no argument", nil, conformance.ExitUsage, nil, []string{"accepts 1 arg(s), received 0"}},
+		{"no argument", nil, conformance.ExitUsage, nil, []string{"the argument WHEEL|VERSION|DIR|URL is missing"}},
 		{"an output that cannot be written", []string{tinyRelease, "-o", t.TempDir()}, conformance.ExitInfra, nil, []string{"is a directory"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -106,7 +106,7 @@ func (env *environment) execute(ctx context.Context, args []string) (int, error)
 		return conformance.ExitOK, nil
 	}
 	if !env.begun {
-		err = fmt.Errorf("%w (usage: %s; see --help)", err, cmd.UseLine())
+		err = fmt.Errorf("%w (usage: %s; see --help)", aboutArguments(cmd, err), cmd.UseLine())
 	}
 	var coded exitError
 	if errors.As(err, &coded) {

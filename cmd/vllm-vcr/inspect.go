@@ -45,6 +45,9 @@ func newInspectCalibrateCommand(env *environment) *cobra.Command {
 			if opts.wire.on && !cmd.Flags().Changed("runs") {
 				opts.opt.Runs = 1
 			}
+			if opts.opt.Runs < 1 {
+				return fmt.Errorf("--runs %d: want at least 1", opts.opt.Runs)
+			}
 			return runInspectCalibrate(cmd.Context(), env, opts)
 		},
 	}

@@ -131,7 +131,7 @@ func group(cmd *cobra.Command, children ...*cobra.Command) *cobra.Command {
 	cmd.AddCommand(children...)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return fmt.Errorf("%s needs a command", cmd.CommandPath())
+			return fmt.Errorf("%s needs a command: %s", cmd.CommandPath(), strings.Join(commandsBelow(cmd), ", "))
 		}
 		return onlyCommands(cmd, args)
 	}

@@ -31,6 +31,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/engine/nixl"
 	"github.com/vllm-vcr/conformance/internal/engine/nixl/agent"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
+	"github.com/vllm-vcr/conformance/internal/wire/zmq"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -567,6 +568,9 @@ func (opts *coreOptions) check(flags *pflag.FlagSet) error {
 		return fmt.Errorf("--num-gpu-blocks-override %d: want at least 2, as one block is never used", o.KVCache.NumGPUBlocks)
 	case !strings.HasPrefix(o.Handshake, "tcp://") && !strings.HasPrefix(o.Handshake, "ipc://"):
 		return fmt.Errorf("--frontend-handshake %q: want tcp://HOST:PORT or ipc://PATH", o.Handshake)
+	}
+	if err := zmq.CheckEndpoint(o.Handshake); err != nil {
+		return fmt.Errorf("--frontend-handshake: %w", err)
 	}
 	for _, address := range slices.Concat(o.InputAddresses, o.OutputAddresses) {
 		if !strings.HasPrefix(address, "tcp://") && !strings.HasPrefix(address, "ipc://") {

@@ -22,6 +22,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/jsonout"
 	"github.com/vllm-vcr/conformance/internal/base/safetext"
+	"github.com/vllm-vcr/conformance/internal/base/tomlfile"
 	"github.com/vllm-vcr/conformance/internal/engine/tokenizer"
 	"github.com/vllm-vcr/conformance/internal/frontends/vllmrs"
 	"github.com/vllm-vcr/conformance/internal/serve"
@@ -305,7 +306,8 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 	}
 	if !released {
 		if _, err := os.Stat(opts.cfg.Frontend.Wanted); err != nil {
-			return fmt.Errorf("--frontend %s: want rust, python, builtin, or the path of a vllm-rs: %w", opts.cfg.Frontend.Wanted, err)
+			meant := tomlfile.DidYouMean(opts.cfg.Frontend.Wanted, []string{"rust", "python", serve.Builtin}, "want rust, python, builtin, or the path of a vllm-rs")
+			return fmt.Errorf("--frontend %s%s: %w", opts.cfg.Frontend.Wanted, meant, err)
 		}
 	}
 	return nil

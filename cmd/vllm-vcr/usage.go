@@ -20,18 +20,41 @@ func onlyCommands(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	var known []string
+	return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), tomlfile.DidYouMean(args[0], commandsBelow(cmd), ""))
+}
+
+func commandsBelow(cmd *cobra.Command) (names []string) {
 	for _, child := range cmd.Commands() {
 		if child.IsAvailableCommand() {
-			known = append(known, child.Name())
+			names = append(names, child.Name())
 		}
 	}
-	return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), tomlfile.DidYouMean(args[0], known, ""))
+	return names
+}
+
+// aboutArguments is an error of cobra about the number of arguments, in words that name them.
+func aboutArguments(cmd *cobra.Command, err error) error {
+	args, names := cmd.Flags().Args(), strings.Fields(cmd.Use)[1:]
+	text := err.Error()
+	switch wrong := strings.HasPrefix(text, "accepts ") || strings.HasPrefix(text, "requires at least ") || strings.HasPrefix(text, "unknown command "); {
+	case !wrong || cmd.HasSubCommands():
+		return err
+	case len(args) < len(names):
+		return fmt.Errorf("%s: the argument %s is missing", cmd.CommandPath(), strings.Trim(names[len(args)], "[].…"))
+	case len(names) == 0:
+		return fmt.Errorf("%s takes only flags, not %q", cmd.CommandPath(), args[0])
+	}
+	return fmt.Errorf("%s: %q is one argument too many", cmd.CommandPath(), args[len(names)])
 }
 
 // suggestFlag adds to the error of an unknown flag the flags that may be meant: those that begin with the word, as half of
 // a name is remembered more often than it is mistyped, else the nearest.
 func suggestFlag(cmd *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) && invalid.GetFlag().Value.Type() == "stringToString" {
+		name, _ := pflag.UnquoteUsage(invalid.GetFlag())
+		return fmt.Errorf("--%s %q: want %s", invalid.GetFlag().Name, invalid.GetValue(), name)
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
 		return err
@@ -49,6 +72,15 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	})
 	if len(longer) > 0 {
 		return fmt.Errorf("%w; did you mean %s?", err, strings.Join(longer, " or "))
+	}
+	var having []string
+	for _, child := range cmd.Commands() {
+		if !cmd.HasParent() && child.Flags().Lookup(word) != nil {
+			having = append(having, child.CommandPath())
+		}
+	}
+	if len(having) > 0 {
+		return fmt.Errorf("%w: it is a flag of %s", err, strings.Join(having, ", "))
 	}
 	return fmt.Errorf("%w%s", err, tomlfile.DidYouMean("--"+word, known, ""))
 }

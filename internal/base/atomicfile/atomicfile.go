@@ -190,6 +190,9 @@ func named(path string, err error) error {
 	case errors.As(err, &inLink):
 		err = inLink.Err
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("write %s: the folder %s does not exist: %w", path, filepath.Dir(path), err)
+	}
 	return fmt.Errorf("write %s: %w", path, err)
 }
 

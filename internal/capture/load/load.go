@@ -48,7 +48,7 @@ func (c Config) withDefaults() (Config, error) {
 	case err != nil, base.Scheme != "http" && base.Scheme != "https", base.Host == "":
 		return c, fmt.Errorf("server %q: want http://HOST:PORT", c.URL)
 	case c.Model == "":
-		return c, errors.New("no model: want the name that the server knows it by")
+		return c, errors.New("--model is not given: want the name that the server knows it by")
 	case c.Idle < 0:
 		return c, fmt.Errorf("idle time %v: want more than 0", c.Idle)
 	}

@@ -316,7 +316,7 @@ func TestBadConfigurations(t *testing.T) {
 		{name: "no scheme", change: func(c *Config) { c.URL = "127.0.0.1:8000" }, want: `"127.0.0.1:8000": want http://HOST:PORT`},
 		{name: "no host", change: func(c *Config) { c.URL = "http://" }, want: `"http://": want http://HOST:PORT`},
 		{name: "another scheme", change: func(c *Config) { c.URL = "tcp://127.0.0.1:1" }, want: "want http://HOST:PORT"},
-		{name: "no model", change: func(c *Config) { c.Model = "" }, want: "no model"},
+		{name: "no model", change: func(c *Config) { c.Model = "" }, want: "--model is not given"},
 		{name: "no workload", change: func(c *Config) { c.Workload = "" }, want: "want one of multiturn, edge, concurrency, stairs, bursts, arrivals"},
 		{name: "shape", change: func(c *Config) { c.Shape.Stairs = []int{1} }, want: "--stairs: workload edge has one shape only"},
 		{name: "trace", change: func(c *Config) { c.Workload, c.Shape.Arrivals = Arrivals, "none" }, want: "open none: "},

@@ -37,7 +37,11 @@ type server struct {
 func newServer(side Side, model string, timeout time.Duration) (*server, error) {
 	at, err := url.Parse(side.URL)
 	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
-		return nil, errors.New("this is not the URL of a server: want http://HOST:PORT")
+		want := "HOST:PORT"
+		if !strings.ContainsAny(side.URL, "@/?") { // nothing that may be a secret
+			want = side.URL
+		}
+		return nil, fmt.Errorf("this is not the URL of a server: want http://%s", want)
 	}
 	if at.User != nil || at.RawQuery != "" {
 		return nil, fmt.Errorf("http://%s: a URL with a user or a query: these would be in the report; keys are options of their own", at.Host)

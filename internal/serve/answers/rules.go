@@ -178,10 +178,15 @@ func Parse(text []byte) ([]Rule, error) {
 	var raw struct {
 		Rules []json.RawMessage `json:"rules"`
 	}
-	if err := strict(text, &raw); err != nil {
+	err := strict(text, &raw)
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return nil, fmt.Errorf("not JSON at byte %d: %w; TOML is in files named .toml", syntax.Offset, err)
+	case err != nil && !errors.As(err, &kind):
 		return nil, err
-	}
-	if raw.Rules == nil {
+	case raw.Rules == nil:
 		return nil, errors.New(`want {"rules": [{"match": {…}, "answer": {…}}]}`)
 	}
 	rules := make([]Rule, len(raw.Rules))

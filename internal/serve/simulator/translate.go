@@ -65,7 +65,7 @@ func (s *Flags) Translate(getenv func(string) string, now time.Time, knobs *late
 	}
 	if !s.On {
 		if len(only) > 0 {
-			return "", fmt.Errorf("--%s needs --simulator, as serve does not have it otherwise: see docs/simulator.md", only[0])
+			return "", fmt.Errorf("--%s needs --simulator, as serve does not have it otherwise: see docs/simulator.md; a flag of the frontend goes behind --", only[0])
 		}
 		if unit != "" {
 			return "", errors.New(unit)

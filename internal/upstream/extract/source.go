@@ -166,6 +166,9 @@ func openWheel(ctx context.Context, index *pypi.Index, file pypi.File, warning s
 func openVersion(ctx context.Context, index *pypi.Index, name string, yanked bool) (*release, error) {
 	build, err := compat.ParseBuild(name)
 	if err != nil {
+		if _, err := compat.ParseBuild(name + ".0"); err == nil {
+			return nil, fmt.Errorf("this build has no line %s, and a release has a name such as %[1]s.0: %w", name, ErrNotNamed)
+		}
 		return nil, fmt.Errorf("%q is not a version, and there is no such file: %w", name, ErrNotNamed)
 	}
 	releases, err := index.ReleasesAndBuilds(ctx, ours)

@@ -153,6 +153,21 @@ def test_page(pytester):
     pytester.runpytest_subprocess("-n1").assert_outcomes(passed=1)
 
 
+def test_guidellm_of_the_docs():
+    """The options of the page are those of a run of guidellm 0.8.1, whose report has what it made of them."""
+    docs, data = Path(__file__).parents[2] / "docs", Path(__file__).parent / "data"
+    ran = json.loads((data / "guidellm-0.8.1-config.json").read_text())
+    command = re.search(r"^    guidellm run ((?:.*\\\n)*.*)", (docs / "converting.md").read_text(), re.MULTILINE)[1]
+    options = re.findall(r"--(\w+) (\S+)", command)
+    assert len(options) == len(ran)
+    for name, values in options:
+        kept = ran.get(name) or ran.get(f"{name}s")
+        kept = kept[0] if isinstance(kept, list) else kept
+        for key, value in (pair.split("=") for pair in values.split(",")):
+            of = kept[key][0] if isinstance(kept[key], list) else kept[key]
+            assert str(of) == value, name
+
+
 @pytest.fixture
 def engine(tmp_path):
     """An engine that plays random tokens in the place of the trace."""

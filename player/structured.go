@@ -352,6 +352,14 @@ func requestSeed(seed uint64, has bool, own int64, greedy bool, prompt []uint32,
 	return hashText(seed, id)
 }
 
+// JSONSchema is the JSON schema that the answer to a request has to fit, "" without one.
+func (r *Request) JSONSchema() string {
+	if c, _, err := decodeConstraint(r.Sampling.StructuredOutputs); err == nil && c.Kind == grammar.JSON {
+		return c.Text
+	}
+	return ""
+}
+
 // errManyConstraints and errNoConstraint are what vllm/sampling_params.py
 // StructuredOutputsParams refuses.
 var (

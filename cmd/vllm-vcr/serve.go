@@ -298,8 +298,8 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 	if opts.cfg.Frontend.Wanted == serve.Builtin {
 		return nil
 	}
-	if tasks := engine.opt.Pooling.Tasks; len(tasks) > 0 && opts.cfg.Frontend.Wanted != serve.Python {
-		return fmt.Errorf("--pooling-tasks %s: vllm-rs has no endpoint for it: add --frontend builtin (embed and generate), or python", strings.Join(tasks, ","))
+	if tasks := engine.opt.Pooling.Tasks; len(tasks) > 0 && (opts.cfg.Frontend.Wanted != serve.Python || slices.Contains(tasks, "generate")) {
+		return fmt.Errorf("--pooling-tasks %s: the frontend has no endpoint for it: add --frontend builtin (embed, also with generate), or python (without generate)", strings.Join(tasks, ","))
 	}
 	if released && engine.opt.VLLMVersion == protocol.Nightly {
 		return errors.New("--vllm-version nightly: no released frontend is of that line: give --frontend with the path of its vllm-rs")

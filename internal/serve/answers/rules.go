@@ -244,6 +244,7 @@ func (r *Rule) check() error {
 type question struct {
 	path, model, last string
 	header            http.Header
+	requires          bool // calls of tools, by tool_choice
 }
 
 // readQuestion reads what a request asks. What cannot be read is empty: the frontend refuses such a request.
@@ -254,9 +255,11 @@ func readQuestion(r *http.Request, body []byte) question {
 		Messages json.RawMessage `json:"messages"`
 		Prompt   json.RawMessage `json:"prompt"`
 		Input    json.RawMessage `json:"input"`
+		Choice   any             `json:"tool_choice"`
 	}
 	_ = json.Unmarshal(body, &b)
 	_ = json.Unmarshal(b.Model, &q.model)
+	q.requires = b.Choice != nil && b.Choice != "auto" && b.Choice != "none"
 	q.last = lastUser(cmp.Or(string(b.Messages), string(b.Input), string(b.Prompt)))
 	return q
 }

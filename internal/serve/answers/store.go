@@ -38,13 +38,19 @@ type Store struct {
 	matched  []int // requests that fulfil all but the number, by rule
 	used     []int // requests that a rule has answered
 	requests int
-	open     map[string]*Answer // of requests, by X-Request-Id
+	open     map[string]opened // of requests, by X-Request-Id
+}
+
+// opened is the answer of a request, and whether that has to have calls.
+type opened struct {
+	*Answer
+	requires bool
 }
 
 // New returns a store without rules.
 func New(opt Options) (*Store, error) {
 	calls, err := findSyntax(opt.ToolParser)
-	return &Store{opt: opt, calls: calls, open: map[string]*Answer{}}, err
+	return &Store{opt: opt, calls: calls, open: map[string]opened{}}, err
 }
 
 // Set replaces all rules, and begins to count anew. It refuses answers that this server cannot give.
@@ -73,7 +79,7 @@ func (s *Store) possible(a *Answer) error {
 	case a.Embedding != nil:
 		return nil
 	}
-	text, err := s.text(a, "")
+	text, err := s.text(a, "", "")
 	if err != nil {
 		return err
 	}
@@ -83,13 +89,16 @@ func (s *Store) possible(a *Answer) error {
 	return nil
 }
 
-// text is what the model writes after a prompt, of which the end counts.
-func (s *Store) text(a *Answer, prompt string) (string, error) {
+// text is what the model writes after a prompt, of which the end counts. With a schema, as the Python server makes one of
+// tool_choice for parsers without structural tags, calls are that JSON alone.
+func (s *Store) text(a *Answer, prompt, schema string) (string, error) {
 	text := a.Refusal
 	if a.Text != nil {
 		text = *a.Text
 	}
-	if len(a.ToolCalls) > 0 {
+	if len(a.ToolCalls) > 0 && schema != "" {
+		text = jsonCalls(a.ToolCalls, schema)
+	} else if len(a.ToolCalls) > 0 {
 		calls, err := s.calls.write(a.ToolCalls)
 		if err != nil {
 			return "", err
@@ -160,41 +169,41 @@ func (s *Store) Wrap(next http.Handler) http.Handler {
 		q := readQuestion(r, text)
 		if a := s.choose(&q); a != nil {
 			id := r.Header.Get("X-Request-Id")
-			s.keep(id, a)
-			defer s.keep(id, nil)
+			s.keep(id, opened{a, q.requires})
+			defer s.keep(id, opened{})
 			r = r.WithContext(builtin.Choose(r.Context(), builtin.Chosen{Refusal: a.Refusal != "", Embedding: a.Embedding}))
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// keep keeps the answer of a request until there is nil.
-func (s *Store) keep(id string, a *Answer) {
+// keep keeps the answer of a request until there is none.
+func (s *Store) keep(id string, a opened) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open[id] = a; a == nil {
+	if s.open[id] = a; a.Answer == nil {
 		delete(s.open, id)
 	}
 }
 
 // find finds the answer of a request of an engine. Frontends put a kind before the id of the HTTP request, and numbers
 // behind it.
-func (s *Store) find(id string) *Answer {
+func (s *Store) find(id string) opened {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.open) == 0 {
-		return nil
+		return opened{}
 	}
-	if at := strings.IndexAny(id, "-_"); at >= 0 && s.open[id] == nil {
+	if at := strings.IndexAny(id, "-_"); at >= 0 && s.open[id].Answer == nil {
 		id = id[at+1:]
 	}
 	for range 3 {
-		if a := s.open[id]; a != nil {
+		if a := s.open[id]; a.Answer != nil {
 			return a
 		}
 		id = id[:max(strings.LastIndexByte(id, '-'), 0)]
 	}
-	return nil
+	return opened{}
 }
 
 // Before returns a source that asks next about requests without a chosen answer.
@@ -210,15 +219,19 @@ const promptEnd = 32
 
 // Script implements [player.Source].
 func (s source) Script(r *player.Request) (player.Script, error) {
-	a := s.find(r.ID)
+	chosen := s.find(r.ID)
+	a := chosen.Answer
 	if a == nil {
 		return s.next.Script(r)
 	}
-	prompt := ""
+	prompt, schema := "", ""
+	if len(a.ToolCalls) > 0 && chosen.requires {
+		schema = r.JSONSchema()
+	}
 	if a.Reasoning != "" {
 		prompt = s.opt.Tokenizer.Decode(r.PromptTokenIDs[max(0, len(r.PromptTokenIDs)-promptEnd):])
 	}
-	text, err := s.text(a, prompt)
+	text, err := s.text(a, prompt, schema)
 	if err != nil {
 		return player.Script{}, err
 	}

@@ -11,6 +11,8 @@ import (
 	"text/template"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/vllm-vcr/conformance/internal/base/lazyregexp"
 )
 
 // A syntax is how the parser of a frontend reads calls of tools.
@@ -45,7 +47,7 @@ func findSyntax(parser string) (*syntax, error) {
 	if !ok {
 		return nil, nil
 	}
-	t, err := template.New(parser).Funcs(template.FuncMap{"value": value, "isText": func(raw json.RawMessage) bool { return raw[0] == '"' }, "quote": func(v string) string {
+	t, err := template.New(parser).Funcs(template.FuncMap{"value": value, "python": python, "isText": func(raw json.RawMessage) bool { return raw[0] == '"' }, "quote": func(v string) string {
 		text, _ := json.Marshal(v) // of a text
 		return string(text)
 	}}).Parse(text)
@@ -59,6 +61,34 @@ func value(raw json.RawMessage) (text string) {
 	}
 	return string(raw)
 }
+
+// jsonCalls are calls as a schema wants them: in a list, or the arguments of one.
+func jsonCalls(calls []Call, schema string) string {
+	var wanted struct{ Type string }
+	if json.Unmarshal([]byte(schema), &wanted) != nil || wanted.Type != "array" {
+		return string(calls[0].Arguments)
+	}
+	type call struct {
+		Name       string          `json:"name"`
+		Parameters json.RawMessage `json:"parameters"`
+	}
+	list := make([]call, len(calls))
+	for i, c := range calls {
+		list[i] = call{c.Name, c.Arguments}
+	}
+	text, _ := json.Marshal(list) // of JSON
+	return string(text)
+}
+
+// python is a value as a literal of Python.
+func python(raw json.RawMessage) string {
+	return aWord().ReplaceAllStringFunc(string(raw), func(word string) string {
+		return cmp.Or(map[string]string{"true": "True", "false": "False", "null": "None"}[word], word)
+	})
+}
+
+// aWord finds texts and words in JSON.
+var aWord = lazyregexp.New(`"(?:[^"\\]|\\.)*"|[a-z]+`)
 
 // A writtenCall is a call in a template.
 type writtenCall struct {

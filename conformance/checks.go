@@ -32,7 +32,7 @@ func checksOf(s Suite) []check.Check {
 	case SuiteRouter:
 		return router.Checks
 	case SuiteGenerated:
-		return live.GeneratedChecks
+		return slices.Concat(live.GeneratedChecks, frontendsuite.GeneratedChecks)
 	}
 	return nil
 }

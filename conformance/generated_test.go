@@ -13,6 +13,7 @@ import (
 	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/internal/testenv"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
+	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 )
 
 // generatedRun sends sessions to the example engine with a defect: old in its source is replaced by now.
@@ -105,6 +106,14 @@ func TestGeneratedSessionsPass(t *testing.T) {
 		require.NoError(t, err)
 		runner := liveRunner()
 		runner.Generate = check.Generate{Sessions: 50, Seed: 3, Clients: 3}
+		wantAllPass(t, runner.Run(t.Context(), cases), nil)
+	}
+	for _, version := range testenv.FrontendVersions() {
+		selection := Selection{Suite: SuiteGenerated, Lines: []string{protocol.LineOf(version)}, Assertions: []Assertion{HTTPSessions}}
+		cases, err := NewPlan(matrix, mf, selection)
+		require.NoError(t, err)
+		runner := liveRunner()
+		runner.Frontend, runner.Generate = realUnderTest(t, version), check.Generate{Sessions: 100, Seed: 4}
 		wantAllPass(t, runner.Run(t.Context(), cases), nil)
 	}
 }

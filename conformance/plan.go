@@ -97,7 +97,11 @@ func (s Selection) cases(lines []compat.Line, mf *manifest.Manifest) []Case {
 		case SuiteRouter:
 			cases = append(cases, s.asserted(router.Cases(line, gating))...)
 		case SuiteGenerated:
-			cases = append(cases, live.GeneratedCases(line, mf, gating)...)
+			if slices.Contains(s.Assertions, live.Sessions) { // of an engine, unless only those of a frontend are selected
+				cases = append(cases, live.GeneratedCases(line, mf, gating)...)
+			} else {
+				cases = append(cases, frontendsuite.GeneratedCases(line, mf, gating)...)
+			}
 		default:
 			cases = append(cases, s.lineCases(line, mf, gating)...)
 		}

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/frontendsuite"
 	"github.com/vllm-vcr/conformance/player"
 )
 
@@ -77,7 +78,7 @@ const (
 	SuiteKVConsumer = check.SuiteKVConsumer
 	// SuiteRouter puts a router under test before several engines.
 	SuiteRouter = check.SuiteRouter
-	// SuiteGenerated sends an engine under test random sessions, and shrinks one that fails.
+	// SuiteGenerated sends an engine or a frontend under test random sessions, and shrinks one that fails.
 	SuiteGenerated = check.SuiteGenerated
 	// SuiteSelfTest injects faults into the player and demands that the replay
 	// suite finds each.
@@ -95,6 +96,9 @@ const (
 	Frames     = check.Frames
 	NIXL       = check.NIXL
 )
+
+// HTTPSessions is the assertion of [SuiteGenerated] about frontends.
+const HTTPSessions = frontendsuite.Sessions
 
 // Enforcement policies.
 const (

@@ -67,9 +67,9 @@ func (opts *subjectOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&opts.consumerCommand, "consumer-command", "", "`COMMAND` that starts the consumer of KV events under test, once for each case. Placeholders: {endpoint}, {replay_endpoint}, {topic}, {ranks}, {line}")
 	flags.StringSliceVar(&opts.consumerEnv, "consumer-env", nil, "`NAMES` of environment variables to pass to the consumer of --consumer-command although they look like secrets (default none; other variables are passed)")
 	needs(flags, "consumer-env", "consumer-command")
-	flags.IntVar(&opts.generate.Sessions, "generate", 0, "`NUMBER` of random sessions (requests, aborts, pauses, calls) to send to the engine under test; the smallest session that fails is written to the file of --session (default none)")
+	flags.IntVar(&opts.generate.Sessions, "generate", 0, "`NUMBER` of random sessions to send to the engine under test (requests, aborts, pauses, calls) or to the frontend under test (HTTP requests, and clients that leave); the smallest session that fails is written to the file of --session (default none)")
 	flags.Uint64Var(&opts.generate.Seed, "seed", 1, "seed of the sessions of --generate")
-	flags.IntVar(&opts.generate.Clients, "clients", 1, "number of clients that the sessions of --generate have, as a frontend of several processes")
+	flags.IntVar(&opts.generate.Clients, "clients", 1, "number of clients that the sessions of --generate have for an engine, as a frontend of several processes")
 	flags.StringVar(&opts.generate.File, "session", "", "`FILE` of a session: without --generate, the session to send (default session.json for --generate)")
 	least0(flags, "generate")
 	above0(flags, "clients")
@@ -113,19 +113,20 @@ func (opts *subjectOptions) hasRouter() bool {
 // chosenSuite is the suite that was named, else the one that fits what is under test.
 func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 	suite := conformance.Suite(opts.suite)
+	generated := opts.generate.Sessions > 0 || opts.generate.File != ""
 	switch {
+	case suite == "" && generated:
+		suite = conformance.SuiteGenerated
 	case suite == "" && opts.hasFrontend():
 		suite = conformance.SuiteFrontend
 	case suite == "" && opts.consumerCommand != "":
 		suite = conformance.SuiteKVConsumer
 	case suite == "" && opts.hasRouter():
 		suite = conformance.SuiteRouter
-	case suite == "" && (opts.generate.Sessions > 0 || opts.generate.File != ""):
-		suite = conformance.SuiteGenerated
 	case suite == "":
 		suite = conformance.SuiteReplay
 	}
-	if (suite == conformance.SuiteGenerated) != (opts.generate.Sessions > 0 || opts.generate.File != "") {
+	if (suite == conformance.SuiteGenerated) != generated {
 		return "", errors.New("--suite generated needs --generate or --session, and no other suite takes them")
 	}
 	switch {
@@ -139,7 +140,9 @@ func (opts *subjectOptions) chosenSuite() (conformance.Suite, error) {
 		return "", errors.New("an engine and a frontend under test: give only one of them, conform is the other side")
 	case suite == conformance.SuiteFrontend && !opts.hasFrontend():
 		return "", errors.New("--suite frontend needs a frontend: --frontend-command, or --frontend-url with --frontend-handshake")
-	case suite != conformance.SuiteFrontend && opts.hasFrontend():
+	case suite == conformance.SuiteGenerated && opts.hasFrontend() && opts.given.Changed("clients"):
+		return "", errors.New("--clients is of an engine under test, and a frontend is given")
+	case suite != conformance.SuiteFrontend && suite != conformance.SuiteGenerated && opts.hasFrontend():
 		return "", fmt.Errorf("--suite %s needs an engine under test, but a frontend is given", suite)
 	case opts.framesOut != "" && suite != conformance.SuitePrefill && suite != conformance.SuiteDecode:
 		return "", fmt.Errorf("--frames-out: the suites prefill and decode write a file, and this one is %s", suite)
@@ -347,6 +350,9 @@ func (opts *conformOptions) selection(ctx context.Context) (sel conformance.Sele
 		}
 	}
 	sel.Assertions, sel.Matches = as[conformance.Assertion](opts.assertions), as[player.Match](opts.matches)
+	if sel.Suite == conformance.SuiteGenerated && opts.subject.hasFrontend() && len(sel.Assertions) == 0 {
+		sel.Assertions = []conformance.Assertion{conformance.HTTPSessions}
+	}
 	if known := opts.subject.matches(); opts.subject.engineCommand != "" {
 		for _, m := range sel.Matches {
 			if !slices.Contains(known, m) {

@@ -67,7 +67,7 @@ const (
 	SuiteKVConsumer Suite = "kv-consumer"
 	// SuiteRouter puts a router under test before several engines.
 	SuiteRouter Suite = "router"
-	// SuiteGenerated sends an engine under test random sessions, and shrinks one that fails.
+	// SuiteGenerated sends an engine or a frontend under test random sessions, and shrinks one that fails.
 	SuiteGenerated Suite = "generated"
 	// SuiteSelfTest injects faults into the player and demands that the replay
 	// suite finds each.

@@ -3,21 +3,14 @@ package live
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
-	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/vllm-vcr/conformance/compat"
-	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
-	"github.com/vllm-vcr/conformance/internal/base/safetext"
 	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/check/invariant"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -89,17 +82,17 @@ func (s *Session) messages() int {
 	return len(s.Steps) - waits
 }
 
-// maxShrink bounds the time in which a failing session is made smaller. An engine that starts within quickStart is started
-// again after each failure. It is silent when it does nothing for minSilence, or for slowly times the longest wait in the first session.
+// An engine that starts within quickStart is started again after each failure. It is silent when it does nothing for minSilence, or for
+// slowly times the longest wait in the first session.
 const (
-	maxShrink  = 20 * time.Second
 	quickStart = time.Second
 	minSilence = 250 * time.Millisecond
 	slowly     = 10
 )
 
-// generator sends sessions to engines, and keeps the smallest that fails.
+// generator sends sessions to engines.
 type generator struct {
+	*check.Search[Session]
 	ctx     context.Context
 	env     *check.Env
 	c       check.Case
@@ -108,22 +101,22 @@ type generator struct {
 	records []*trace.Record // in the order of arrival
 	order   []int           // of records, the longest answer first: it is open when an abort comes
 	l       *live           // nil until an engine runs
-	quick   bool            // it starts quickly
-	fresh   bool            // the session was the first that it got
 	longest time.Duration   // that an answer was waited for in the first session
 	number  int             // of requests
-	played  int             // sessions
-	results map[string][]check.Failure
-	best    *Session        // the smallest that fails each time
-	loose   *Session        // one that failed once
-	wrong   []check.Failure // of best, or of loose
-	err     error           // why no more session can be sent
 }
 
 // runSessions sends random sessions, or the one of a file.
 func runSessions(ctx context.Context, e *check.Env, golden *check.Golden, c check.Case) (f check.Outcome, err error) {
-	g := &generator{ctx: ctx, env: e, c: c, golden: golden, f: &f, results: map[string][]check.Failure{}}
-	defer g.stop()
+	g := &generator{ctx: ctx, env: e, c: c, golden: golden, f: &f}
+	g.Search = &check.Search[Session]{
+		Env: e, Draw: func(t *rapid.T) *Session { return &Session{Steps: g.draw(t)} }, Start: g.start, Send: g.send, Stop: func() { g.l.s.Owner().Close() },
+		Size:  func(s *Session) (messages, steps int) { return s.messages(), len(s.Steps) },
+		Check: func(s *Session) error { return s.check(g) },
+		Shows: func(s *Session, failure string) { s.Clients, s.Shows = e.Generate.Clients, failure },
+	}
+	if e.Address == "" {
+		g.QuickStart = quickStart
+	}
 	if e.Generate.Replays {
 		if golden.Trace == nil {
 			return f, errors.Join(golden.FetchErr, golden.ReadErr, fmt.Errorf("line %s has no golden whose trace the engine could replay", c.Line.Name))
@@ -134,36 +127,7 @@ func runSessions(ctx context.Context, e *check.Env, golden *check.Golden, c chec
 		}
 		slices.SortStableFunc(g.order, func(a, b int) int { return len(g.records[b].OutputTokenIDs) - len(g.records[a].OutputTokenIDs) })
 	}
-	g.play(&Session{Steps: []Step{{Do: "ask", Prompt: []uint32{firstPlain}, MaxTokens: 3}}}) // how long an answer takes
-	if e.Generate.Sessions == 0 {
-		var s Session
-		data, err := os.ReadFile(e.Generate.File)
-		if err == nil {
-			err = json.Unmarshal(data, &s)
-		}
-		if err == nil {
-			err = s.check(g)
-		}
-		if err != nil {
-			return f, check.Infra(check.WithCode(check.CodeStart, fmt.Errorf("--session %s: %w", e.Generate.File, err)))
-		}
-		f.Failures = g.play(&s)
-		return f, g.err
-	}
-	g.search()
-	often := ""
-	if g.best == nil {
-		if g.loose == nil {
-			return f, g.err
-		}
-		g.best, often = g.loose, ", but not each time"
-	}
-	f.Failures, g.best.Clients, g.best.Shows = g.wrong, e.Generate.Clients, g.wrong[0].Message
-	data, err := json.MarshalIndent(g.best, "", "  ")
-	if err == nil {
-		err = atomicfile.Write(e.Generate.File, append(data, '\n'), 0o644)
-	}
-	f.AddNote(fmt.Sprintf("session %d failed%s; the smallest that does has %s and is in %s", g.played, often, safetext.Count(g.best.messages(), "message"), e.Generate.File))
+	err = g.Run(ctx, &f, &Session{Steps: []Step{{Do: "ask", Prompt: []uint32{firstPlain}, MaxTokens: 3}}}) // how long an answer takes
 	return f, err
 }
 
@@ -187,58 +151,6 @@ func (s *Session) check(g *generator) error {
 		}
 	}
 	return nil
-}
-
-// failedTB is what rapid fails instead of a test.
-type failedTB struct {
-	testing.TB
-	failed bool
-}
-
-func (*failedTB) Helper()                 {}
-func (*failedTB) Name() string            { return "vllm-vcr-sessions" }
-func (*failedTB) Logf(string, ...any)     {}
-func (t *failedTB) Errorf(string, ...any) { t.failed = true }
-func (t *failedTB) Failed() bool          { return t.failed }
-func (t *failedTB) FailNow()              { panic(t) }
-
-// search sends random sessions until one fails, and then smaller ones.
-func (g *generator) search() {
-	testing.Init() // rapid asks for flags of package testing
-	if !flag.Parsed() {
-		_ = flag.CommandLine.Parse(nil)
-	}
-	for name, value := range map[string]string{
-		"checks": strconv.Itoa(g.env.Generate.Sessions), "seed": strconv.FormatUint(g.env.Generate.Seed, 10), "nofailfile": "true",
-		"shrinktime": maxShrink.String(),
-	} {
-		_ = flag.Set("rapid."+name, value) // each of them exists
-	}
-	defer func() { _ = recover() }() // of FailNow, and of rapid where a failure does not come again
-	var deadline time.Time
-	rapid.Check(&failedTB{}, func(t *rapid.T) {
-		s := &Session{Steps: g.draw(t)}
-		if g.err != nil || g.ctx.Err() != nil || g.best != nil && time.Now().After(deadline) {
-			return
-		}
-		wrong := g.play(s)
-		if len(wrong) == 0 || g.best != nil && wrong[0].Code != g.wrong[0].Code {
-			return
-		}
-		if !g.fails(s, wrong[0].Code) {
-			if g.loose == nil {
-				g.loose, g.wrong = s, wrong
-			}
-			return // not of a new engine
-		}
-		if g.best == nil {
-			deadline = time.Now().Add(maxShrink)
-		}
-		if g.best == nil || s.messages() < g.best.messages() || s.messages() == g.best.messages() && len(s.Steps) <= len(g.best.Steps) {
-			g.best, g.wrong = s, wrong
-		}
-		t.Fatal(wrong[0].Code)
-	})
 }
 
 // draw makes the steps of a session. What comes first in a list is what a smaller session has.
@@ -302,37 +214,11 @@ func (g *generator) drawStep(t *rapid.T) Step {
 	return step
 }
 
-// fails reports whether a session that failed does so with a new engine, if that is quick.
-func (g *generator) fails(s *Session, code check.Code) bool {
-	if g.fresh || !g.quick {
-		return true
-	}
-	key, _ := json.Marshal(s.Steps)
-	delete(g.results, string(key))
-	wrong := g.play(s)
-	return len(wrong) > 0 && wrong[0].Code == code
-}
-
-// play sends a session, and returns what is wrong.
-func (g *generator) play(s *Session) []check.Failure {
-	key, err := json.Marshal(s.Steps)
-	if wrong, known := g.results[string(key)]; known || err != nil {
-		return wrong
-	}
-	if g.best == nil {
-		g.played++
-	}
-	if g.env.Step != nil {
-		g.env.Step(fmt.Sprintf("session %d of %d, %s", g.played, max(g.env.Generate.Sessions, 1), safetext.Count(s.messages(), "message")))
-	}
-	if g.fresh = g.l == nil; g.fresh {
-		if g.err = g.start(); g.err != nil {
-			return nil
-		}
-	}
+// send sends a session, and returns what is wrong, and whether the engine is lost.
+func (g *generator) send(s *Session) (wrong []check.Failure, lost bool, err error) {
 	if g.longest > 0 {
 		g.l.answered = true // an engine of this kind has, so no reason is looked for
-		if g.quick {
+		if g.Quick {
 			g.l.short = max(minSilence, slowly*g.longest)
 		}
 	}
@@ -341,8 +227,7 @@ func (g *generator) play(s *Session) []check.Failure {
 	err = g.perform(s)
 	g.l.s.Close()
 	if err != nil && g.ctx.Err() != nil {
-		g.err = context.Cause(g.ctx)
-		return nil
+		return nil, true, context.Cause(g.ctx)
 	}
 	if err != nil && !errors.Is(err, errUnreadable) && !errors.Is(err, errUnanswered) {
 		f.Fail(check.FailureOf(err))
@@ -355,14 +240,11 @@ func (g *generator) play(s *Session) []check.Failure {
 	}
 	g.f.Asserted += f.Asserted + 1
 	g.f.Tokens += f.Tokens
-	g.results[string(key)] = f.Failures
 	if g.longest == 0 {
 		g.longest = g.l.longest
 	}
-	if owner := g.l.s.Owner(); err != nil || owner.Lost != nil || owner.Context.Err() != nil || len(f.Failures) > 0 && g.quick {
-		g.stop()
-	}
-	return f.Failures
+	owner := g.l.s.Owner()
+	return f.Failures, err != nil || owner.Lost != nil || owner.Context.Err() != nil, nil
 }
 
 // start starts an engine, or waits for the one that somebody else starts.
@@ -377,30 +259,21 @@ func (g *generator) start() error {
 	}
 	join := g.env.Start
 	if g.env.Address != "" {
-		if g.played > 1 {
+		if g.Played > 1 {
 			return errors.New("the engine at the address failed, and only its owner can start it again")
 		}
 		join = g.env.Join
 	}
-	begun := time.Now()
 	s, err := join(g.env.Context, codec, opt)
 	if err != nil {
 		return err
 	}
-	g.quick = g.env.Address == "" && time.Since(begun) < quickStart
 	g.l, g.number = newLive(g.env, g.c, codec, s), 0
 	g.l.mixed = true
 	if g.records != nil {
 		g.l.record = map[*ask]*trace.Record{}
 	}
 	return nil
-}
-
-func (g *generator) stop() {
-	if g.l != nil {
-		g.l.s.Owner().Close()
-		g.l = nil
-	}
 }
 
 // perform sends the steps, waits for the end of every request, and until the engine has read all: what was aborted is silent then.

@@ -63,16 +63,6 @@ func TestSynthesizedPrompts(t *testing.T) {
 	require.NoDiff(t, cmp.Diff(want, got), "-want +got")
 }
 
-// TestPrefixPromptsOfTheGolden: where the golden has prompts and hashes, it is
-// used as it is.
-func TestPrefixPromptsOfTheGolden(t *testing.T) {
-	tr := &trace.Trace{Records: []trace.Record{{PromptTokens: 2, PromptTokenIDs: []uint32{5, 6}, BlockHashes: []uint64{}}}}
-	made := prefixPrompts(tr, 4)
-	if got := PromptOf(&made.Records[0]); made != tr || !cmp.Equal(got, []uint32{5, 6}) {
-		t.Errorf("prompt %v of a copy: %v, want the recorded one", got, made != tr)
-	}
-}
-
 // TestDeliver is about outputs that no player of ours sends.
 func TestDeliver(t *testing.T) {
 	const length = protocol.FinishLength

@@ -75,6 +75,7 @@ func (p *picker) pick(body string) string {
 
 // Later turns of a conversation go to the server that has the turns before; a server that drains or ends is left.
 func TestEndpointPicker(t *testing.T) {
+	t.Parallel()
 	_ = peer(t, "epp")
 	events := freePorts(t, 1)[0]
 	f := startFleet(t, 4, "--address-per-replica", "--port", freePorts(t, 1)[0], "--kv-events-config",
@@ -82,8 +83,7 @@ func TestEndpointPicker(t *testing.T) {
 	p := startPicker(t, f, events)
 
 	const conversations, turns = 10, 5
-	var first string
-	blocks, warm := 0, map[string]int{}
+	first, blocks, warm := "", 0, map[string]int{}
 	for c := range conversations {
 		prompt, home, known := fmt.Sprintf("Conversation %d begins.", c), "", 0
 		for turn := range turns {

@@ -316,18 +316,22 @@ func (s *session) checkLarge() error {
 	})
 	ctx, stop := context.WithTimeout(s.ctx, 3*s.limit)
 	defer stop()
-	silence := time.AfterFunc(s.limit, stop)
+	limit := s.limit * 3 / 2
+	silence := time.AfterFunc(limit, stop)
 	defer silence.Stop()
-	r.large = moving{r.large, silence, s.limit}
+	watch := func(of io.Reader) io.Reader { return moving{of, silence, limit} }
+	s.fleet.setWatch(watch)
+	defer s.fleet.setWatch(nil)
+	r.large = watch(r.large)
 	s.Asserted++
 	got, cancel, err := s.open(ctx, r)
 	defer cancel()
 	if err != nil {
-		return check.Ends(CodeLarge, "a request of %d MB has no answer, and nothing moves for %v: %v", largeBody>>20, s.limit, err)
+		return check.Ends(CodeLarge, "a request of %d MB has no answer, and nothing moves for %v: %v", largeBody>>20, limit, err)
 	}
 	defer got.Body.Close()
 	var last tail
-	n, err := io.Copy(&last, moving{got.Body, silence, s.limit})
+	n, err := io.Copy(&last, watch(got.Body))
 	calls := s.fleet.of(r.mark)
 	const spaces = 10_000 // another encoding of JSON has others
 	switch {

@@ -37,7 +37,8 @@ type fleet struct {
 	mu      sync.Mutex
 	calls   []*call
 	script  script
-	current *sent // a request whose mark a router may drop
+	watch   func(io.Reader) io.Reader // of the bodies of requests; nil for none
+	current *sent                     // a request whose mark a router may drop
 }
 
 // An engine is a server of ours behind a recorder.
@@ -219,6 +220,12 @@ func (f *fleet) setScript(s script) {
 	f.mu.Unlock()
 }
 
+func (f *fleet) setWatch(watch func(io.Reader) io.Reader) {
+	f.mu.Lock()
+	f.watch = watch
+	f.mu.Unlock()
+}
+
 // of are the calls that a request led to, in the order in which they arrived. Those that only computed its prompt are left out.
 func (f *fleet) of(mark string) (all []*call) {
 	return slices.DeleteFunc(f.all(mark), func(c *call) bool { return c.engine < f.prefills })
@@ -263,10 +270,16 @@ const maxKept = 16 << 20
 
 func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var kept bytes.Buffer
-	_, err := io.CopyN(&kept, r.Body, maxKept)
+	body := io.Reader(r.Body)
+	e.fleet.mu.Lock()
+	if e.fleet.watch != nil {
+		body = e.fleet.watch(body)
+	}
+	e.fleet.mu.Unlock()
+	_, err := io.CopyN(&kept, body, maxKept)
 	var more int64
 	if err == nil {
-		more, err = io.Copy(io.Discard, r.Body)
+		more, err = io.Copy(io.Discard, body)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return // the router did not send all of it

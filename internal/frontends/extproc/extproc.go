@@ -35,6 +35,7 @@ type Answer struct {
 	Request  []byte            // another body of the request; nil for the client's
 	Status   int               // of a refusal
 	Body     []byte            // of a refusal
+	left     int               // parts of the body that have no answer
 }
 
 // Destination is the header in which pickers name the endpoint.
@@ -76,12 +77,13 @@ func (p *Picker) Pick(ctx context.Context, r *http.Request, body []byte) (a *Ans
 		all = append(all, message(nil, requestBody, message(nil, 1, part)))
 	}
 	end := protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 1)
-	for _, one := range append(all, message(nil, requestBody, end)) {
+	all = append(all, message(nil, requestBody, end))
+	for _, one := range all {
 		if err := stream.SendMsg(&one); err != nil && err != io.EOF {
 			return nil, fmt.Errorf("the endpoint picker: %w", err)
 		}
 	}
-	a = &Answer{Headers: map[string]string{}, Status: http.StatusServiceUnavailable}
+	a = &Answer{Headers: map[string]string{}, Status: http.StatusServiceUnavailable, left: len(all) - 1}
 	for {
 		var got []byte
 		if err := stream.RecvMsg(&got); err != nil {
@@ -94,7 +96,8 @@ func (p *Picker) Pick(ctx context.Context, r *http.Request, body []byte) (a *Ans
 	}
 }
 
-// read reads an answer of the picker. It is whole when nothing more is to come about the request.
+// read reads an answer of the picker. It is whole when nothing more is to come about the request. Some pickers answer each part of the
+// body, and name the endpoint with the last one.
 func (a *Answer) read(answer []byte) (whole bool) {
 	if at(answer, immediateResponse) != nil {
 		for _, code := range at(answer, immediateResponse, 1, 1) {
@@ -115,7 +118,8 @@ func (a *Answer) read(answer []byte) (whole bool) {
 	}
 	for _, body := range at(answer, answerBody) {
 		parts := at(body, commonResponse, bodyMutation, streamedBody)
-		whole = len(parts) == 0 || at(parts[0], 2) != nil // end_of_stream
+		a.left--
+		whole = len(parts) == 0 && (a.Endpoint != "" || a.left <= 0) || len(parts) > 0 && at(parts[0], 2) != nil // end_of_stream
 		for _, path := range [][]protowire.Number{{mutatedBody}, {streamedBody, 1}} {
 			for _, part := range at(body, append([]protowire.Number{commonResponse, bodyMutation}, path...)...) {
 				a.Request = append(a.Request, part...)

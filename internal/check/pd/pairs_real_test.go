@@ -58,7 +58,7 @@ func TestRealPairs(t *testing.T) {
 		d.alone(t, releases[i])
 	}
 	outcomes, notes := map[[3]string]pairs.Outcome{}, map[[2]string][]string{}
-	for _, c := range configs {
+	for _, c := range configs[:min(len(releases)*2-1, len(configs))] { // one release has no pair to be lenient with
 		decodes := prefills
 		if c.name != byDefault {
 			decodes = startAll(t, releases, "decode", c.config)

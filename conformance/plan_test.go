@@ -158,7 +158,7 @@ func TestNewPlanErrors(t *testing.T) {
 		{"golden of another line", Selection{Lines: []string{"0.32"}, Goldens: []string{"b"}}, `manifest.toml has no golden "b" on the selected lines: it has a`},
 		{"golden of a line without", Selection{Lines: []string{"nightly"}, Goldens: []string{"b"}}, "it has none"},
 		{"one of two goldens", Selection{Goldens: []string{"a", "c"}}, `no golden "c"`},
-		{"assertion", Selection{Assertions: []Assertion{"faith"}}, `unknown assertion "faith": want one of integrity, line, provenance, schema, fidelity, wire, frames`},
+		{"assertion", Selection{Assertions: []Assertion{"faith"}}, `unknown assertion "faith": want one of integrity, line, provenance, schema, fidelity, wire, frames, nixl`},
 		{"match", Selection{Matches: []player.Match{"suffix"}}, `unknown match "suffix": want index or prefix`},
 		{"concurrency", Selection{Concurrency: []int{1, 0}}, "concurrency 0: want at least 1"},
 		{"frontend of no line", frontend("0.99"), `frontend: compat.toml has no line "0.99"`},

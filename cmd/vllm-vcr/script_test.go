@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 
@@ -43,6 +44,11 @@ func TestMain(m *testing.M) {
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			scripts, err := filepath.Abs("../../scripts")
+			e.Setenv("SCRIPTS", scripts)
+			return err
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"checkout": checkout, "documented": documented, "exits": exits, "flip": flip, "golden": setGolden, "goldens": setGoldens,
 		},

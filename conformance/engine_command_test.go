@@ -88,6 +88,7 @@ func TestFaultyProcess(t *testing.T) {
 		},
 		{"silent", soon, Error, ExitInfra, check.CodeSilence, []string{"no output for ", "; 1 open: request 0 (line 7) after 0 of 24 tokens"}},
 		{"strict", Timeouts{Connect: time.Minute, Idle: time.Minute, Golden: never, GiveUp: true}, Fail, ExitFail, check.CodeStrict, []string{"the engine answers requests of 20 fields (0.25 to 0.27), not of 22: it decodes strictly"}},
+		{"strict", soon, Fail, ExitFail, check.CodeStrict, []string{"the engine answers requests of 20 fields (0.25 to 0.27), not of 22: it decodes strictly"}},
 		{
 			"deaf-to-calls", soon, Fail, ExitFail, check.CodeUtility,
 			[]string{"utility call is_sleeping was not answered within 500ms: an engine answers every call"},

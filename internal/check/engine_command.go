@@ -229,12 +229,12 @@ func (s *commandSubject) watchIdle(ctx context.Context, d time.Duration, idle fu
 }
 
 // busy is that of the process, if there is one.
-func (s *commandSubject) busy() (time.Duration, bool) {
+func (s *commandSubject) busy() (ran, waited time.Duration, known bool) {
 	select {
 	case <-s.started:
 		return s.process.Busy()
 	default:
-		return 0, false
+		return 0, 0, false
 	}
 }
 

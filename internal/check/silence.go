@@ -28,7 +28,7 @@ type Wait struct {
 // Parts of the time in which an engine may be silent.
 const (
 	maxPause  = 5 * time.Second // between two looks
-	maxDoing  = 50              // a process that does nothing uses less than a fiftieth of a processor
+	maxDoing  = 50              // a process that does nothing uses less than a fiftieth of a processor, and waits for one less than half of the time
 	idleLooks = 2               // so many looks at a process that does nothing, and has answered nothing yet, end the wait
 )
 
@@ -43,7 +43,7 @@ func (s *Session) Next(ctx context.Context, e *Env, o *protocol.Outputs, w Wait)
 	}
 	pause := whole / 4 // to ask what a process has used takes milliseconds, so it is first asked when nothing comes
 	idle, probed := 0, false
-	before, known := time.Duration(0), false
+	ranBefore, starvedBefore, known := time.Duration(0), time.Duration(0), false
 	for waited := pause; ; waited += pause {
 		slice, stop := context.WithTimeoutCause(ctx, pause, errPause)
 		aux, err = s.Front.Next(slice, s.client(), o)
@@ -51,13 +51,13 @@ func (s *Session) Next(ctx context.Context, e *Env, o *protocol.Outputs, w Wait)
 		if !errors.Is(err, errPause) || ctx.Err() != nil {
 			return aux, err
 		}
-		after, isKnown := s.busy()
-		if known && after-before < pause/maxDoing {
+		ran, starved, isKnown := s.busy()
+		if known && ran-ranBefore < pause/maxDoing && starved-starvedBefore < pause/2 {
 			idle++
 		} else {
 			idle = 0
 		}
-		before, known, pause = after, isKnown, whole
+		ranBefore, starvedBefore, known, pause = ran, starved, isKnown, whole
 		if w.Quiet != nil {
 			w.Quiet()
 		}
@@ -104,13 +104,12 @@ func (e *Env) await(what string) {
 	}
 }
 
-// busy is how long the engine's process has used processors or waited for one, if that is known.
-func (s *Session) busy() (time.Duration, bool) {
-	command, ok := s.Owner().Subject.(*commandSubject)
-	if !ok {
-		return 0, false
+// busy is how long the engine's process has used processors, and waited for one, if that is known.
+func (s *Session) busy() (ran, starved time.Duration, known bool) {
+	if command, ok := s.Owner().Subject.(*commandSubject); ok {
+		return command.busy()
 	}
-	return command.busy()
+	return 0, 0, false
 }
 
 // tryShorter sends the request once more for each older length of its array, and with the required fields only. Each line's
@@ -131,7 +130,7 @@ func (s *Session) tryShorter(ctx context.Context, r *protocol.Request) error {
 			return nil // the silence is what is reported
 		}
 	}
-	ctx, stop := context.WithTimeout(ctx, min(maxPause/2, s.Limits.Idle/4))
+	ctx, stop := s.patience()(ctx, maxPause/2, context.DeadlineExceeded)
 	defer stop()
 	for {
 		frames, err := s.Front.NextRaw(ctx, 0)

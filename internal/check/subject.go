@@ -231,14 +231,10 @@ const mostZMQHandshake = 30 * time.Second
 
 // accept takes the subject through the handshake; version is what it is to be.
 func (e *Env) accept(s *Session, version string) (*Session, error) {
-	patience := context.WithTimeoutCause
-	if local, ok := s.Subject.(*commandSubject); ok {
-		patience = local.Patience
-		if local.names("input_address") {
-			s.Front.WithoutHandshake()
-		}
+	if local, ok := s.Subject.(*commandSubject); ok && local.names("input_address") {
+		s.Front.WithoutHandshake()
 	}
-	connect, stop := patience(s.Context, e.Timeouts.Connect,
+	connect, stop := s.patience()(s.Context, e.Timeouts.Connect,
 		Infra(WithCode(CodeNoHandshake, fmt.Errorf("no handshake within %v", e.Timeouts.Connect))))
 	defer stop()
 	if local, ok := s.Subject.(*commandSubject); ok && e.Timeouts.Stuck > 0 {
@@ -262,6 +258,14 @@ func (e *Env) accept(s *Session, version string) (*Session, error) {
 	}
 	e.Versions[protocol.LineOf(version)] = s.Engine.Ready.VLLMVersion
 	return s, nil
+}
+
+// patience is [context.WithTimeoutCause]; of a process, the time in which others had the processors does not count.
+func (s *Session) patience() func(context.Context, time.Duration, error) (context.Context, context.CancelFunc) {
+	if local, ok := s.Owner().Subject.(*commandSubject); ok {
+		return local.Patience
+	}
+	return context.WithTimeoutCause
 }
 
 // StartError is that of a subject that did not come through the handshake.

@@ -233,11 +233,11 @@ func (p *Process) WatchSilence(ctx context.Context, d time.Duration, heard func(
 	go watchSilence(ctx, d, heard, func() time.Duration { return groupWaited(p.Pid()) }, time.After, silent)
 }
 
-// Busy is how long the threads of the process's group have used processors, or waited for one. It is not known on other systems
+// Busy is how long the threads of the process's group have used processors, and waited for one. It is not known on other systems
 // than Linux, and of programs whose work is done elsewhere, such as docker and ssh.
-func (p *Process) Busy() (busy time.Duration, known bool) {
-	ran, known := groupRan(p.Pid())
-	return ran + groupWaited(p.Pid()), known
+func (p *Process) Busy() (ran, waited time.Duration, known bool) {
+	ran, known = groupRan(p.Pid())
+	return ran, groupWaited(p.Pid()), known
 }
 
 // WatchIdle calls idle, once, when the group of the process has not used a second of a processor and has written nothing for d:

@@ -401,7 +401,8 @@ func (s *Replaying) next(ctx context.Context) error {
 	return more
 }
 
-// nextOrReason waits for a message. While an engine with a time of its own has answered no request, the reason is looked for.
+// nextOrReason waits for a message. While an engine with a time of its own has answered no request, the reason is looked for. That
+// has its own limit of silence: the other one, which ends ctx at the same moment, would end the search.
 func (s *Replaying) nextOrReason(ctx context.Context) (err error) {
 	if s.answered || !s.HasOwnTime() {
 		_, err = s.Front.Next(ctx, 0, &s.outputs)
@@ -413,7 +414,7 @@ func (s *Replaying) nextOrReason(ctx context.Context) (err error) {
 			open = st.Request()
 		}
 	}
-	_, err = s.Session.Next(ctx, s.env, &s.outputs, check.Wait{First: true, What: func() (string, *protocol.Request) { return "an output", open }})
+	_, err = s.Session.Next(s.Context, s.env, &s.outputs, check.Wait{First: true, What: func() (string, *protocol.Request) { return "an output", open }})
 	s.answered = len(s.outputs.Outputs) > 0
 	return err
 }

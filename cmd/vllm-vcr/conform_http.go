@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -25,6 +27,7 @@ import (
 type httpOptions struct {
 	httpdiff.Options
 	against, line, frontend string
+	engine                  string
 	run                     []string
 	corpus, known           string
 	profile, writeKnown     string
@@ -39,7 +42,7 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 		Short: "Compare the HTTP answers of a server with those of a released frontend",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 && !opts.list {
+			if len(args) == 0 && !opts.list && opts.engine == "" {
 				return errors.New("vllm-vcr conform http: the argument URL is missing: see vllm-vcr conform http --help")
 			}
 			return runConformHTTP(cmd.Context(), env, opts, args)
@@ -49,8 +52,10 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.against, "against", "", "`URL` of the reference (default one that is started for this run)")
 	oneOf(flags, &opts.frontend, "frontend", serve.Rust, "`FRONTEND` that is started as the reference: rust (vllm-rs), or python (of an environment of capture engine)", serve.Rust, serve.Python)
 	exclusive(flags, "against", "frontend")
+	flags.StringVar(&opts.engine, "engine-command", "", "`COMMAND` that starts an engine of vLLM behind the reference, in the place of the player; without URL, also behind the builtin frontend, which is tested then. Placeholders: {handshake}, {handshake_host}, {handshake_port}, {line}, {tag}")
+	exclusive(flags, "against", "engine-command")
 	flags.StringVar(&opts.line, "line", "", "vLLM line of the reference that is started (default the newest)")
-	flags.StringVar(&opts.Model, "model", "", "name of the model at both servers (default the first one that the reference, else the server at URL, lists)")
+	flags.StringVar(&opts.Model, "model", "", "name of the model at both servers; without URL, also its folder (default the first one that the reference, else the server at URL, lists)")
 	flags.StringVar(&opts.A.APIKey, "api-key", "", "`KEY` for the server at URL, sent as bearer token; prefer its variable, which no list of processes shows (default none)")
 	flags.StringVar(&opts.B.APIKey, "against-api-key", "", "`KEY` for the server of --against (default none)")
 	grouped(flags, "Servers")
@@ -67,7 +72,7 @@ func newConformHTTPCommand(env *environment) *cobra.Command {
 	flags.DurationVar(&opts.Settle, "settle", 2*time.Second, "how long the metrics of the two servers may differ after a request")
 	flags.BoolVar(&opts.list, "list", false, "print the requests with the reason for each, and send none")
 	above0(flags, "request-timeout", "settle")
-	for _, name := range []string{"gateway", "against", "frontend", "line", "run", "requests", "depth"} {
+	for _, name := range []string{"gateway", "against", "frontend", "engine-command", "line", "run", "requests", "depth"} {
 		exclusive(flags, "profile", name)
 	}
 	grouped(flags, "What is compared")
@@ -114,6 +119,18 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 			return tw.Flush()
 		})
 	}
+	folder := options.Model
+	if len(args) == 0 { // the builtin frontend is tested
+		if options.Model = serve.DefaultName; folder != "" {
+			options.Model = filepath.Base(folder)
+		}
+		started, stop, err := opts.start(ctx, env, serve.Builtin, options.Model, folder)
+		if err != nil {
+			return fmt.Errorf("start the builtin frontend: %w", err)
+		}
+		defer stop()
+		args = []string{started.URL}
+	}
 	options.A.URL, options.B.URL = args[0], opts.against
 	judge := httpdiff.Run
 	if opts.profile != "" {
@@ -125,12 +142,19 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 		options.Partial = options.Partial || options.Known != nil // some need flags that the server may not have
 	}
 	if opts.against == "" && opts.profile == "" {
-		url, stop, err := opts.reference(ctx, env, &options)
+		if options.Model == "" {
+			if options.Model, err = httpdiff.FirstModel(ctx, options.A, options.Timeout); errors.As(err, new(*httpdiff.EndedError)) {
+				return infra(err)
+			} else if err != nil {
+				return err
+			}
+		}
+		started, stop, err := opts.start(ctx, env, opts.frontend, options.Model, cmp.Or(folder, options.Model))
 		if err != nil {
-			return err
+			return fmt.Errorf("start the reference: %w", err)
 		}
 		defer stop()
-		options.B.URL = url
+		options.B.URL = started.Direct[0] // the frontend itself
 	}
 	shown := openSteps(env)
 	options.Progress = func(name string) { shown.show("request", name) }
@@ -217,47 +241,28 @@ func (opts *httpOptions) comparison() (o httpdiff.Options, err error) {
 	return o, nil
 }
 
-// reference starts the vllm-rs or the Python server of the line with a player behind it, as serve does, and returns the
-// URL of the frontend itself.
-func (opts *httpOptions) reference(ctx context.Context, env *environment, options *httpdiff.Options) (url string, stop func(), err error) {
-	if options.Model == "" {
-		options.Model, err = httpdiff.FirstModel(ctx, options.A, options.Timeout)
-		if ended := (*httpdiff.EndedError)(nil); errors.As(err, &ended) {
-			err = infra(err)
-		}
-		if err != nil {
-			return "", nil, err
-		}
-	}
+// start starts a frontend with a player or the engine of --engine-command behind it, as serve does.
+func (opts *httpOptions) start(ctx context.Context, env *environment, frontend, name, model string) (started servedJSON, stop func(), err error) {
 	inner := *env
 	inner.quiet = true
-	name, model := options.Model, options.Model
-	if found, err := serve.FindModel(model, env.getenv); err != nil {
-		model = "" // a name that serve does not take for one: the embedded model has it
-	} else {
-		found.Remove()
-	}
-	args := []string{"--port", "0", "--json", "--served-model-name", name, "--frontend", opts.frontend, "--frontend-env", "VLLM_SERVER_DEV_MODE=1", "--shutdown-timeout", "1s"}
-	if opts.line != "" {
-		args = append(args, "--vllm-version", opts.line)
-	}
+	args := []string{"--port", "0", "--json", "--served-model-name", name, "--frontend", frontend, "--frontend-env", "VLLM_SERVER_DEV_MODE=1", "--shutdown-timeout", "1s"}
 	if opts.offline {
 		args = append(args, "--offline")
 	}
-	for flag, value := range map[string]string{"--peers": opts.peers.dir, "--index": opts.peers.index} {
+	for flag, value := range map[string]string{"--vllm-version": opts.line, "--engine-command": opts.engine, "--peers": opts.peers.dir, "--index": opts.peers.index} {
 		if value != "" {
 			args = append(args, flag, value)
 		}
 	}
-	if model != "" {
+	if opts.engine != "" {
+		args = append(args, "--handshake-timeout", "20m", "--frontend-env", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1")
+	}
+	if found, err := serve.FindModel(model, env.getenv); err == nil { // else a name that serve does not take for one: the embedded model has it
+		found.Remove()
 		args = append(args, model)
 	}
 	if protocol.RustScalesOut.Holds(opts.line) {
 		args = append(args, "--", "--enable-scale-out") // for /inference/v1/generate
 	}
-	started, stop, err := serveReady(ctx, &inner, args...)
-	if err != nil {
-		return "", nil, fmt.Errorf("start the reference: %w", err)
-	}
-	return started.Direct[0], stop, nil
+	return serveReady(ctx, &inner, args...)
 }

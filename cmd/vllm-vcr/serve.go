@@ -9,12 +9,9 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/vllm-vcr/conformance/internal/check"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -28,7 +25,6 @@ import (
 	"github.com/vllm-vcr/conformance/internal/serve"
 	"github.com/vllm-vcr/conformance/internal/serve/builtin"
 	"github.com/vllm-vcr/conformance/internal/serve/edge"
-	"github.com/vllm-vcr/conformance/internal/serve/remote"
 	"github.com/vllm-vcr/conformance/internal/serve/simulator"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -36,18 +32,17 @@ import (
 
 // serveOptions are the flags of serve and those of play.
 type serveOptions struct {
-	play  playOptions
-	edge  edgeOptions
-	sim   simulator.Flags
-	fleet fleetOptions
-	host  string
-	port  int
-	cfg   serve.Config
-	env   []string
-	peers engineOptions
-	json  bool
-	// engineAddress is where an engine of vLLM is waited for, in the place of the player; "" without one.
-	engineAddress string
+	play   playOptions
+	edge   edgeOptions
+	sim    simulator.Flags
+	fleet  fleetOptions
+	host   string
+	port   int
+	cfg    serve.Config
+	env    []string
+	peers  engineOptions
+	json   bool
+	engine engineInPlace
 }
 
 func newServeCommand(env *environment) *cobra.Command {
@@ -96,7 +91,7 @@ func newServeCommand(env *environment) *cobra.Command {
 	flags.StringVar(&opts.cfg.Frontend.Wanted, "frontend", serve.Rust, "`FRONTEND` to run: rust (vllm-rs), python (of an environment of capture engine; it has all endpoints of vLLM), builtin (in this process; needs no program and no network), or the path of a vllm-rs")
 	flags.StringSliceVar(&opts.env, "frontend-env", nil, "`VARIABLES` for the frontend, as NAME=VALUE or as NAME, which passes on that of serve; it gets no other VLLM_ variables (default none)")
 	flags.BoolVar(&opts.cfg.Frontend.Offline, "offline", false, "fetch no frontend: use the cached one, or fail")
-	flags.StringVar(&opts.engineAddress, "engine-handshake", "", "handshake `ADDRESS`, tcp://HOST:PORT, where the builtin frontend waits for an engine of vLLM that you start yourself, in the place of the player")
+	opts.engine.add(flags)
 	opts.peers.addFlags(flags)
 	grouped(flags, "Frontend")
 	opts.edge.add(flags)
@@ -225,8 +220,8 @@ func (opts *serveOptions) config(ctx context.Context, env *environment, flags *p
 	if err := opts.edge.splitFaults(&opts.play.peers); err != nil {
 		return cfg, closeAll, err
 	}
-	if faults := opts.play.peers.faults; opts.engineAddress != "" && faults != "" {
-		return cfg, closeAll, fmt.Errorf("--faults %s: with --engine-handshake there is no player that this could be for: want one of %s", faults, edge.FaultForms())
+	if faults, flag := opts.play.peers.faults, opts.engine.flag(); flag != "" && faults != "" {
+		return cfg, closeAll, fmt.Errorf("--faults %s: with %s there is no player that this could be for: want one of %s", faults, flag, edge.FaultForms())
 	}
 	if err := opts.follow(env, flags, model); err != nil {
 		return cfg, closeAll, err
@@ -251,8 +246,8 @@ func (opts *serveOptions) config(ctx context.Context, env *environment, flags *p
 	cfg.Frontend.Progress = func(step string) { steps.show("frontend", step) }
 	cfg.Builtin = builtin.Options{Tokenizer: opts.play.source.loaded, Flags: own}
 	cfg.Engines = func(ctx context.Context, handshake string, n int) (*serve.Engines, error) {
-		if opts.engineAddress != "" {
-			return opts.remote(ctx, env)
+		if opts.engine.flag() != "" {
+			return opts.engineOfVLLM(ctx, env, handshake)
 		}
 		return opts.engines(ctx, env, logged, flags, handshake, n)
 	}
@@ -262,7 +257,7 @@ func (opts *serveOptions) config(ctx context.Context, env *environment, flags *p
 	var closeLog func()
 	cfg.HTTP, closeLog, err = opts.edge.options(env, flags, &opts.play)
 	closers = append(closers, closeLog)
-	if opts.edge.AdminToken != "" && opts.engineAddress == "" {
+	if opts.edge.AdminToken != "" && opts.engine.flag() == "" {
 		log := &player.RequestLog{}
 		if tok := opts.play.source.loaded; tok != nil {
 			log.Decode = tok.Decode
@@ -292,7 +287,7 @@ func (opts *serveOptions) check(flags *pflag.FlagSet) error {
 		engine.count = size
 	}
 	released := opts.cfg.Frontend.Wanted == serve.Rust || opts.cfg.Frontend.Wanted == serve.Python
-	if opts.engineAddress != "" {
+	if opts.engine.flag() != "" {
 		return opts.checkEngine(flags)
 	}
 	if opts.cfg.Frontend.Wanted == serve.Builtin {
@@ -485,53 +480,6 @@ type servedJSON struct {
 	Direct   []string `json:"frontend_urls"`
 	Restarts int      `json:"restarts"`
 	ReadyMS  int64    `json:"ready_ms"`
-}
-
-// checkEngine refuses flags that have no meaning where an engine takes the place of the player.
-func (opts *serveOptions) checkEngine(flags *pflag.FlagSet) error {
-	if opts.cfg.Frontend.Wanted != serve.Builtin {
-		return errors.New("--engine-handshake: only the builtin frontend runs without the player: add --frontend builtin")
-	}
-	if err := check.CheckHandshake(opts.engineAddress); err != nil {
-		return err
-	}
-	var play playOptions
-	player := pflag.NewFlagSet("", pflag.ContinueOnError)
-	play.add(player)
-	var wrong []string
-	flags.Visit(func(f *pflag.Flag) {
-		if player.Lookup(f.Name) != nil && !slices.Contains([]string{"vllm-version", "tokenizer", "handshake-timeout", "faults", "allow-request-faults", "seed"}, f.Name) || f.Name == "port-per-rank" {
-			wrong = append(wrong, "--"+f.Name)
-		}
-	})
-	if wrong != nil {
-		return fmt.Errorf("%s: with --engine-handshake there is no player that this could be for: leave it out", strings.Join(wrong, ", "))
-	}
-	return nil
-}
-
-// remote waits for the engine of --engine-handshake.
-func (opts *serveOptions) remote(ctx context.Context, env *environment) (*serve.Engines, error) {
-	wait := cmp.Or(opts.play.engine.opt.HandshakeTimeout, 5*time.Minute)
-	ctx, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("it has not registered within %v: start it with --data-parallel-address and --data-parallel-rpc-port of this address, or give more time with --handshake-timeout", wait))
-	defer cancel()
-	line := ""
-	if version := opts.play.engine.opt.VLLMVersion; version != "auto" {
-		line = protocol.LineOf(releasesOf([]string{version})[0])
-	}
-	env.log.Info("waiting for the engine", "handshake", opts.engineAddress)
-	engine, err := remote.Accept(ctx, remote.Options{
-		Address: opts.engineAddress, Line: line, Log: env.log, Step: func(step string) { env.log.Debug("engine", "step", step) },
-	})
-	if err != nil {
-		return nil, infra(err)
-	}
-	env.log.Info("the engine has registered", "release", engine.Release(), "line", engine.Line())
-	return &serve.Engines{
-		Group: engine, Count: 1, LoRA: engine.Engines()[0].MaxLoRAs != 0, Tasks: engine.Tasks(),
-		TextOnly: true, // an engine needs the pixels of images
-		Close:    func() {},
-	}, nil
 }
 
 // maxShown is how many URLs the line for people has at most.

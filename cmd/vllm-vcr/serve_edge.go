@@ -151,7 +151,7 @@ func (opts *serveOptions) chooseAnswers(cfg *serve.Config) (err error) {
 		Tokenizer: source.loaded, ToolParser: source.toolParser, ReasoningParser: source.reasoning,
 		Builtin: cfg.Frontend.Wanted == serve.Builtin,
 	})
-	if err != nil || opts.engineAddress != "" {
+	if err != nil || opts.engine.flag() != "" {
 		return err
 	}
 	if opts.edge.answers != "" {

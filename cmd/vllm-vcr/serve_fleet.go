@@ -51,6 +51,7 @@ func (opts *fleetOptions) add(flags *pflag.FlagSet, at *edgeOptions) {
 	needs(flags, "discovery-labels", "discovery-file")
 	exclusive(flags, "replicas", "port-per-rank")
 	exclusive(flags, "replicas", "engine-handshake")
+	exclusive(flags, "replicas", "engine-command")
 	exclusive(flags, "discovery-file", "uds")
 	grouped(flags, "Fleet")
 }

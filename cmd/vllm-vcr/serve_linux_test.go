@@ -181,6 +181,7 @@ func TestConformHTTP(t *testing.T) {
 func TestBuiltinAnswersAsVLLMRS(t *testing.T) {
 	testenv.Frontend(t, "0.33.0") // conform http starts it by itself
 	compareBuiltin(t, "builtin.toml")
+	compareBuiltin(t, "", "--engine-command", "vllm-vcr play --mode text --tokenizer ../../testdata/model/tiny --frontend-handshake {handshake}")
 }
 
 // And as the Python server does.
@@ -192,14 +193,14 @@ func TestBuiltinAnswersAsPython(t *testing.T) {
 }
 
 // compareBuiltin compares the builtin frontend with the reference that conform http starts. Other differences than
-// those of a table are errors, and so are entries that did not occur.
+// those of a table are errors, and so are entries that did not occur. Without a table, conform http starts both.
 func compareBuiltin(t *testing.T, table string, args ...string) {
 	peers := testenv.PeersDir(t)
-	s := startServe(t, "--quiet", "--frontend", "builtin", "--frontend-env", "VLLM_SERVER_DEV_MODE=1", "--", "--enable-scale-out")
-	cmd := exec.Command("vllm-vcr", append([]string{
-		"conform", "http", s.URL, "--line", "0.33", "--offline", "--peers", peers, "--json", "--quiet", "--settle", "10s",
-		"--known", "../../internal/check/httpdiff/" + table,
-	}, args...)...)
+	if table != "" {
+		s := startServe(t, "--quiet", "--frontend", "builtin", "--frontend-env", "VLLM_SERVER_DEV_MODE=1", "--", "--enable-scale-out")
+		args = append(args, s.URL, "--known", "../../internal/check/httpdiff/"+table)
+	}
+	cmd := exec.Command("vllm-vcr", append([]string{"conform", "http", "--line", "0.33", "--offline", "--peers", peers, "--json", "--quiet", "--settle", "10s"}, args...)...)
 	out, err := cmd.Output()
 	var got httpJSON
 	require.NoErrorf(t, errors.Join(json.Unmarshal(out, &got), testenv.CheckJSON("../../docs/json.md", "conform http", out)), "%s", out)

@@ -160,10 +160,9 @@ func (f Frontend) Check(args, engine []string) error {
 }
 
 // defaults are the flags that make answers useful without a model, but for those that args have. maxLoRAs is 0 of an
-// engine that has no adapters, and transfer is the --kv-transfer-config of the engines, empty without one. vllm-rs lets
-// the arguments of a tool without "strict" be any object, and a player that is asked for any object has no reason to
-// write the required keys.
-func (f Frontend) defaults(m Model, maxLoRAs int, transfer string, args []string) (add []string) {
+// engine that has no adapters. vllm-rs lets the arguments of a tool without "strict" be any object, and a player that is
+// asked for any object has no reason to write the required keys.
+func (f Frontend) defaults(m Model, maxLoRAs int, engines *Engines, args []string) (add []string) {
 	has := func(name string) bool {
 		return slices.ContainsFunc(args, func(a string) bool { return a == "--"+name || strings.HasPrefix(a, "--"+name+"=") })
 	}
@@ -175,19 +174,21 @@ func (f Frontend) defaults(m Model, maxLoRAs int, transfer string, args []string
 	if f.Kind == Python {
 		give("enable-auto-tool-choice")
 		give("tool-call-parser", "hermes")
-		if found, _ := filepath.Glob(filepath.Join(f.home, "lib", "python3*", "site-packages", "vllm", "tool_parsers", "tool_strict_level.py")); found != nil {
+		if found, _ := filepath.Glob(filepath.Join(f.home, "lib", "python3*", "site-packages", "vllm", "tool_parsers", "tool_strict_level.py")); found != nil && !engines.Compute {
 			give("tool-strict-level", "parameter")
 		}
 		if maxLoRAs > 0 {
 			give("enable-lora")
 			give("max-loras", strconv.Itoa(maxLoRAs)) // a label of its metrics
 		}
-		if transfer != "" {
-			give("kv-transfer-config", transfer) // without it, the Python frontend fails at the first kv_connector_stats
+		if engines.Transfer != "" {
+			give("kv-transfer-config", engines.Transfer) // without it, the Python frontend fails at the first kv_connector_stats
 		}
 		return add
 	}
-	give("tool-strict-level", "parameter")
+	if !engines.Compute {
+		give("tool-strict-level", "parameter")
+	}
 	if m.StandIn {
 		// The frontend chooses parsers by the name of the folder.
 		give("tool-call-parser", "hermes")

@@ -87,8 +87,9 @@ type Engines struct {
 	Transfer string
 	// Tasks are what the engines do. None is "generate".
 	Tasks []string
-	// TextOnly engines take no images from the builtin frontend.
-	TextOnly bool
+	// Compute reports whether the engines are those of vLLM: they need the pixels of images, which the builtin frontend does not
+	// have, and write the arguments of a tool without a schema.
+	Compute bool
 	// Close ends what listens next to the engines, when they have ended.
 	Close func()
 }

@@ -101,7 +101,7 @@ func TestDefaults(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			require.Equal(t, strings.Join(test.frontend.defaults(Model{StandIn: test.standIn}, 4, test.transfer, test.args), " "), test.want, "arguments")
+			require.Equal(t, strings.Join(test.frontend.defaults(Model{StandIn: test.standIn}, 4, &Engines{Transfer: test.transfer}, test.args), " "), test.want, "arguments")
 		})
 	}
 }

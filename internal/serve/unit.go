@@ -89,7 +89,7 @@ func (s *Server) startFrontend(ctx context.Context, u *unit) (err error) {
 	}
 	u.frontend, err = vllmrs.Start(context.WithoutCancel(ctx), vllmrs.Options{
 		Binary: s.frontend.Program, Before: s.frontend.before, ModelDir: cfg.Model.Dir, ServedName: cfg.Names[0], AlsoServed: cfg.Names[1:], Engines: engines.Count,
-		Args: append(s.frontend.defaults(cfg.Model, maxLoRAs, engines.Transfer, cfg.Args), cfg.Args...), Env: append(s.frontend.environment(), cfg.Env...),
+		Args: append(s.frontend.defaults(cfg.Model, maxLoRAs, engines, cfg.Args), cfg.Args...), Env: append(s.frontend.environment(), cfg.Env...),
 		Handshake: u.rank.handshake, HTTP: u.rank.http, ReadyTimeout: cfg.ReadyTimeout, Output: cfg.Output, Log: cfg.Log,
 	})
 	return err
@@ -100,7 +100,7 @@ func (s *Server) builtin(engines *Engines) (*builtin.Server, error) {
 	opt := s.cfg.Builtin
 	opt.Group, opt.Names, opt.Model, opt.Dir, opt.LoRA = engines.Group.(builtin.Engines), s.cfg.Names, s.cfg.Model.Name, s.cfg.Model.Dir, engines.LoRA
 	opt.Tasks, opt.Release, opt.Env, opt.Log = engines.Tasks, s.cfg.Release(engines.Group.Line()), s.cfg.Env, s.cfg.Log
-	opt.Flags.LanguageModelOnly = opt.Flags.LanguageModelOnly || engines.TextOnly
+	opt.Flags.LanguageModelOnly = opt.Flags.LanguageModelOnly || engines.Compute
 	return builtin.New(opt)
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -47,10 +48,12 @@ func (s *Server) call(ctx context.Context, method string, args ...[]byte) (any, 
 	return first, errors.Join(errs...)
 }
 
-// callFailed is the error of an endpoint that calls a method of the engines. calls counts them, as the frontends do.
+// callFailed is the error of an endpoint that calls a method of the engines. calls counts them, as the frontends do. The failure of an
+// engine in another process begins as it does here.
 func (s *Server) callFailed(what, method string, err error) *apiError {
+	begin := "Call to " + method + " method failed: "
 	return &apiError{status: http.StatusInternalServerError, message: fmt.Sprintf(
-		"failed to call %s: utility call `%s` failed (call_id=%d): Call to %[2]s method failed: %[4]v", what, method, s.calls.Load(), err)}
+		"failed to call %s: utility call `%s` failed (call_id=%d): %s%s", what, method, s.calls.Load(), begin, strings.TrimPrefix(err.Error(), begin))}
 }
 
 // adapters are the LoRA adapters that clients have loaded.
@@ -127,6 +130,8 @@ func (s *Server) loadAdapters(ctx context.Context) error {
 	return nil
 }
 
+var errNoLoRA = badRequest("", "engine was not started with LoRA enabled")
+
 func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) *apiError {
 	var q struct {
 		Name    *string `json:"lora_name"`
@@ -141,6 +146,8 @@ func (s *Server) serveLoadLoRA(w http.ResponseWriter, r *http.Request) *apiError
 		return missing("lora_name")
 	case q.Path == nil:
 		return missing("lora_path")
+	case !s.opt.LoRA:
+		return errNoLoRA
 	case *q.Name == "":
 		return badRequest("", "lora_name must not be empty")
 	case *q.Path == "":
@@ -186,6 +193,8 @@ func (s *Server) serveUnloadLoRA(w http.ResponseWriter, r *http.Request) *apiErr
 	switch {
 	case q.Name == nil:
 		return missing("lora_name")
+	case !s.opt.LoRA:
+		return errNoLoRA
 	case *q.Name == "":
 		return badRequest("lora_name", "'lora_name' needs to be provided to unload a LoRA adapter.")
 	}

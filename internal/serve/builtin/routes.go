@@ -103,7 +103,7 @@ func (s *Server) route() {
 	scaling := s.opt.Flags.ScaleOut || slices.Contains(s.opt.Env, "VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1")
 	has := map[group]bool{
 		always: true, generates: s.generates(), scalesOut: s.generates(), embeds: slices.Contains(s.opt.Tasks, "embed"),
-		loadsLoRA: s.opt.LoRA, developers: slices.Contains(s.opt.Env, "VLLM_SERVER_DEV_MODE=1"),
+		loadsLoRA: s.opt.LoRA || slices.Contains(s.opt.Env, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"), developers: slices.Contains(s.opt.Env, "VLLM_SERVER_DEV_MODE=1"),
 	}
 	s.open.all = has[scalesOut] && scaling || has[developers]
 	s.routes = map[string]route{}

@@ -58,6 +58,7 @@ type Engine struct {
 	ready    registration
 	requests map[string]*request
 	active   []*request // those that the engine may have
+	lately   []*request // the last that it had, of those that asked for log-probabilities
 	calls    map[uint64]call
 	clients  map[int]float64 // the time of the last message on each output socket
 	asked    int             // messages to the engine so far
@@ -91,6 +92,7 @@ type Engine struct {
 	decoded protocol.Outputs
 	view    protocol.View
 	now     float64
+	before  float64 // the time of the message before it on its socket
 	stats   protocol.Value
 	sizes   []int // tokens of each output
 
@@ -117,6 +119,7 @@ type request struct {
 	outputs  int
 	finish   protocol.FinishReason
 	aborted  int     // the number of the message that aborted it, 0 without
+	gone     float64 // the time of the message that showed that the engine has it no more
 	happened float64 // the time of its last event
 	state    int64   // the type of its last event
 	blocks   int
@@ -380,6 +383,7 @@ func (e *Engine) clone() *Engine {
 	for _, r := range e.active {
 		other.active = append(other.active, copied(r))
 	}
+	other.lately = slices.Clone(e.lately)
 	other.calls, other.clients = maps.Clone(e.calls), maps.Clone(e.clients)
 	other.adapters, other.blocks.stored = slices.Clone(e.adapters), maps.Clone(e.blocks.stored)
 	// What is of one message has memory of its own.
@@ -414,7 +418,7 @@ const maxUptime = 1e9
 // judgeEnvelope looks at what a message says of itself (vllm/v1/engine/core.py process_output_sockets, _attach_weight_version).
 func (e *Engine) judgeEnvelope(message protocol.Value, client int) {
 	before := e.clients[client]
-	e.clients[client] = before
+	e.clients[client], e.before = before, before
 	index := message.Field("engine_index")
 	if i, ok := index.Int(); ok && !e.opt.Scripted && e.ready.known && int(i) != e.ready.index {
 		e.fail(CodeEnvelope, index, e.ready.index, i, "the engine registered with another index")

@@ -90,6 +90,43 @@ func TestReleasedEngines(t *testing.T) {
 	}
 }
 
+// The table of a step is as wide as its widest request wants, and between the sockets of several clients there is no order: the end of
+// that request may be seen first. In the next step the table has to be narrow.
+func TestTableOfSeveralClients(t *testing.T) {
+	s := sessions(t)[0]
+	var view protocol.View
+	e, width, now := New(s.codec, Options{}), 0, 1000.0
+	at := slices.IndexFunc(s.messages, func(m trace.Message) bool {
+		if m.Channel == "output" {
+			table, err := s.codec.Read(&view, protocol.KindOutputs, m.Frames[0], m.Frames[1:]...).Field("outputs").At(0).Field("new_logprobs").At(0).Tensor()
+			width = len(table.Integers()) - 1
+			return err == nil && len(table.Shape) == 2 && table.Shape[0] == 1 && width > 0
+		}
+		return false
+	})
+	said := func(client int, id string, finish []byte) (found []check.Failure) {
+		frames := slices.Clone(s.messages[at].Frames)
+		now++
+		for path, raw := range map[string][]byte{"timestamp": pack.AppendFloat64(nil, now), "request_id": pack.AppendString(nil, id), "finish_reason": finish} {
+			v := s.codec.Read(&view, protocol.KindOutputs, frames[0], frames[1:]...)
+			if path != "timestamp" {
+				v = v.Field("outputs").At(0)
+			}
+			frames[0] = v.Field(path).Set(raw)
+		}
+		return slices.DeleteFunc(e.Said(int(now), client, frames), func(f check.Failure) bool { return f.Code != CodeLogprobs })
+	}
+	for id, n := range map[string]int{"wide": width, "narrow": 0} {
+		e.Ask(&protocol.Request{ID: id, Sampling: protocol.Sampling{Logprobs: n, PromptLogprobs: protocol.NoLogprobs, Temperature: 1}, HasSampling: true})
+	}
+	if found := slices.Concat(said(0, "wide", pack.AppendInt(nil, 1)), said(1, "narrow", pack.AppendNil(nil))); len(found) > 0 {
+		t.Errorf("in the step of the wide request: %v", found)
+	}
+	if found := said(1, "narrow", pack.AppendNil(nil)); len(found) != 1 {
+		t.Errorf("in the next step: %v", found)
+	}
+}
+
 // Blocks of a request that was computed for another engine stay when it has ended, until they are fetched.
 func TestBlocksKeptForOthers(t *testing.T) {
 	for _, s := range sessions(t) {

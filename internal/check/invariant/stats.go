@@ -203,6 +203,9 @@ func (e *Engine) openBlocks() (blocks int) {
 	return blocks
 }
 
+// maxLately bounds how many requests are remembered that the engine has no more.
+const maxLately = 63
+
 // forget drops what no later message can be held to, so that a long session costs no more than a short one.
 func (e *Engine) forget() {
 	if len(e.requests) < 4096 {
@@ -255,7 +258,15 @@ func (e *Engine) judgeGauges() {
 			return
 		}
 	}
-	e.active = slices.DeleteFunc(e.active, func(r *request) bool { return !e.open(r) })
+	e.active = slices.DeleteFunc(e.active, func(r *request) bool {
+		if e.open(r) {
+			return false
+		}
+		if r.gone = e.now; r.sampling.Logprobs > 0 {
+			e.lately = append(e.lately[max(len(e.lately)-maxLately, 0):], r)
+		}
+		return true
+	})
 	has, may, answered := int64(0), int64(0), int64(0)
 	for _, r := range e.active {
 		if r.session {

@@ -76,10 +76,12 @@ func (e *Engine) judgeTable(t table) {
 			columns = tensor.Shape[1]
 			e.vocabulary = int64(columns - 1)
 		}
-		// A step has one table, with as many columns as the request that wants the most (experiments with 0.33.0).
-		if i == 0 && len(tensor.Shape) == 2 && slices.ContainsFunc(e.active, func(r *request) bool {
-			return r.id != t.id && r.sampling.Logprobs > t.width && r.sampling.Logprobs == tensor.Shape[1]-1
-		}) {
+		// A step has one table, with as many columns as the request that wants the most (experiments with 0.33.0). One that has ended or was
+		// aborted was in the same step if no other step can be seen between: messages to other clients come in an order of their own.
+		wider := func(r *request) bool {
+			return r.id != t.id && r.sampling.Logprobs > t.width && r.sampling.Logprobs == tensor.Shape[1]-1 && (r.gone == 0 || r.gone >= e.before)
+		}
+		if i == 0 && len(tensor.Shape) == 2 && (slices.ContainsFunc(e.active, wider) || slices.ContainsFunc(e.lately, wider)) {
 			columns = tensor.Shape[1]
 		}
 		if want := []int{len(t.tokens), columns}[:min(3-i, 2)]; !slices.Equal(tensor.Shape, want) {

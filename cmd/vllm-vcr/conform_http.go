@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -119,17 +118,29 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 			return tw.Flush()
 		})
 	}
-	folder := options.Model
+	folder, reference := options.Model, servedJSON{}
 	if len(args) == 0 { // the builtin frontend is tested
 		if options.Model = serve.DefaultName; folder != "" {
 			options.Model = filepath.Base(folder)
 		}
-		started, stop, err := opts.start(ctx, env, serve.Builtin, options.Model, folder)
-		if err != nil {
-			return fmt.Errorf("start the builtin frontend: %w", err)
+		running, fail := context.WithCancelCause(ctx)
+		begin := func(what, frontend string, started *servedJSON) (end func()) {
+			now, end, err := opts.start(running, env, frontend, options.Model, folder)
+			if *started = now; err != nil {
+				fail(fmt.Errorf("start %s: %w", what, err))
+				return func() {}
+			}
+			return end
 		}
-		defer stop()
-		args = []string{started.URL}
+		var tested servedJSON
+		other := make(chan func(), 1) // at the same time, as an engine takes long to start
+		go func() { other <- begin("the reference", opts.frontend, &reference) }()
+		defer begin("the builtin frontend", serve.Builtin, &tested)()
+		defer (<-other)()
+		if err := context.Cause(running); err != nil {
+			return err
+		}
+		args = []string{tested.URL}
 	}
 	options.A.URL, options.B.URL = args[0], opts.against
 	judge := httpdiff.Run
@@ -141,7 +152,7 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 		}
 		options.Partial = options.Partial || options.Known != nil // some need flags that the server may not have
 	}
-	if opts.against == "" && opts.profile == "" {
+	if opts.against == "" && opts.profile == "" && reference.Direct == nil {
 		if options.Model == "" {
 			if options.Model, err = httpdiff.FirstModel(ctx, options.A, options.Timeout); errors.As(err, new(*httpdiff.EndedError)) {
 				return infra(err)
@@ -149,12 +160,14 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 				return err
 			}
 		}
-		started, stop, err := opts.start(ctx, env, opts.frontend, options.Model, cmp.Or(folder, options.Model))
-		if err != nil {
+		var stop func()
+		if reference, stop, err = opts.start(ctx, env, opts.frontend, options.Model, options.Model); err != nil {
 			return fmt.Errorf("start the reference: %w", err)
 		}
 		defer stop()
-		options.B.URL = started.Direct[0] // the frontend itself
+	}
+	if reference.Direct != nil {
+		options.B.URL = reference.Direct[0] // the frontend itself
 	}
 	shown := openSteps(env)
 	options.Progress = func(name string) { shown.show("request", name) }

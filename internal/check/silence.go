@@ -51,7 +51,7 @@ func (s *Session) Next(ctx context.Context, e *Env, o *protocol.Outputs, w Wait)
 		if !errors.Is(err, errPause) || ctx.Err() != nil {
 			return aux, err
 		}
-		ran, starved, isKnown := s.busy()
+		ran, starved, isKnown := s.Busy()
 		if known && ran-ranBefore < pause/maxDoing && starved-starvedBefore < pause/2 {
 			idle++
 		} else {
@@ -104,8 +104,8 @@ func (e *Env) await(what string) {
 	}
 }
 
-// busy is how long the engine's process has used processors, and waited for one, if that is known.
-func (s *Session) busy() (ran, starved time.Duration, known bool) {
+// Busy is how long the engine's process has used processors, and waited for one, if that is known.
+func (s *Session) Busy() (ran, starved time.Duration, known bool) {
 	if command, ok := s.Owner().Subject.(*commandSubject); ok {
 		return command.busy()
 	}

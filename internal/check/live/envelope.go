@@ -169,6 +169,7 @@ func (l *live) call(method string, args ...[]byte) (*protocol.UtilityOutput, err
 		return nil, l.s.Explain(err)
 	}
 	var after []*ask
+	begun := time.Now()
 	quiet := func() {
 		if len(after) == 0 || after[len(after)-1].closed {
 			if a, err := l.ask(l.prompt(3), greedy(1)); err == nil {
@@ -191,7 +192,7 @@ func (l *live) call(method string, args ...[]byte) (*protocol.UtilityOutput, err
 			quiet()
 		}
 		if err := l.receiveOr(quiet); check.CodeOf(err) == check.CodeSilence {
-			l.unanswered(method, check.Unanswered(method, l.s.Limits.Idle))
+			l.unanswered(method, check.Unanswered(method, time.Since(begun).Round(100*time.Millisecond)))
 			return nil, errUnanswered
 		} else if errors.As(err, new(check.MessageError)) {
 			return nil, err

@@ -110,8 +110,13 @@ func runSessions(ctx context.Context, e *check.Env, golden *check.Golden, c chec
 	g := &generator{ctx: ctx, env: e, c: c, golden: golden, f: &f}
 	g.Search = &check.Search[Session]{
 		Env: e, Draw: func(t *rapid.T) *Session { return &Session{Steps: g.draw(t)} }, Start: g.start, Send: g.send, Stop: func() { g.l.s.Owner().Close() },
-		Size:  func(s *Session) (messages, steps int) { return s.messages(), len(s.Steps) },
-		Check: func(s *Session) error { return s.check(g) },
+		Size:    func(s *Session) (messages, steps int) { return s.messages(), len(s.Steps) },
+		Check:   func(s *Session) error { return s.check(g) },
+		Without: (*Session).without,
+		Ran: func() (time.Duration, bool) {
+			ran, _, known := g.l.s.Busy()
+			return ran, known
+		},
 		Shows: func(s *Session, failure string) { s.Clients, s.Shows = e.Generate.Clients, failure },
 	}
 	if e.Address == "" {
@@ -151,6 +156,30 @@ func (s *Session) check(g *generator) error {
 		}
 	}
 	return nil
+}
+
+// without leaves out a step, of a request also those about it.
+func (s *Session) without(i int) *Session {
+	smaller := &Session{Clients: s.Clients}
+	asks, left := 0, -1
+	for j, step := range s.Steps {
+		switch {
+		case step.Do == "ask":
+			if asks++; j == i {
+				left = asks - 1
+			}
+		case step.Do == "abort" || step.Do == "await":
+			if left >= 0 && step.Request == left {
+				continue
+			} else if left >= 0 && step.Request > left {
+				step.Request--
+			}
+		}
+		if j != i {
+			smaller.Steps = append(smaller.Steps, step)
+		}
+	}
+	return smaller
 }
 
 // draw makes the steps of a session. What comes first in a list is what a smaller session has.

@@ -6,9 +6,11 @@ import (
 	"bytes"
 	"cmp"
 	"embed"
+	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -102,7 +104,10 @@ func Read(paths []string) (*Board, error) {
 				return err
 			}
 			defer file.Close()
-			doc, err := report.Read(path, file)
+			doc, err := readHTTP(file)
+			if err == nil && doc == nil {
+				doc, err = report.Read(path, file)
+			}
 			if err != nil {
 				return err
 			}
@@ -140,6 +145,42 @@ func Read(paths []string) (*Board, error) {
 	slices.SortStableFunc(b.Changes, func(x, y Change) int { return y.At.Compare(x.At) })
 	return b, nil
 }
+
+// httpLine is in the place of a line in a row of what conform http has compared.
+const httpLine = "HTTP"
+
+// readHTTP reads what conform http --json has written, as a report with one verdict. It returns nil for another file, which it has not read.
+func readHTTP(file *os.File) (*report.Document, error) {
+	var got struct {
+		Schema   string `json:"schema"`
+		Requests []any  `json:"requests"`
+		Same     int    `json:"same"`
+		Known    int    `json:"known"`
+		ExitCode int    `json:"exit_code"`
+	}
+	err := json.NewDecoder(file).Decode(&got)
+	if _, back := file.Seek(0, io.SeekStart); back != nil {
+		return nil, back
+	}
+	info, statErr := file.Stat()
+	if err != nil || statErr != nil || got.Schema != httpSchema {
+		return nil, statErr // report.Read says what is wrong
+	}
+	verdict, level := check.Pass, check.LevelPass
+	if got.ExitCode != 0 {
+		verdict, level = check.Fail, check.LevelFail
+	}
+	text := fmt.Sprintf("%d of %d requests are answered as by the reference, %d as is known", got.Same, len(got.Requests), got.Known)
+	counts := report.Counts{check.Pass: got.Same + got.Known, check.Fail: max(len(got.Requests)-got.Same-got.Known, 0)}
+	return &report.Document{
+		Counts: counts,
+		Schema: report.SchemaVersion, Verdict: verdict, Reason: text, ExitCode: got.ExitCode, Runs: []report.Run{{Started: info.ModTime().UTC()}},
+		Lines:  []report.Line{{Line: httpLine, Gating: true, Verdict: verdict, Counts: counts, Asserted: len(got.Requests)}},
+		Levels: []check.LevelSummary{{Line: httpLine, Level: check.LevelCore, Verdict: level, Message: text}},
+	}, nil
+}
+
+const httpSchema = "vllm-vcr/conform-http/1"
 
 // add adds a line of a report that is newer than those before it of its subject.
 func (b *Board) add(r result, l report.Line) {

@@ -41,7 +41,7 @@ var guides = []struct {
 			{"consumer.py", "kv-consumer-python/consumer.py"},
 			{"my-indexer", "kv-consumer-go/main.go"},
 		},
-		wants: []string{"batch 0 of rank 0: 2 blocks", `"completion_tokens": 16`, "PASS: every gate holds: 11 passed;"},
+		wants: []string{"batch 0 of rank 0: 2 blocks", `"completion_tokens": 16`, "PASS: every gate holds: 12 passed;"},
 	},
 }
 

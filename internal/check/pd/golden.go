@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -76,14 +74,6 @@ func (t *replayed) run(ctx context.Context, e *check.Env, c check.Case) error {
 		return err
 	}
 	defer t.close()
-	folder, err := os.MkdirTemp("", "vllm-vcr-model-")
-	if err == nil {
-		err = os.WriteFile(filepath.Join(folder, "config.json"), []byte(tinyModel), 0o644)
-	}
-	if err != nil {
-		return check.Infra(err)
-	}
-	defer os.RemoveAll(folder)
 	opt := player.Options{
 		VLLMVersion: check.PlayedVersion(c.Line), Trace: t.g.Trace, Source: player.Random{},
 		Transfer: &player.Transfer{EngineID: own.EngineID, Host: "127.0.0.1", Lease: time.Hour},
@@ -91,7 +81,7 @@ func (t *replayed) run(ctx context.Context, e *check.Env, c check.Case) error {
 	}
 	opt.Transfer.Open = func(engine *kvtransfer.Config, form kvtransfer.Form) (kvtransfer.DataPlane, error) {
 		engine.Port = 0 // any
-		options := nixl.Options{Model: folder, Name: t.option("model"), DType: t.option("dtype"), AttnBackend: own.AttnBackend}
+		options := nixl.Options{Model: t.option("model"), Config: []byte(tinyModel), DType: t.option("dtype"), AttnBackend: own.AttnBackend}
 		plane, err := nixl.Open(engine, form, options, func(length int64) (agent.Agent, error) {
 			return agent.Start(ctx, agent.Options{Python: agent.InMemory, Length: length})
 		}, e.Log)
@@ -100,6 +90,7 @@ func (t *replayed) run(ctx context.Context, e *check.Env, c check.Case) error {
 		}
 		return plane, err
 	}
+	var err error
 	if t.s, err = e.Start(ctx, t.g.Codec, opt); err != nil {
 		return err
 	}

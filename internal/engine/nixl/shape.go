@@ -16,8 +16,8 @@ import (
 type Options struct {
 	// Model is the folder of the model, as --model of the engine has it: the hash contains this text.
 	Model string `json:"model"`
-	// Name is what the hash contains in place of Model; default Model.
-	Name string `json:"-"`
+	// Config is the text of the model's config.json; default that of the file in Model.
+	Config []byte `json:"-"`
 	// DType is the type of the model and of its cache: "float32", "bfloat16", "float16"; default that of config.json.
 	DType string `json:"dtype"`
 	// CacheDType is --kv-cache-dtype; default "auto".
@@ -68,9 +68,11 @@ var sizes = map[string]int{"float32": 4, "bfloat16": 2, "float16": 2}
 // shape computes the metadata of a worker, without addresses, and the hash of the engine.
 func (l *Line) shape(o Options, form kvtransfer.Form) (m Metadata, hash string, err error) {
 	path := filepath.Join(o.Model, "config.json")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return m, "", fmt.Errorf("NIXL: %w", err)
+	text := o.Config
+	if text == nil {
+		if text, err = os.ReadFile(path); err != nil {
+			return m, "", fmt.Errorf("NIXL: %w", err)
+		}
 	}
 	var c modelConfig
 	if err = json.Unmarshal(text, &c); err == nil && c.Text != nil {
@@ -99,7 +101,7 @@ func (l *Line) shape(o Options, form kvtransfer.Form) (m Metadata, hash string, 
 	}
 	backend := cmp.Or(o.AttnBackend, "CPU_ATTN")
 	hash, err = l.CompatibilityHash(Config{
-		Release: o.Release, Model: cmp.Or(o.Name, o.Model), DType: "torch." + dtype, KVHeads: c.KVHeads, HeadSize: c.HeadSize, Layers: c.Layers,
+		Release: o.Release, Model: o.Model, DType: "torch." + dtype, KVHeads: c.KVHeads, HeadSize: c.HeadSize, Layers: c.Layers,
 		AttnBackend: backend, CacheDType: o.CacheDType, NoHMA: o.NoHMA,
 	})
 	layout := "LBHNC"                                                                                   // since 0.29, as block_strides

@@ -274,8 +274,12 @@ func (opts *httpOptions) start(ctx context.Context, env *environment, frontend, 
 		found.Remove()
 		args = append(args, model)
 	}
+	args = append(args, "--")
 	if protocol.RustScalesOut.Holds(opts.line) {
-		args = append(args, "--", "--enable-scale-out") // for /inference/v1/generate
+		args = append(args, "--enable-scale-out") // for /inference/v1/generate
+	}
+	if opts.engine != "" {
+		args = append(args, "--tool-call-parser", "hermes") // vllm-rs chooses one by the name of the model's folder, builtin has this one
 	}
 	return serveReady(ctx, &inner, args...)
 }

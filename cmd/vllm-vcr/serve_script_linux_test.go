@@ -77,7 +77,7 @@ func (a *asker) step(lines []string) (rest []string) {
 	case "$":
 		a.start(strings.ReplaceAll(text, "EVENTS", "ipc://"+a.TempDir()+"/events"))
 	case "!":
-		if words := regexp.MustCompile("^(\\d) (.*) \\| (.*)$").FindStringSubmatch(text); words != nil {
+		if words := regexp.MustCompile(`^(\d) (.*) \| (.*)$`).FindStringSubmatch(text); words != nil {
 			out, err := exec.CommandContext(a.Context(), "vllm-vcr", append([]string{"serve", "--port", "0"}, a.flags(words[3])...)...).CombinedOutput()
 			if fmt.Sprintf("exit status %s", words[1]) != fmt.Sprint(err) || !strings.Contains(string(out), words[2]) {
 				a.Errorf("%s: %v: %s", text, err, out)

@@ -407,7 +407,7 @@ func (s *session) checkSlowClient() error {
 	}
 	body, err := io.ReadAll(got.Body)
 	s.Asserted++
-	if all := events(body); len(all) != n+1 || err != nil {
+	if all := events(body); len(all) <= n || err != nil { // a router may add one
 		return check.Ends(CodeSlowClient, "a client that was slow gets %d of %d events: %v", len(all), n+1, err)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
 
@@ -151,21 +152,28 @@ func versionArguments(r *http.Request) ([][]byte, func(any) any, *apiError) {
 	return [][]byte{pack.AppendString(nil, *q.Version)}, func(any) any { return object{{"success", true}, {"new_version", *q.Version}} }, nil
 }
 
-// ofWorkers makes an endpoint that calls a method of the workers, which have no weights. name is that of the operation
-// in the metrics. member of the body is needed unless it is "".
+// ofWorkers makes an endpoint that calls a method of the workers. name is that of the operation in the metrics. member of the
+// body is needed, and an argument of that name, unless it is "".
 func (s *Server) ofWorkers(method, name, member, missing string) handler {
 	return func(w http.ResponseWriter, r *http.Request) *apiError {
-		var q map[string]any
+		named := pack.AppendMapHeader(nil, 0)
 		if member != "" {
+			var q map[string]json.RawMessage
 			if err := readJSON(r, &q); err != nil {
 				return err
 			}
-			if q[member] == nil {
+			value := q[member]
+			if value == nil || string(value) == "null" {
 				return badRequest(member, "%s", missing)
 			}
+			packed, err := packJSON(toJSON(object{{member, value}}))
+			if err != nil {
+				return badBody("%v", err)
+			}
+			named = packed
 		}
 		defer s.metrics.measure(operation{weightOperation, name})()
-		if _, err := s.callWorkers(r, method); err != nil {
+		if _, err := s.callWorkers(r, method, named); err != nil {
 			return s.callFailed(method, "collective_rpc", err)
 		}
 		w.WriteHeader(http.StatusOK)
@@ -173,8 +181,8 @@ func (s *Server) ofWorkers(method, name, member, missing string) handler {
 	}
 }
 
-func (s *Server) callWorkers(r *http.Request, method string) (any, error) {
-	return s.call(r.Context(), "collective_rpc", pack.AppendString(nil, method), pack.AppendNil(nil), pack.AppendArrayHeader(nil, 0), pack.AppendMapHeader(nil, 0))
+func (s *Server) callWorkers(r *http.Request, method string, named []byte) (any, error) {
+	return s.call(r.Context(), "collective_rpc", pack.AppendString(nil, method), pack.AppendNil(nil), pack.AppendArrayHeader(nil, 0), named)
 }
 
 func (s *Server) serveChecker(w http.ResponseWriter, r *http.Request) *apiError {
@@ -196,10 +204,18 @@ func (s *Server) serveChecker(w http.ResponseWriter, r *http.Request) *apiError 
 	case action != "checksum" && action != "compare":
 		return badBody("action is %q: want checksum, reset or compare", action)
 	}
-	if _, err := s.callWorkers(r, method); err != nil {
+	results, err := s.callWorkers(r, method, pack.AppendMapHeader(nil, 0))
+	if err != nil {
 		return s.callFailed(method, "collective_rpc", err)
 	}
-	return succeed(w, object{{"checksums", object{}}})
+	all := map[string]json.RawMessage{} // of all workers
+	var each []map[string]json.RawMessage
+	if json.Unmarshal(toJSON(results), &each) == nil { // reset returns nothing
+		for _, one := range each {
+			maps.Copy(all, one)
+		}
+	}
+	return succeed(w, object{{"checksums", all}})
 }
 
 func (s *Server) serveWorldSize(w http.ResponseWriter, r *http.Request) *apiError {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -70,14 +69,11 @@ func start(t *testing.T, name string, args ...string) (*process.Process, *bufio.
 	return p, bufio.NewReader(out)
 }
 
-// freePorts are ports that nothing listens at.
+// freePorts are ports that nothing listens at, and that no connection of others gets.
 func freePorts(t *testing.T, n int) (ports []string) {
 	t.Helper()
 	for range n {
-		l, err := net.Listen("tcp", "0.0.0.0:0")
-		require.NoError(t, err)
-		defer l.Close()
-		ports = append(ports, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+		ports = append(ports, strconv.Itoa(testenv.FreePort(t)))
 	}
 	return ports
 }

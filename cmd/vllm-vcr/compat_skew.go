@@ -31,7 +31,7 @@ type skewOptions struct {
 	frontend, engine string
 	format, output   string
 	measure, check   bool
-	prefill          bool
+	prefill, python  bool
 	engines          string
 	lines            []string
 	install          engineOptions
@@ -55,6 +55,7 @@ func newCompatSkewCommand(env *environment) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&opts.frontend, "frontend", "", "`LINE` of the frontend; with --engine, the exit code is 0 only if the two work together")
 	flags.StringVar(&opts.engine, "engine", "", "`LINE` of the engine")
+	flags.BoolVar(&opts.python, "python", false, "the Python client of the frontend's line instead of vllm-rs; with --measure, --frontend must name the line, whose engine for CPUs is installed")
 	formatFlag(flags, &opts.format, formText, "output format: text, json, markdown or html", formText, formJSON, formMarkdown, "html")
 	flags.StringVarP(&opts.output, "output", "o", "", outputUsage)
 	flags.BoolVar(&opts.prefill, "prefill", false, "show which prefill lines work with which decode lines instead (NixlConnector); text, or json with --format")
@@ -70,6 +71,7 @@ func newCompatSkewCommand(env *environment) *cobra.Command {
 	exclusive(flags, "prefill", "measure")
 	exclusive(flags, "prefill", "frontend")
 	exclusive(flags, "prefill", "engine")
+	exclusive(flags, "prefill", "python")
 	grouped(flags, "Measurement")
 	opts.in.addFlags(flags)
 	return cmd
@@ -81,6 +83,9 @@ func runCompatSkew(ctx context.Context, env *environment, opts skewOptions) erro
 	}
 	if opts.prefill {
 		return writePairs(env, opts)
+	}
+	if opts.python && opts.measure && opts.frontend == "" {
+		return fmt.Errorf("--python with --measure needs --frontend LINE: each line takes up to 6 GB")
 	}
 	var table *skew.Table
 	var err error
@@ -148,7 +153,7 @@ func (opts skewOptions) narrow(all *skew.Table) (*skew.Table, error) {
 	narrowed := *all
 	narrowed.Cells = nil
 	for _, c := range all.Cells {
-		if (opts.frontend == "" || protocol.LineOf(opts.frontend) == c.Frontend) && (opts.engine == "" || protocol.LineOf(opts.engine) == c.Engine) {
+		if (opts.frontend == "" && !opts.python || opts.is(c.Frontend)) && (opts.engine == "" || protocol.LineOf(opts.engine) == c.Engine) {
 			narrowed.Cells = append(narrowed.Cells, c)
 		}
 	}
@@ -156,6 +161,12 @@ func (opts skewOptions) narrow(all *skew.Table) (*skew.Table, error) {
 		return nil, fmt.Errorf("the table of this build has no pair of frontend %q and engine %q: it has %s", opts.frontend, opts.engine, strings.Join(all.Lines(), ", "))
 	}
 	return &narrowed, nil
+}
+
+// is tells whether a frontend of the table is asked for.
+func (opts skewOptions) is(frontend string) bool {
+	line, python := strings.CutSuffix(frontend, skew.Python)
+	return python == opts.python && (opts.frontend == "" || protocol.LineOf(opts.frontend) == line)
 }
 
 // measureSkew measures the pairs of the lines.
@@ -183,11 +194,26 @@ func measureSkew(ctx context.Context, env *environment, opts skewOptions) (*skew
 		}
 		release := version.String()
 		if opts.frontend == "" || protocol.LineOf(opts.frontend) == line.Name {
-			frontend, err := local.EnsureFrontend(ctx, opts.install.options(steps, "frontend "+release, release))
-			if err != nil {
-				return nil, infra(err)
+			frontend := skew.Frontend{Line: line.Name}
+			if opts.python {
+				installed, err := opts.install.ensure(ctx, steps, release)
+				if err != nil {
+					return nil, infra(err)
+				}
+				var stop func()
+				frontend.Binary = installed.Python
+				if frontend.Before, stop, err = acceptance.StartPython(ctx, installed.Python, model); err != nil {
+					return nil, infra(err)
+				}
+				defer stop()
+			} else {
+				installed, err := local.EnsureFrontend(ctx, opts.install.options(steps, "frontend "+release, release))
+				if err != nil {
+					return nil, infra(err)
+				}
+				frontend.Binary = installed.VLLMRS
 			}
-			m.Frontends = append(m.Frontends, skew.Frontend{Line: line.Name, Binary: frontend.VLLMRS})
+			m.Frontends = append(m.Frontends, frontend)
 			table.Frontends = append(table.Frontends, release)
 		}
 		if opts.engine != "" && protocol.LineOf(opts.engine) != line.Name || len(opts.lines) > 0 && !slices.ContainsFunc(opts.lines, func(l string) bool { return protocol.LineOf(l) == line.Name }) {
@@ -214,7 +240,7 @@ func measureSkew(ctx context.Context, env *environment, opts skewOptions) (*skew
 	if table.Cells, err = m.Make(ctx); err != nil {
 		return nil, infra(err)
 	}
-	if opts.frontend == "" && (opts.engines == realEngines || len(opts.lines) > 0) {
+	if opts.engine == "" && opts.python || opts.frontend == "" && (opts.engines == realEngines || len(opts.lines) > 0) {
 		table = skew.Measured().Merge(table.Cells) // a part was measured: it is written with the rest
 	}
 	return table, nil

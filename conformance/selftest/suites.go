@@ -218,12 +218,17 @@ func (cfg *Config) faultyFrontend(ctx context.Context, edits []edit, tampered ta
 		return nil, nil, err
 	}
 	proxy := httptest.NewUnstartedServer(nil)
-	proxy.Config.Handler = &httputil.ReverseProxy{
+	forward := &httputil.ReverseProxy{
 		FlushInterval:  -1,
 		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		ModifyResponse: modifier(edits),
 		ErrorLog:       log.New(io.Discard, "", 0), // of answers that are lost
 	}
+	proxy.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Otherwise the server closes the body once the answer begins, and the transport, which looks for more of it, ends the connection.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		forward.ServeHTTP(w, r)
+	})
 	for _, e := range edits {
 		proxy.Config.Handler = e.before(proxy, proxy.Config.Handler)
 	}

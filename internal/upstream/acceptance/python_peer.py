@@ -157,9 +157,10 @@ class Routes:
                 break
         try:
             status, answer = await self.answer(scope["path"], json.loads(text) if text else {})
-            body = json.dumps(answer, allow_nan=False).encode()  # as the API server does
+            # As the API server does.
+            body = answer.encode() if isinstance(answer, str) else json.dumps(answer, allow_nan=False).encode()
         except Exception as failure:
-            status, body = 500, json.dumps({"error": {"message": repr(failure)}}).encode()
+            status, body = 500, json.dumps({"error": {"message": repr(failure.__cause__ or failure)}}).encode()
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]})
         await send({"type": "http.response.body", "body": body})
 
@@ -167,6 +168,10 @@ class Routes:
         if path == "/health":
             await self.llm.check_health()
             return 503 if self.llm.output_handler.done() else 200, {}
+        if path == "/metrics":
+            import prometheus_client
+
+            return 200, prometheus_client.generate_latest().decode()
         if path == "/v1/completions":
             return await self.unless_over(self.complete(body))
         if path not in self.calls:
@@ -195,7 +200,12 @@ class Routes:
         from vllm import SamplingParams
 
         params = SamplingParams(
-            temperature=0, max_tokens=body["max_tokens"], logprobs=body.get("logprobs"), prompt_logprobs=body.get("prompt_logprobs"))
+            temperature=0, max_tokens=body["max_tokens"], logprobs=body.get("logprobs"), prompt_logprobs=body.get("prompt_logprobs"),
+            ignore_eos=body.get("ignore_eos", False))
+        if "structured_outputs" in body:
+            from vllm.sampling_params import StructuredOutputsParams
+
+            params.structured_outputs = StructuredOutputsParams(**body["structured_outputs"])
         last = None
         prompt = {"prompt_token_ids": body["prompt"]}
         async for output in self.llm.generate(prompt, params, f"cmpl-{next(self.ids)}-{time.time_ns()}"):
@@ -213,6 +223,10 @@ class Routes:
                     None if at is None else [[int(id), max(float(one.logprob), -9999.0), one.rank, one.decoded_token] for id, one in at.items()]
                     for at in table
                 ]
+        # The same as the API server has it.
+        answer["choices"] = [{name: answer[name] for name in ("text", "token_ids", "finish_reason")}]
+        if choice.logprobs is not None:
+            answer["choices"][0]["logprobs"] = {"token_logprobs": [float(at[id].logprob) for id, at in zip(choice.token_ids, choice.logprobs)]}
         return 200, answer
 
 

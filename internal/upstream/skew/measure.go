@@ -29,11 +29,19 @@ import (
 	"github.com/vllm-vcr/conformance/trace"
 )
 
-// A Frontend is the frontend of a release.
+// A Frontend is the frontend of a release: vllm-rs, or the Python client of the API server.
 type Frontend struct {
 	Line   string // "0.33"
 	Binary string // vllm-rs, or an interpreter with Before, see [vllmrs.Options]
 	Before []string
+}
+
+// name is that of the frontend in a table.
+func (f Frontend) name() string {
+	if f.Before != nil {
+		return f.Line + Python
+	}
+	return f.Line
 }
 
 // An Engine is the engine core of a release.
@@ -116,7 +124,7 @@ func (m Measurement) Make(ctx context.Context) ([]Cell, error) {
 
 // try starts a pair and sends a request of each feature. An error is of this side.
 func (m Measurement) try(ctx context.Context, f Frontend, e Engine) (Cell, error) {
-	cell := Cell{Frontend: f.Line, Engine: e.Line, Real: e.Start != nil}
+	cell := Cell{Frontend: f.name(), Engine: e.Line, Real: e.Start != nil}
 	server, err := vllmrs.Start(ctx, vllmrs.Options{
 		Binary: f.Binary, Before: f.Before, ModelDir: m.Model, ReadyTimeout: readyTime, Log: m.Log,
 		Env: []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_RUNTIME_LORA_ALLOWED_PATH_PREFIXES=" + filepath.Dir(m.adapter)},
@@ -127,7 +135,7 @@ func (m Measurement) try(ctx context.Context, f Frontend, e Engine) (Cell, error
 	defer server.Close()
 	ctx, cancel := context.WithTimeoutCause(ctx, readyTime+time.Duration(len(Features))*realAnswerTime, errors.New("the pair took too long"))
 	defer cancel()
-	p := &pair{adapter: m.adapter, server: server, client: openai.NewClient(server.URL(), server.Model())}
+	p := &pair{python: f.Before != nil, adapter: m.adapter, server: server, client: openai.NewClient(server.URL(), server.Model())}
 	defer p.client.Close()
 	stop, err := p.start(ctx, e)
 	if err != nil {
@@ -141,7 +149,7 @@ func (m Measurement) try(ctx context.Context, f Frontend, e Engine) (Cell, error
 	}
 	cell.Verdict = Works
 	for _, feature := range Features {
-		if feature == LoRA && e.Start != nil {
+		if feature == LoRA && (e.Start != nil || f.Before != nil) {
 			continue // no adapter for the model exists
 		}
 		err := p.ask(ctx, feature)
@@ -168,6 +176,7 @@ type pair struct {
 	client  *openai.Client
 	engine  *process.Process // nil for a player
 	played  *answers         // nil for a real engine
+	python  bool             // the frontend is one of [Python]
 }
 
 func (p *pair) start(ctx context.Context, e Engine) (stop func(), err error) {
@@ -347,6 +356,13 @@ func (p *pair) explain(cell *Cell, f, e *protocol.Profile, err error) {
 		if errors.As(err, &status) && json.Unmarshal([]byte(status.Body), &body) == nil && body.Error.Message != "" {
 			text = fmt.Sprintf("status %d: %s", status.Status, body.Error.Message)
 		}
+		if cell.Verdict == DoesNotStart && p.python {
+			lines := strings.Split(strings.TrimSpace(p.server.Tail()), "\n")
+			text = lines[len(lines)-1] // the exception
+			if m := missing.FindStringSubmatch(text); m != nil {
+				cell.Fields = []string{"EngineCoreReadyResponse." + m[1]} // the one message of the start that has keys
+			}
+		}
 		text, _, _ = strings.Cut(text, "\n")
 		cell.Reason = safetext.Line(offset.ReplaceAllString(text, ""))
 		return
@@ -357,7 +373,7 @@ func (p *pair) explain(cell *Cell, f, e *protocol.Profile, err error) {
 
 var (
 	offset  = regexp.MustCompile(` \(byte \d+\)$`) // differs from one run to the next, as names of requests do
-	missing = regexp.MustCompile("missing field `(\\w+)`")
+	missing = regexp.MustCompile("missing (?:required )?field `(\\w+)`")
 	longer  = regexp.MustCompile(`incorrect length, expected (\d+)`)
 )
 

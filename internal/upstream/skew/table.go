@@ -46,7 +46,7 @@ var Features = []Feature{Plain, LogProbs, Structured, LoRA, Statistics}
 
 // A Cell is the result of a pair.
 type Cell struct {
-	Frontend string  `json:"frontend"` // line
+	Frontend string  `json:"frontend"` // line, with [Python] if it is not vllm-rs
 	Engine   string  `json:"engine"`   // line
 	Verdict  Verdict `json:"verdict"`
 	// Without are the features that fail where plain completions work.
@@ -58,9 +58,16 @@ type Cell struct {
 	Real bool `json:"real,omitempty"`
 }
 
+// Python is behind the line of a frontend that is the Python client of a release, as its API server has it.
+const Python = " Python"
+
 // String is the cell as a sentence.
 func (c Cell) String() string {
-	text := fmt.Sprintf("vllm-rs %s before an engine of %s: %s", c.Frontend, c.Engine, c.Verdict)
+	name := "vllm-rs " + c.Frontend
+	if line, is := strings.CutSuffix(c.Frontend, Python); is {
+		name = "the Python client " + line
+	}
+	text := fmt.Sprintf("%s before an engine of %s: %s", name, c.Engine, c.Verdict)
 	for i, f := range c.Without {
 		text += []string{" ", ", "}[min(i, 1)] + string(f)
 	}
@@ -76,7 +83,7 @@ func (c Cell) String() string {
 // A Table has a cell for each frontend and engine.
 type Table struct {
 	Schema    string   `json:"schema"`
-	Frontends []string `json:"frontends"` // releases of vllm-rs, "0.33.0"
+	Frontends []string `json:"frontends"` // releases, "0.33.0"
 	Engines   []string `json:"engines"`   // releases
 	Cells     []Cell   `json:"cells"`     // by frontend, then by engine
 }
@@ -275,7 +282,7 @@ func (t *Table) causes() (sentences []string) {
 		if _, is := pairs[k]; !is {
 			keys = append(keys, k)
 		}
-		pairs[k] = append(pairs[k], c.Frontend+"→"+c.Engine)
+		pairs[k] = append(pairs[k], strings.ReplaceAll(c.Frontend, " ", "\u00a0")+"→"+c.Engine)
 	}
 	for _, k := range keys {
 		sentences = append(sentences, fmt.Sprintf("%s, %s%s: %s", strings.Join(pairs[k], " "), k.verdict, k.without, k.cause))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
@@ -208,14 +209,35 @@ func (s *Server) serveChecker(w http.ResponseWriter, r *http.Request) *apiError 
 	if err != nil {
 		return s.callFailed(method, "collective_rpc", err)
 	}
-	all := map[string]json.RawMessage{} // of all workers
-	var each []map[string]json.RawMessage
-	if json.Unmarshal(toJSON(results), &each) == nil { // reset returns nothing
+	if method == "reset_weights" {
+		return succeed(w, object{{"status", "reset"}})
+	}
+	sums := map[string]string{} // of all workers
+	if packed, is := results.([]byte); is {
+		var each []map[string]string
+		if err := json.Unmarshal(toJSON(unpacked(packed)), &each); err != nil {
+			return s.callFailed(method, "collective_rpc", fmt.Errorf("the checksums cannot be read: %w", err))
+		}
 		for _, one := range each {
-			maps.Copy(all, one)
+			maps.Copy(sums, one)
 		}
 	}
-	return succeed(w, object{{"checksums", all}})
+	if *q.Action == "checksum" {
+		return succeed(w, object{{"checksums", sums}})
+	}
+	differ := []string{}
+	for name, sum := range sums {
+		if q.Baseline[name] != sum {
+			differ = append(differ, name)
+		}
+	}
+	for name := range q.Baseline {
+		if _, has := sums[name]; !has {
+			differ = append(differ, name)
+		}
+	}
+	slices.Sort(differ)
+	return succeed(w, object{{"match", len(differ) == 0}, {"mismatches", differ}})
 }
 
 func (s *Server) serveWorldSize(w http.ResponseWriter, r *http.Request) *apiError {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vllm-vcr/conformance/conformance"
+	"github.com/vllm-vcr/conformance/internal/base/atomicfile"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/capture/local"
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -271,7 +272,7 @@ func (opts *subjectOptions) writeFrames(messages []trace.Message) error {
 	meta := fmt.Appendf(nil, `{"recorder_version":%q,"captured_at":%q}`, buildVersion(), time.Now().UTC().Format(time.RFC3339))
 	data, err := check.WriteFrames(opts.framesOut, meta, messages)
 	if err == nil {
-		err = os.WriteFile(opts.framesOut, data, 0o644)
+		err = atomicfile.Write(opts.framesOut, data, 0o644)
 	}
 	return infra(err)
 }

@@ -84,7 +84,7 @@ func (c CommandEngine) Check(suite Suite) error {
 	if err := checkPlaceholders(words, enginePlaceholders); err != nil {
 		return fmt.Errorf("engine command: %w", err)
 	}
-	handshake, addresses := c.names("handshake") || c.names("handshake_port"), c.names("input_address")
+	handshake, addresses := c.names("handshake", "handshake_port"), c.names("input_address")
 	switch {
 	case addresses != c.names("output_address"):
 		return errors.New("engine command: it has only one of {input_address} and {output_address}: an engine needs both")
@@ -122,7 +122,7 @@ func (c CommandEngine) Engine(opt player.Options) (Subject, error) {
 
 type commandSubject struct {
 	words   []string
-	names   func(placeholder string) bool
+	names   func(placeholders ...string) bool
 	opt     player.Options
 	grace   time.Duration
 	passEnv []string

@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -63,9 +62,7 @@ var frontendPlaceholders = []string{
 }
 
 // names reports whether the command has one of the placeholders.
-func (u FrontendUnderTest) names(placeholders ...string) bool {
-	return slices.ContainsFunc(placeholders, func(name string) bool { return strings.Contains(u.Command, "{"+name+"}") })
-}
+func (u FrontendUnderTest) names(names ...string) bool { return hasPlaceholder(u.Command, names...) }
 
 // Check refuses what no frontend can be started by or found at, for the cases that
 // were selected.
@@ -95,7 +92,7 @@ func (u FrontendUnderTest) checkCommand() error {
 		return errors.New("frontend command: it has neither {handshake} nor {handshake_port} nor {input_address}, so the frontend cannot know where to listen for the engine")
 	case u.URL == "" && !u.names("http_port", "http_fd"):
 		return errors.New("frontend command: it has no {http_port}, and no URL is given, so its HTTP side is unknown: add {http_port} to the command, or give --frontend-url")
-	case strings.Contains(u.Command, "{model}") && u.Model == "":
+	case u.names("model") && u.Model == "":
 		return errors.New("frontend command: {model} needs a model")
 	}
 	return nil

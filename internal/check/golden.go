@@ -2,6 +2,7 @@ package check
 
 import (
 	"bytes"
+	"strings"
 	"sync"
 
 	"github.com/vllm-vcr/conformance/compat"
@@ -9,6 +10,16 @@ import (
 	"github.com/vllm-vcr/conformance/manifest"
 	"github.com/vllm-vcr/conformance/trace"
 )
+
+// EngineOption is an option in the engine_config of a recording, and whether that has it.
+func EngineOption(meta trace.Meta, name string) (value string, has bool) {
+	for option := range strings.SplitSeq(trace.Or(meta.EngineConfig, ""), ";") {
+		if value, has = strings.CutPrefix(option, name+"="); has {
+			return value, true
+		}
+	}
+	return "", false
+}
 
 // Golden is a fetched golden and what was read of it, for all its cases.
 type Golden struct {

@@ -86,7 +86,8 @@ func (u RouterUnderTest) Check() error {
 	if err := checkPlaceholders(all, routerPlaceholders); err != nil {
 		return fmt.Errorf("router: %w", err)
 	}
-	if _, err := u.readConfig(); err != nil {
+	given, err := u.given()
+	if err != nil {
 		return err
 	}
 	if _, port, err := net.SplitHostPort(u.Listen); u.Listen != "" && (err != nil || port == "0" || port == "") {
@@ -102,11 +103,11 @@ func (u RouterUnderTest) Check() error {
 		return errors.New("--suite router needs a router: --router-command, or --router-url with --router-backends")
 	case u.Command == "" && u.Listen == "":
 		return errors.New("router: a running router must know its engines: give --router-backends HOST:PORT, where the first of them listens, and start the router with it and the ports behind it")
-	case u.Command != "" && u.URL == "" && !u.Knows("port"):
+	case u.Command != "" && u.URL == "" && !hasPlaceholder(given, "port"):
 		return errors.New("router command: it has no {port}, and no URL is given, so nobody knows where it listens: add {port}, or give --router-url")
-	case u.Command != "" && u.Listen == "" && !u.Knows("backends", "backend", "prefills", "address", "prefill", "decode", "decode_port", "discovery"):
+	case u.Command != "" && u.Listen == "" && !hasPlaceholder(given, "backends", "backend", "prefills", "address", "prefill", "decode", "decode_port", "discovery"):
 		return errors.New("router command: neither it nor --router-config has {backends}, {address} or {discovery}, so the router cannot know the engines")
-	case strings.Contains(u.Command, "{config}") != (u.Config != ""):
+	case hasPlaceholder(u.Command, "config") != (u.Config != ""):
 		return errors.New("router: {config} in the command and --router-config need each other")
 	}
 	return nil
@@ -133,9 +134,14 @@ func (u RouterUnderTest) PrefillEngines() int {
 
 // Knows reports whether the router is given one of these placeholders.
 func (u RouterUnderTest) Knows(placeholders ...string) bool {
-	text, _ := u.readConfig()
-	text += u.Command + strings.Join(u.Headers, " ")
-	return slices.ContainsFunc(placeholders, func(name string) bool { return strings.Contains(text, "{"+name+"}") })
+	given, _ := u.given()
+	return hasPlaceholder(given, placeholders...)
+}
+
+// given are the texts in which the router is given placeholders.
+func (u RouterUnderTest) given() (string, error) {
+	config, err := u.readConfig()
+	return config + u.Command + strings.Join(u.Headers, " "), err
 }
 
 // RouterProcess is a router under test that was started, or found.

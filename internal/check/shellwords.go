@@ -32,7 +32,12 @@ func checkPlaceholders(words, known []string) error {
 	return nil
 }
 
-func (c CommandEngine) names(name string) bool { return strings.Contains(c.Template, "{"+name+"}") }
+// hasPlaceholder reports whether a text has one of the placeholders.
+func hasPlaceholder(text string, names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return strings.Contains(text, "{"+name+"}") })
+}
+
+func (c CommandEngine) names(names ...string) bool { return hasPlaceholder(c.Template, names...) }
 
 // fillPlaceholders replaces each placeholder once: what a value holds is no
 // placeholder.

@@ -95,15 +95,9 @@ type generator struct {
 	choices map[bool][]string // names of probes that a request may have the parameters of, by whether they are chats
 	s       *frontendSession
 	longest time.Duration
-	made    map[string]made   // prompts that are not ids, by form and number
-	notes   map[string]bool   // of what was not taken
-	decoded map[string]string // texts of tokens, of earlier requests
-}
-
-// made is a prompt that the frontend has made ids of.
-type made struct {
-	part object
-	ids  []uint32
+	made    map[string][]uint32 // the ids of prompts that are not ids, by form and number; nil if they are not known
+	notes   map[string]bool     // of what was not taken
+	decoded map[string]string   // texts of tokens, of earlier requests
 }
 
 // runSessions sends random sessions, or the one of a file, to a frontend under test.
@@ -230,7 +224,7 @@ func (g *generator) start() (err error) {
 	if g.s.version != "" {
 		g.env.Versions[g.c.Line.Name] = g.s.version
 	}
-	g.made = map[string]made{}
+	g.made = map[string][]uint32{}
 	return nil
 }
 
@@ -325,7 +319,7 @@ const stopWord = "jumps"
 
 // plan decides what a request asks for and what the engine says.
 func (g *generator) plan(k *frontendCase, step *Step, number int) *talk {
-	t := &talk{Step: step, what: fmt.Sprintf("request %d of the session", number), route: k.route(), stop: "", finish: "length", done: make(chan struct{})}
+	t := &talk{Step: step, what: fmt.Sprintf("request %d of the session", number), route: k.route(), finish: "length", done: make(chan struct{})}
 	g.promptOf(k, t, number)
 	vocabulary := k.vocabulary()
 	letters := k.alphabet[:max(len(k.alphabet)-len(vocabulary), 1)]
@@ -393,24 +387,20 @@ func (g *generator) plan(k *frontendCase, step *Step, number int) *talk {
 func (g *generator) promptOf(k *frontendCase, t *talk, number int) {
 	common := object{"model": k.model, "temperature": 0, "return_token_ids": true}
 	if t.form = t.Prompt; t.form != "" {
-		key := fmt.Sprint(t.form, number)
-		m, known := g.made[key]
-		route := completionsRoute
-		if !known {
-			m.part = object{"prompt": fmt.Sprintf("the quick brown fox %d jumps", 90_000+number)}
-		}
+		route, part := completionsRoute, object{"prompt": fmt.Sprintf("the quick brown fox %d jumps", 90_000+number)}
 		if t.form == chatPrompt {
-			route = chatRoute
-			m.part = object{"messages": []object{{"role": "user", "content": fmt.Sprintf("%s %d", sampler, number)}}}
+			route, part = chatRoute, object{"messages": []object{{"role": "user", "content": fmt.Sprintf("%s %d", sampler, number)}}}
 		}
+		key := fmt.Sprint(t.form, number)
+		ids, known := g.made[key]
 		if !known {
-			if h := k.tokenized(route, m.part); h != nil {
-				m.ids = slices.Clone(h.request.PromptTokenIDs)
+			if h := k.tokenized(route, part); h != nil {
+				ids = slices.Clone(h.request.PromptTokenIDs)
 			}
-			g.made[key] = m
+			g.made[key] = ids
 		}
-		if m.ids != nil {
-			t.prompt, t.route, t.body = m.ids, route, common.with(m.part)
+		if ids != nil {
+			t.prompt, t.route, t.body = ids, route, common.with(part)
 			return
 		}
 		g.notes["no prompt that is a "+t.form] = true
@@ -484,20 +474,14 @@ func (t *talk) begin(k *frontendCase) {
 	t.mark = k.ledger.mark()
 	var ctx context.Context
 	ctx, t.leave = context.WithCancel(k.ctx)
+	reached, stop := k.patience()
+	defer stop()
 	go func() {
+		defer stop() // nothing more reaches the engine
 		defer close(t.done)
 		a, err := k.client.SendWith(ctx, t.probe.Header, http.MethodPost, t.route, t.body)
 		t.reply = openai.ReadReply(a, t.Stream)
 		t.reply.Err = err
-	}()
-	reached, stop := k.patience()
-	defer stop()
-	go func() {
-		select {
-		case <-t.done:
-			stop()
-		case <-reached.Done():
-		}
 	}()
 	k.ledger.await(reached, t.mark, max(t.N, 1), asks(t.prompt))
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/vllm-vcr/conformance/internal/check"
@@ -81,7 +80,9 @@ func (t *replayed) run(ctx context.Context, e *check.Env, c check.Case) error {
 	}
 	opt.Transfer.Open = func(engine *kvtransfer.Config, form kvtransfer.Form) (kvtransfer.DataPlane, error) {
 		engine.Port = 0 // any
-		options := nixl.Options{Model: t.option("model"), Config: []byte(tinyModel), DType: t.option("dtype"), AttnBackend: own.AttnBackend}
+		options := nixl.Options{Config: []byte(tinyModel), AttnBackend: own.AttnBackend}
+		options.Model, _ = check.EngineOption(t.g.Trace.Meta, "model")
+		options.DType, _ = check.EngineOption(t.g.Trace.Meta, "dtype")
 		plane, err := nixl.Open(engine, form, options, func(length int64) (agent.Agent, error) {
 			return agent.Start(ctx, agent.Options{Python: agent.InMemory, Length: length})
 		}, e.Log)
@@ -102,16 +103,6 @@ func (t *replayed) run(ctx context.Context, e *check.Env, c check.Case) error {
 		cancel()
 	}
 	return err
-}
-
-// option is one of the options of the recorded engine.
-func (t *replayed) option(name string) string {
-	for option := range strings.SplitSeq(trace.Or(t.g.Trace.Meta.EngineConfig, ""), ";") {
-		if value, is := strings.CutPrefix(option, name+"="); is {
-			return value
-		}
-	}
-	return ""
 }
 
 // metadata are those of the first answer to a handshake in a direction, nil without one.

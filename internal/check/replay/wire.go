@@ -78,21 +78,18 @@ func BootWire(ctx context.Context, e *check.Env, g *check.Golden, c check.Case, 
 // connector is the KV connector of the recorded engine, nil without one. It names itself as that did. What it pulls is there at
 // once, as no other engine takes part in a replay.
 func (w *WireSession) connector(meta trace.Meta) *player.Transfer {
-	for option := range strings.SplitSeq(trace.Or(meta.EngineConfig, ""), ";") {
-		text, is := strings.CutPrefix(option, "kv_transfer_config=")
-		if !is {
-			continue
-		}
-		t, err := player.ParseTransfer(text, func(string) string { return "" })
-		if err != nil {
-			return nil // a connector that the player does not have
-		}
-		offer := protocol.ViewOf(w.offer)
-		t.EngineID, t.Host = offer.Field("remote_engine_id").Text(), offer.Field("remote_host").Text()
-		t.Port = int(offer.Field("remote_port").Count())
-		return t
+	text, is := check.EngineOption(meta, "kv_transfer_config")
+	if !is {
+		return nil
 	}
-	return nil
+	t, err := player.ParseTransfer(text, func(string) string { return "" })
+	if err != nil {
+		return nil // a connector that the player does not have
+	}
+	offer := protocol.ViewOf(w.offer)
+	t.EngineID, t.Host = offer.Field("remote_engine_id").Text(), offer.Field("remote_host").Text()
+	t.Port = int(offer.Field("remote_port").Count())
+	return t
 }
 
 // pooling is what the recorded engine reported of its tasks, and the size of its embeddings.

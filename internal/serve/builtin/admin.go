@@ -17,7 +17,8 @@ import (
 	"github.com/vllm-vcr/conformance/player"
 )
 
-// call calls a utility method of all engines, and returns the result of the first one. args are msgpack values.
+// call calls a utility method of all engines, and returns the result of the first one: what is more than a bool as JSON. args are
+// msgpack values.
 func (s *Server) call(ctx context.Context, method string, args ...[]byte) (any, error) {
 	type reply struct {
 		engine int
@@ -44,6 +45,9 @@ func (s *Server) call(ctx context.Context, method string, args ...[]byte) (any, 
 		case <-s.ended:
 			return nil, errEngine
 		}
+	}
+	if packed, is := first.([]byte); is {
+		first = unpacked(packed)
 	}
 	return first, errors.Join(errs...)
 }

@@ -59,9 +59,6 @@ func (s *Server) calling(method string, arguments arguments) handler {
 			w.WriteHeader(http.StatusOK)
 			return nil
 		}
-		if raw, packed := result.([]byte); packed {
-			result = unpacked(raw)
-		}
 		return succeed(w, answer(result))
 	}
 }
@@ -212,15 +209,13 @@ func (s *Server) serveChecker(w http.ResponseWriter, r *http.Request) *apiError 
 	if method == "reset_weights" {
 		return succeed(w, object{{"status", "reset"}})
 	}
-	sums := map[string]string{} // of all workers
-	if packed, is := results.([]byte); is {
-		var each []map[string]string
-		if err := json.Unmarshal(toJSON(unpacked(packed)), &each); err != nil {
-			return s.callFailed(method, "collective_rpc", fmt.Errorf("the checksums cannot be read: %w", err))
-		}
-		for _, one := range each {
-			maps.Copy(sums, one)
-		}
+	var each []map[string]string // of each worker
+	if err := json.Unmarshal(toJSON(results), &each); err != nil {
+		return s.callFailed(method, "collective_rpc", fmt.Errorf("the checksums cannot be read: %w", err))
+	}
+	sums := map[string]string{}
+	for _, one := range each {
+		maps.Copy(sums, one)
 	}
 	if *q.Action == "checksum" {
 		return succeed(w, object{{"checksums", sums}})

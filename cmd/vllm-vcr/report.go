@@ -108,7 +108,8 @@ func finishReport(ctx context.Context, env *environment, d *report.Document, opt
 func writeReports(env *environment, d *report.Document, opts reportOptions) error {
 	var failed []error
 	if opts.json != "" {
-		failed = append(failed, atomicfile.WriteFunc(opts.json, 0o644, func(w io.Writer) error { return report.JSON(w, d) }))
+		made := os.MkdirAll(filepath.Dir(opts.json), 0o755) // as --report-dir is made
+		failed = append(failed, made, atomicfile.WriteFunc(opts.json, 0o644, func(w io.Writer) error { return report.JSON(w, d) }))
 	}
 	defer opts.openDir()()
 	switch {

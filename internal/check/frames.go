@@ -81,7 +81,11 @@ func ReadFrames(data []byte, name string) (meta trace.Meta, messages []trace.Mes
 		return meta, nil, err
 	}
 	raw := reader.Meta()
+	var m trace.Message
 	if raw == nil {
+		if err := reader.Next(&m); err != nil && !errors.Is(err, io.EOF) { // no frames at all
+			return meta, nil, err
+		}
 		return meta, nil, fmt.Errorf("%s: line 1: no meta line, so what was captured is unknown: record with --frames-out, or tell golden add by --gpu, --model, --vllm-version and --engine-config", name)
 	}
 	var head framesMeta
@@ -89,7 +93,6 @@ func ReadFrames(data []byte, name string) (meta trace.Meta, messages []trace.Mes
 		return meta, nil, fmt.Errorf("%s: line 1: meta: %w", name, err)
 	}
 	start := engineStart{name: name}
-	var m trace.Message
 	for {
 		err := reader.Next(&m)
 		if errors.Is(err, io.EOF) {

@@ -14,6 +14,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -26,9 +27,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 func main() {
@@ -129,20 +135,24 @@ func run(root string, list bool, only, with, keep string) error {
 	if err := l.record(); err != nil {
 		return err
 	}
-	killed, tried := 0, 0
+	mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return !chosen.MatchString(m.place + " " + m.kind) })
+	var killed atomic.Int32
+	var together errgroup.Group
+	together.SetLimit(2 * runtime.NumCPU()) // trials mostly wait
 	for _, m := range mutants {
-		if !chosen.MatchString(m.place + " " + m.kind) {
-			continue
-		}
-		tried++
-		if by := l.killer(m); by != "" {
-			killed++
-			fmt.Printf("killed    %s %s by %s\n", m.place, m.kind, by)
-		} else {
-			fmt.Printf("SURVIVED  %s %s: %s\n", m.place, m.kind, m.text)
-		}
+		together.Go(func() error {
+			if by := l.killer(m); by != "" {
+				killed.Add(1)
+				fmt.Printf("killed    %s %s by %s\n", m.place, m.kind, by)
+			} else {
+				fmt.Printf("SURVIVED  %s %s: %s\n", m.place, m.kind, m.text)
+			}
+			return nil
+		})
 	}
-	fmt.Printf("%d of %d mutants killed: %.1f %%\n", killed, tried, 100*float64(killed)/float64(max(tried, 1)))
+	_ = together.Wait()
+	tried := len(mutants)
+	fmt.Printf("%d of %d mutants killed: %.1f %%\n", killed.Load(), tried, 100*float64(killed.Load())/float64(max(tried, 1)))
 	return nil
 }
 
@@ -388,8 +398,11 @@ func (l *lab) record() error {
 	return os.WriteFile(known, text, 0o600)
 }
 
+// passes runs the trial. One that a mutant lets wait for ever fails.
 func (t *trial) passes(env string) bool {
-	cmd := exec.Command(t.Args[0], t.Args[1:]...)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, t.Args[0], t.Args[1:]...)
 	cmd.Dir, cmd.Env = t.Dir, append(os.Environ(), env)
 	return cmd.Run() == nil
 }

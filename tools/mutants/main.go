@@ -50,7 +50,7 @@ func main() {
 }
 
 // reports are the names of the functions that report a failure.
-var reports = []string{"fail", "Fail", "end", "envelope", "complain", "unsaid", "Stray"}
+var reports = []string{"fail", "Fail", "end", "envelope", "complain", "unsaid", "Stray", "fails", "Ends"}
 
 // mutant is one change of the source.
 type mutant struct {
@@ -237,6 +237,9 @@ func isReport(x ast.Expr) bool {
 	case *ast.Ident:
 		return f.Name == "fail" || f.Name == "wrong"
 	case *ast.SelectorExpr:
+		if of, is := f.X.(*ast.Ident); is && of.Name == "found" {
+			return f.Sel.Name == "add"
+		}
 		return slices.Contains(reports, f.Sel.Name)
 	}
 	return false

@@ -151,6 +151,9 @@ func runConformHTTP(ctx context.Context, env *environment, opts httpOptions, arg
 			return err
 		}
 		options.Partial = options.Partial || options.Known != nil // some need flags that the server may not have
+		if line := protocol.LineOf(opts.line); options.Known != nil && line != "" && line != protocol.Newest() {
+			env.log.Warn("the builtin frontend answers on every line as vllm-rs "+protocol.Newest()+" does, and its known differences are those from it", "line", line)
+		}
 	}
 	if opts.against == "" && opts.profile == "" && reference.Direct == nil {
 		if options.Model == "" {

@@ -66,7 +66,7 @@ func (cfg *Config) suiteFaults() []Fault {
 	all = append(all, consumerFaults()...)
 	if cfg.Frontend != nil {
 		all = append(all, Fault{Name: "frontend-no-fault", Says: "a frontend behind the tamperer and a proxy", suite: &suiteFault{suite: conformance.SuiteFrontend}})
-		all = append(all, frontendFaults()...)
+		all = append(append(all, frontendFaults()...), generatedFaults()...)
 	}
 	return all
 }
@@ -143,7 +143,7 @@ func (cfg *Config) runSuite(ctx context.Context, f *suiteFault, line compat.Line
 	if err != nil {
 		return nil, err
 	}
-	runner := conformance.Runner{Store: cfg.Store, Log: cfg.Log, NoCoverage: true, Timeouts: conformance.Timeouts{Connect: 4 * idle, Idle: idle}}
+	runner := conformance.Runner{Store: cfg.Store, Log: cfg.Log, NoCoverage: true, Timeouts: conformance.Timeouts{Connect: 4 * idle, Idle: idle}, Generate: check.Generate{Sessions: 40, Seed: 1}}
 	tampered := tampers(codec, f.edits)
 	switch f.suite {
 	case conformance.SuiteKVConsumer:

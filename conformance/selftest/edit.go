@@ -53,6 +53,7 @@ const (
 	unsent
 	severed
 	late
+	corrected // numbers in words become numbers in requests
 )
 
 // zeros is the value of so many bytes of zeros that a list of numbers has on the wire.

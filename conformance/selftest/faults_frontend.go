@@ -88,6 +88,7 @@ func frontendFaults() []Fault {
 		{suite.Concurrency, "refused-of-many", "requests are refused", suite.CodeHTTP, "at a time: status 500", by(edit{of: completions, field: "status", value: 500})},
 		{suite.Errors, "takes-anything", "bad requests are not refused", suite.CodeAccepted, "expected status 4xx", by(edit{of: completions, field: "status", value: 200, where: 400})},
 		{suite.Errors, "any-model", "any model is served", suite.CodeAccepted, "", by(edit{of: completions, field: "status", value: 200, where: 404})},
+		{suite.Errors, "corrects-requests", "a bad request is put right", suite.CodeAccepted, "reached the engine", by(edit{of: completions, value: corrected})},
 		{suite.Errors, "hides-errors", "an error of the engine becomes an answer", suite.CodeAccepted, "a request that the engine refuses", by(instead("outputs.finish_reason", 3, 1))},
 		{suite.Transfer, "no-transfer", "an answer lacks what the decode engine needs", suite.CodeTransfer, "but the engine sent", by(edit{of: completions, field: "kv_transfer_params", value: omitted})},
 		{suite.Transfer, "transfer-not-asked", "the engine is not asked to keep the KV cache", suite.CodeCarried, "extra_args", by(edit{of: "ADD", field: params + "extra_args"})},

@@ -267,6 +267,7 @@ func rules() []rule {
 		)},
 		{"table-of-several", busy, invariant.CodeLogprobs, "cu_num_generated_tokens", "one request in each table", by(put(table+".cu_num_generated_tokens", []any{1}, 1))},
 		{"table-unreadable", busy, invariant.CodeLogprobs, "logprob_token_ids", "a table of request", by(put(table+".logprob_token_ids.0", "<x9", 1))},
+		{"rank-of-another-request", ranks, invariant.CodeRequest, "data_parallel_rank", "sent to another rank", by(edit{of: "ADD", field: "data_parallel_rank", value: 7})},
 		{"table-rows", busy, invariant.CodeLogprobs, "sampled_token_ranks", "has a row for each", by(put(table+".sampled_token_ranks", tensorOf("<i8", 3), 1))},
 		{"table-type", busy, invariant.CodeLogprobs, "logprobs", "have this type", by(put(table+".logprobs.0", "<i4", 1))},
 		{"row-of-another", busy, invariant.CodeLogprobs, "logprob_token_ids", "has to begin with its token", by(put(table+".logprob_token_ids", element{0, plus(1)}, 1))},
@@ -313,6 +314,7 @@ func rules() []rule {
 		{"event-kind", busy, invariant.CodeKVEvents, "kv_cache_spec_kind", "these kinds of layers", by(edit{of: "EVENTS", field: "events.kv_cache_spec_kind", value: "x"})},
 		{"event-group", busy, invariant.CodeKVEvents, "group_idx", "one kind of blocks", by(edit{of: "EVENTS", field: "events.group_idx", value: 3})},
 		{"event-parent", busy, invariant.CodeKVEvents, "parent_block_hash", "stored before it", by(edit{of: "EVENTS", field: "events.parent_block_hash", value: "x"})},
+		{"event-removed", busy, invariant.CodeKVEvents, "block_hashes", "removed only after", by(edit{of: "EVENTS", field: "events.block_hashes.0", value: "x", nth: 1})},
 		{"event-size", busy, invariant.CodeKVEvents, "block_size", "has block_size tokens", by(edit{of: "EVENTS", field: "events.block_size", value: plus(1)})},
 		{"event-adapter", busy, invariant.CodeKVEvents, "lora_name", "of this name and id", by(edit{of: "EVENTS", field: "events.lora_name", value: "x"})},
 

@@ -287,6 +287,11 @@ func (e edit) before(server *httptest.Server, serve http.Handler) http.Handler {
 			panic(http.ErrAbortHandler)
 		case e.value == refusing && requested.Load():
 			w.WriteHeader(http.StatusServiceUnavailable)
+		case e.value == corrected && is:
+			body, _ := io.ReadAll(r.Body)
+			body = bytes.ReplaceAll(body, []byte(`"five"`), []byte("5"))
+			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+			serve.ServeHTTP(w, r)
 		case e.value == healthy && requested.Load() && r.URL.Path == "/health":
 		default:
 			serve.ServeHTTP(w, r)
@@ -301,7 +306,7 @@ func modifier(edits []edit) func(*http.Response) error {
 		for i, e := range edits {
 			streams := strings.HasPrefix(r.Header.Get("Content-Type"), "text/event-stream")
 			switch {
-			case e.of != r.Request.Method+" "+r.Request.URL.Path, streams && e.whole, !streams && e.streamed:
+			case e.of != r.Request.Method+" "+r.Request.URL.Path, e.value == corrected, streams && e.whole, !streams && e.streamed:
 				continue
 			case e.field == "status" && e.where != nil && e.where != r.StatusCode:
 				continue

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vllm-vcr/conformance/internal/check"
 	"github.com/vllm-vcr/conformance/internal/testenv/require"
 	"github.com/vllm-vcr/conformance/internal/wire/pack"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
@@ -33,6 +34,17 @@ func TestNothingIsUnheard(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Two requests do not have the same id, and none has an empty one.
+func TestIdentity(t *testing.T) {
+	var f check.Outcome
+	k, ids := &frontendCase{Outcome: &f}, map[string]int{}
+	for i, id := range []string{"a", "b", "a", ""} {
+		k.identity("an id", &heard{number: i + 1, request: &protocol.Request{ID: id, ArrivalTime: year2020}}, ids)
+	}
+	require.Equal(t, len(f.Failures), 2, "failures")
+	require.True(t, strings.Contains(f.Failures[0].Message, `its id "a" is empty, or that of message 1`), "%s", f.Failures[0].Message)
 }
 
 // Whatever a request is, looking for what it carries comes to an end.

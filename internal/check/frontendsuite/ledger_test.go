@@ -39,7 +39,7 @@ func TestNothingIsUnheard(t *testing.T) {
 // Two requests do not have the same id, and none has an empty one.
 func TestIdentity(t *testing.T) {
 	var f check.Outcome
-	k, ids := &frontendCase{Outcome: &f}, map[string]int{}
+	k, ids := &frontendCase{Outcome: &f, whole: t.Context()}, map[string]int{}
 	for i, id := range []string{"a", "b", "a", ""} {
 		k.identity("an id", &heard{number: i + 1, request: &protocol.Request{ID: id, ArrivalTime: year2020}}, ids)
 	}

@@ -58,9 +58,16 @@ func flawed(defect string) func(context.Context, check.KVEndpoints, io.Reader, i
 		if defect == "text" {
 			fmt.Fprintln(out, "INFO consumer is ready")
 		}
+		if defect == "greets" {
+			fmt.Fprintln(out, `{"verb": "hello"}`)
+		}
 		fmt.Fprintln(out, `{"verb": "ready"}`)
 		for lines := bufio.NewScanner(in); lines.Scan() && defect != "dies"; {
-			if defect != "hangs" {
+			switch defect {
+			case "hangs":
+			case "answers-otherwise":
+				fmt.Fprintln(out, `{"verb": "known"}`)
+			default:
 				fmt.Fprintln(out, c.cached())
 			}
 		}

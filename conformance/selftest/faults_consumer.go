@@ -14,6 +14,8 @@ func consumerFaults() (all []Fault) {
 		finds        string
 	}{
 		{suite.Stored, "text", "it prints a line of a log on stdout", suite.CodeProtocol, "want a line of JSON"},
+		{suite.Stored, "greets", "its first line has another verb", suite.CodeProtocol, "the first line of the consumer has the verb"},
+		{suite.Stored, "answers-otherwise", "its answer has another verb", suite.CodeProtocol, `answers "ask" by the verb`},
 		{suite.Stored, "dies", "it ends when it is asked", suite.CodeSilent, "the consumer ended"},
 		{suite.Stored, "hangs", "it answers nothing", suite.CodeSilent, "did not print a line"},
 		{suite.Stored, "deaf", "it subscribes to nothing", suite.CodeUnheard, "did not subscribe"},

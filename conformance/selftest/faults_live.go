@@ -26,6 +26,16 @@ func faultsOf(suite conformance.Suite, rows []suiteRow) (all []Fault) {
 	return all
 }
 
+// generatedEngineFaults are put in front of random sessions with an engine that replays a golden.
+func generatedEngineFaults() []Fault {
+	return faultsOf(conformance.SuiteGenerated, []suiteRow{
+		{live.Sessions, "recorded-token", "a token is another than the recorded one", live.CodeRecorded, "token 0 differs", by(put("outputs.new_token_ids.0", plus(1), 1))},
+		{live.Sessions, "recorded-end", "an answer ends by another reason than the recorded one", live.CodeRecorded, "it ended by", by(put("outputs.finish_reason", 4, 1))},
+		{live.Sessions, "recorded-tokens-lost", "tokens of an answer are lost", live.CodeRecorded, "it ended after", by(put("outputs.new_token_ids", []any{}, 0))},
+		{live.Sessions, "output-of-text", "a token is text", check.CodeLayout, "", by(put("outputs.new_token_ids.0", "x", 5))},
+	})
+}
+
 // liveFaults are put in front of the suite live: an engine of which one field is wrong.
 func liveFaults() []Fault {
 	const stop, length, failed, repetition = 0, 1, 3, 4 // finish reasons on the wire

@@ -23,6 +23,7 @@ import (
 	"github.com/vllm-vcr/conformance/conformance"
 	"github.com/vllm-vcr/conformance/internal/base/process"
 	"github.com/vllm-vcr/conformance/internal/check"
+	"github.com/vllm-vcr/conformance/internal/check/live"
 	"github.com/vllm-vcr/conformance/internal/engine/nixl/agent"
 	"github.com/vllm-vcr/conformance/internal/wire/protocol"
 	"github.com/vllm-vcr/conformance/player"
@@ -61,7 +62,7 @@ type RunningFrontend struct {
 // suiteFaults are the faults of the suites other than replay, with a control each.
 func (cfg *Config) suiteFaults() []Fault {
 	all := []Fault{{Name: "live-no-fault", Says: "an engine that makes up tokens, behind the tamperer", suite: &suiteFault{suite: conformance.SuiteLive}}}
-	all = append(append(all, liveFaults()...), transferFaults()...)
+	all = slices.Concat(all, liveFaults(), generatedEngineFaults(), transferFaults())
 	all = append(all, Fault{Name: "kv-consumer-no-fault", Says: "a consumer of KV events", suite: &suiteFault{suite: conformance.SuiteKVConsumer}})
 	all = append(all, consumerFaults()...)
 	if cfg.Frontend != nil {
@@ -145,10 +146,11 @@ func (cfg *Config) runSuite(ctx context.Context, f *suiteFault, line compat.Line
 	}
 	runner := conformance.Runner{Store: cfg.Store, Log: cfg.Log, NoCoverage: true, Timeouts: conformance.Timeouts{Connect: 4 * idle, Idle: idle}, Generate: check.Generate{Sessions: 40, Seed: 1}}
 	tampered := tampers(codec, f.edits)
-	switch f.suite {
-	case conformance.SuiteKVConsumer:
+	switch {
+	case f.suite == conformance.SuiteKVConsumer:
 		runner.Consumer = &conformance.ConsumerUnderTest{Inside: flawed(f.defect)}
-	case conformance.SuiteLive, conformance.SuitePrefill, conformance.SuiteDecode:
+	case f.suite == conformance.SuiteLive, f.suite == conformance.SuitePrefill, f.suite == conformance.SuiteDecode, f.check == live.Sessions:
+		runner.Generate.Replays = true
 		tidy := func() {}
 		defer func() { tidy() }()
 		runner.NIXL = agent.InMemory

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/vllm-vcr/conformance/conformance"
@@ -66,6 +67,10 @@ func (cfg *Config) routerFaults() []Fault {
 		{"unicode", "breaks-characters", "it decodes each part of an answer on its own", router.CodeUnicode, parts(func(text []byte) []byte { return bytes.ToValidUTF8(text, []byte("\ufffd")) })},
 		{"cancellation", "forgets-abort", "it goes on when the client has left", router.CodeNoAbort, client(nil)},
 		{"spread", "first-engine-only", "it sends everything to one engine", router.CodeUneven, misrouting{route: func(_ *smallRouter, a *ask) { a.key = "" }}},
+		{"spread", "mixes-up", "it gives clients other answers where many wait", router.CodeMixedUp, crowded(func(got *http.Response) {
+			text, err := io.ReadAll(got.Body)
+			got.Body = io.NopCloser(io.MultiReader(bytes.NewReader(bytes.Replace(text, []byte(`"id":"cmpl-`), []byte(`"id":"cmpl_`), 1)), failing{err}))
+		})},
 		{"large-bodies", "limits-bodies", "it takes 2 MB at most", router.CodeLarge, client(func(r *http.Request) { r.Body = http.MaxBytesReader(nil, r.Body, 2<<20) })},
 		{"slow-client", "limits-streams", "it cuts streams of more than 1 MB", router.CodeSlowClient, misrouting{answers: func(got *http.Response) {
 			if isStream(got) {
@@ -85,6 +90,8 @@ func (cfg *Config) routerFaults() []Fault {
 				delete(params, "remote_num_tokens")
 			}
 		}}},
+		{"transfer", "computes-more", "it has the engine that computes the prompt generate more", router.CodeTransfer, misrouting{prefill: func(body map[string]any) { body["max_tokens"] = 2 }}},
+		{"transfer", "keeps-nothing", "it does not ask for blocks to be kept", router.CodeTransfer, misrouting{prefill: func(body map[string]any) { delete(body, "kv_transfer_params") }}},
 		{"prefill-fails", "needs-prefill", "it fails where no engine computes the prompt", router.CodeTransfer, misrouting{route: func(*smallRouter, *ask) {}}},
 		{"prefix-affinity", "forgets-prefixes", "it chooses engines at random, without a session", router.CodeAffinity, misrouting{route: func(_ *smallRouter, a *ask) {
 			if !strings.HasPrefix(a.key, "session-") && !strings.HasPrefix(a.key, "adapter-") {
@@ -97,6 +104,7 @@ func (cfg *Config) routerFaults() []Fault {
 				a.key = strconv.Itoa(rand.Int())
 			}
 		}}},
+		{"lora-affinity", "knows-no-adapters", "it has no engine for adapters", router.CodeLoRA, misrouting{route: func(_ *smallRouter, a *ask) { a.failed = strings.HasPrefix(a.key, "adapter-") }}},
 		{"errors", "hides-errors", "it answers with 502 for errors of engines", router.CodeError, misrouting{answers: func(got *http.Response) {
 			if got.StatusCode >= 500 {
 				got.StatusCode = http.StatusBadGateway
@@ -141,6 +149,23 @@ func client(change func(*http.Request)) misrouting {
 		change(r)
 		return r
 	}}
+}
+
+// crowded changes answers while more than four clients wait.
+func crowded(answers func(*http.Response)) misrouting {
+	var waiting atomic.Int32
+	return misrouting{
+		client: func(_ http.ResponseWriter, r *http.Request) *http.Request {
+			waiting.Add(1)
+			context.AfterFunc(r.Context(), func() { waiting.Add(-1) })
+			return r
+		},
+		answers: func(got *http.Response) {
+			if waiting.Load() > 4 {
+				answers(got)
+			}
+		},
+	}
 }
 
 func isStream(got *http.Response) bool {

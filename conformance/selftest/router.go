@@ -34,6 +34,7 @@ type misrouting struct {
 	route   func(*smallRouter, *ask)                               // before an engine is chosen
 	client  func(http.ResponseWriter, *http.Request) *http.Request // to the request of the client; nil: it was answered
 	answers func(*http.Response)                                   // to the answer of the engine
+	prefill func(body map[string]any)                              // to what the engine that computes the prompt is asked for
 	fails   func(r *smallRouter, tries int, err error) (again bool)
 	healthy func(status int, err error) bool
 	resends bool // a cut stream
@@ -105,6 +106,9 @@ func (r *smallRouter) prefill(request *http.Request, a *ask) {
 	}
 	first["max_tokens"], first["stream"] = 1, false
 	first["kv_transfer_params"] = map[string]any{"do_remote_decode": true}
+	if r.wrong.prefill != nil {
+		r.wrong.prefill(first)
+	}
 	body, _ := json.Marshal(first)
 	one, _ := http.NewRequestWithContext(request.Context(), http.MethodPost, "http://"+r.engines[0]+request.URL.Path, bytes.NewReader(body))
 	one.Header = request.Header.Clone()

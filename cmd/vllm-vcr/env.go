@@ -99,6 +99,10 @@ func (env *environment) execute(ctx context.Context, args []string) (int, error)
 	if len(args) > 0 && isCompletion(args[0]) {
 		addCompletion(env, root)
 	}
+	root.InitDefaultCompletionCmd(args...)
+	if completion, _, err := root.Find([]string{"completion"}); err == nil {
+		group(completion) // cobra's own prints help for the name of no shell, and succeeds
+	}
 	env.args, env.running = args, ctx
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)

@@ -99,10 +99,6 @@ func newRootCommand(env *environment, args ...string) *cobra.Command {
 	for _, make := range commands { // cobra sorts them
 		root.AddCommand(make(env))
 	}
-	root.InitDefaultCompletionCmd(args...)
-	if completion, _, err := root.Find([]string{"completion"}); err == nil {
-		group(completion) // cobra's own prints help for the name of no shell, and succeeds
-	}
 	describe(root)
 	return root
 }

@@ -72,6 +72,13 @@ func (cfg *Config) routerFaults() []Fault {
 			got.Body = io.NopCloser(io.MultiReader(bytes.NewReader(bytes.Replace(text, []byte(`"id":"cmpl-`), []byte(`"id":"cmpl_`), 1)), failing{err}))
 		})},
 		{"large-bodies", "limits-bodies", "it takes 2 MB at most", router.CodeLarge, client(func(r *http.Request) { r.Body = http.MaxBytesReader(nil, r.Body, 2<<20) })},
+		{"large-bodies", "cuts-bodies", "it cuts requests after 2 MB", router.CodeLarge, client(func(r *http.Request) { r.Body = io.NopCloser(io.LimitReader(r.Body, 2<<20)) })},
+		{"large-bodies", "cuts-answers", "it cuts answers after 1 MB", router.CodeLarge, misrouting{answers: func(got *http.Response) {
+			if !isStream(got) {
+				got.Body = io.NopCloser(io.LimitReader(got.Body, 1<<20))
+				got.Header.Del("Content-Length")
+			}
+		}}},
 		{"slow-client", "limits-streams", "it cuts streams of more than 1 MB", router.CodeSlowClient, misrouting{answers: func(got *http.Response) {
 			if isStream(got) {
 				got.Body = io.NopCloser(io.LimitReader(got.Body, 1<<20))
@@ -108,6 +115,12 @@ func (cfg *Config) routerFaults() []Fault {
 		{"errors", "hides-errors", "it answers with 502 for errors of engines", router.CodeError, misrouting{answers: func(got *http.Response) {
 			if got.StatusCode >= 500 {
 				got.StatusCode = http.StatusBadGateway
+			}
+		}}},
+		{"errors", "rewrites-errors", "it has other words for errors of engines", router.CodeError, misrouting{answers: func(got *http.Response) {
+			if got.StatusCode >= 500 {
+				got.Body = io.NopCloser(strings.NewReader("no engine serves"))
+				got.Header.Del("Content-Length")
 			}
 		}}},
 		{"errors", "loses-retry-after", "it loses Retry-After", router.CodeError, misrouting{answers: func(got *http.Response) { got.Header.Del("Retry-After") }}},

@@ -224,6 +224,9 @@ func TestGoldensAtOnce(t *testing.T) {
 		for i, engine := range []Engine{Player, nil} {
 			runner := Runner{Store: store, Engine: engine, MaxFailures: max}
 			runner.Progress = func(r Result) {
+				if r.Case.Assertion == Frames {
+					r.Note = "" // whether the player repeats a session depends on what it gets in one step
+				}
 				reports[i] = append(reports[i], fmt.Sprintf("%s: %s %s", r.Case.Name(), r.Verdict, r.Note))
 			}
 			report := runner.Run(t.Context(), cases)

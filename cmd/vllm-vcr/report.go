@@ -108,8 +108,11 @@ func finishReport(ctx context.Context, env *environment, d *report.Document, opt
 func writeReports(env *environment, d *report.Document, opts reportOptions) error {
 	var failed []error
 	if opts.json != "" {
-		made := os.MkdirAll(filepath.Dir(opts.json), 0o755) // as --report-dir is made
-		failed = append(failed, made, atomicfile.WriteFunc(opts.json, 0o644, func(w io.Writer) error { return report.JSON(w, d) }))
+		err := os.MkdirAll(filepath.Dir(opts.json), 0o755) // as --report-dir is made
+		if err == nil {
+			err = atomicfile.WriteFunc(opts.json, 0o644, func(w io.Writer) error { return report.JSON(w, d) })
+		}
+		failed = append(failed, err)
 	}
 	defer opts.openDir()()
 	switch {

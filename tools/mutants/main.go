@@ -240,7 +240,7 @@ func isReport(x ast.Expr) bool {
 		if of, is := f.X.(*ast.Ident); is && of.Name == "found" {
 			return f.Sel.Name == "add"
 		}
-		return slices.Contains(reports, f.Sel.Name) && len(call.Args) > 1 // other methods of these names end something
+		return slices.Contains(reports, f.Sel.Name) && (f.Sel.Name != "end" || len(call.Args) > 2) // other methods of this name report nothing
 	}
 	return false
 }

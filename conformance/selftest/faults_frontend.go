@@ -110,9 +110,9 @@ func generatedFaults() []Fault {
 	const completions, choice = "POST /v1/completions", "choices.0."
 	return faultsOf(conformance.SuiteGenerated, []suiteRow{
 		{suite.Sessions, "another-prompt", "a request has another prompt", suite.CodeNoRequest, "such at the engine", by(edit{of: "ADD", field: "prompt_token_ids.0", value: 1})},
-		{suite.Sessions, "no-answer", "an answer never comes", suite.CodeHangs, "no answer within", by(edit{of: completions, value: unsent})},
+		{suite.Sessions, "no-answer", "streams never come", suite.CodeHangs, "of the session: POST /v1/completions: no answer within", by(edit{of: completions, value: lost, streamed: true})},
 		{suite.Sessions, "connection-lost", "connections end in place of an answer", suite.CodeHTTP, "EOF", by(edit{of: completions, value: severed})},
-		{suite.Sessions, "refused", "requests are refused", suite.CodeHTTP, "status 500", by(edit{of: completions, field: "status", value: 500})},
+		{suite.Sessions, "refused", "streams are refused", suite.CodeHTTP, "of the session: POST /v1/completions: status 500", by(edit{of: completions, field: "status", value: 500, streamed: true})},
 		{suite.Sessions, "hides-errors", "an error of the engine becomes an answer", suite.CodeAccepted, "which the engine refuses", by(instead("outputs.finish_reason", 3, 1))},
 		{suite.Sessions, "no-stop-reason", "an answer does not name what stopped it", suite.CodeHTTPFinish, "stop_reason is", by(edit{of: completions, field: choice + "stop_reason"})},
 		{suite.Sessions, "no-logprobs", "an answer has no log-probabilities", suite.CodeHTTPTokens, "entries of logprobs", by(edit{of: completions, field: choice + "logprobs"})},

@@ -90,7 +90,7 @@ func (g *Search[S]) Run(ctx context.Context, f *Outcome, first *S) error {
 	f.Failures = g.wrong
 	g.Shows(g.best, g.wrong[0].Message)
 	data, err := json.MarshalIndent(g.best, "", "  ")
-	if err == nil {
+	if err == nil && file != "" {
 		err = atomicfile.Write(file, append(data, '\n'), 0o644)
 	}
 	messages, _ := g.Size(g.best)

@@ -114,7 +114,7 @@ type Generate struct {
 	Seed     uint64 // of the first
 	Clients  int    // of the frontend; 0 is 1
 	Replays  bool   // the engine replays a trace
-	// File is the session to send instead of random ones, and where the smallest session that fails is written otherwise.
+	// File is the session to send instead of random ones, and where the smallest session that fails is written otherwise, if there is a name.
 	File string
 }
 

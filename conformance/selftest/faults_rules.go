@@ -242,6 +242,7 @@ func rules() []rule {
 		{"no-key-of-cache", busy, invariant.CodeKeys, "preempted_hits", "sends this key", by(put(stats+"prefix_cache_stats.preempted_hits", omitted, 5))},
 		{"no-key-of-prefill", busy, invariant.CodeKeys, "num_cache_creation_tokens", "sends this key", by(put("outputs.0.prefill_stats.num_cache_creation_tokens", omitted, 1))},
 		{"steps", busy, invariant.CodeStep, "step_counter", "neither steps nor waves", by(put(stats+"step_counter", 5, 1))},
+		{"connector-counts-nothing", "frames-transfer", invariant.CodeCache, "connector_prefix_cache_stats", "counts what it looks up there", by(put(stats+"connector_prefix_cache_stats", nil, 0))},
 		{"connector", busy, invariant.CodeStep, "kv_connector_stats", "has no statistics of one", by(put(stats+"kv_connector_stats", map[string]any{"x": 1}, 1))},
 		{"adapters", busy, invariant.CodeStep, "running_lora_adapters", "that use an adapter", by(put(stats+"running_lora_adapters.x", -1, 1))},
 		{"mode", busy, invariant.CodeStep, "runtime_mode", "one of these modes", by(put(stats+"cudagraph_stats.runtime_mode", "x", 1))},

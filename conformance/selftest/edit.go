@@ -52,8 +52,8 @@ const (
 	// An answer is not sent, its connection ends in place of it, or it comes only when it is complete.
 	unsent
 	severed
-	late
 	corrected // numbers in words become numbers in requests
+	late
 )
 
 // zeros is the value of so many bytes of zeros that a list of numbers has on the wire.

@@ -67,23 +67,13 @@ func (cfg *Config) routerFaults() []Fault {
 		{"unicode", "breaks-characters", "it decodes each part of an answer on its own", router.CodeUnicode, parts(func(text []byte) []byte { return bytes.ToValidUTF8(text, []byte("\ufffd")) })},
 		{"cancellation", "forgets-abort", "it goes on when the client has left", router.CodeNoAbort, client(nil)},
 		{"spread", "first-engine-only", "it sends everything to one engine", router.CodeUneven, misrouting{route: func(_ *smallRouter, a *ask) { a.key = "" }}},
-		{"spread", "mixes-up", "it gives clients other answers where many wait", router.CodeMixedUp, crowded(func(got *http.Response) {
-			text, err := io.ReadAll(got.Body)
-			got.Body = io.NopCloser(io.MultiReader(bytes.NewReader(bytes.Replace(text, []byte(`"id":"cmpl-`), []byte(`"id":"cmpl_`), 1)), failing{err}))
-		})},
+		{"spread", "mixes-up", "it gives clients other answers where many wait", router.CodeMixedUp, crowded(whole(func(text []byte) []byte {
+			return bytes.Replace(text, []byte(`"id":"cmpl-`), []byte(`"id":"cmpl_`), 1)
+		}).answers)},
 		{"large-bodies", "limits-bodies", "it takes 2 MB at most", router.CodeLarge, client(func(r *http.Request) { r.Body = http.MaxBytesReader(nil, r.Body, 2<<20) })},
 		{"large-bodies", "cuts-bodies", "it cuts requests after 2 MB", router.CodeLarge, client(func(r *http.Request) { r.Body = io.NopCloser(io.LimitReader(r.Body, 2<<20)) })},
-		{"large-bodies", "cuts-answers", "it cuts answers after 1 MB", router.CodeLarge, misrouting{answers: func(got *http.Response) {
-			if !isStream(got) {
-				got.Body = io.NopCloser(io.LimitReader(got.Body, 1<<20))
-				got.Header.Del("Content-Length")
-			}
-		}}},
-		{"slow-client", "limits-streams", "it cuts streams of more than 1 MB", router.CodeSlowClient, misrouting{answers: func(got *http.Response) {
-			if isStream(got) {
-				got.Body = io.NopCloser(io.LimitReader(got.Body, 1<<20))
-			}
-		}}},
+		{"large-bodies", "cuts-answers", "it cuts answers after 1 MB", router.CodeLarge, cut(false)},
+		{"slow-client", "limits-streams", "it cuts streams of more than 1 MB", router.CodeSlowClient, cut(true)},
 		{"scrapes", "unknown-scrape", "it asks engines for a route that they do not have", router.CodeScrape, misrouting{answers: func(got *http.Response) {
 			if got.Request.URL.Path == "/detokenize" {
 				if other, err := http.Get("http://" + got.Request.URL.Host + "/get_server_info"); err == nil {
@@ -161,6 +151,16 @@ func client(change func(*http.Request)) misrouting {
 		}
 		change(r)
 		return r
+	}}
+}
+
+// cut ends answers after 1 MB: streams, or all others.
+func cut(streams bool) misrouting {
+	return misrouting{answers: func(got *http.Response) {
+		if isStream(got) == streams {
+			got.Body = io.NopCloser(io.LimitReader(got.Body, 1<<20))
+			got.Header.Del("Content-Length")
+		}
 	}}
 }
 

@@ -301,6 +301,12 @@ func (e edit) before(server *httptest.Server, serve http.Handler) http.Handler {
 	})
 }
 
+// ofRequests reports whether an edit is of what becomes of requests, and of no answer.
+func (e edit) ofRequests() bool {
+	s, is := e.value.(special)
+	return is && gone <= s && s < late
+}
+
 // modifier makes edits in HTTP answers.
 func modifier(edits []edit) func(*http.Response) error {
 	met := make([]atomic.Int32, len(edits))
@@ -308,7 +314,7 @@ func modifier(edits []edit) func(*http.Response) error {
 		for i, e := range edits {
 			streams := strings.HasPrefix(r.Header.Get("Content-Type"), "text/event-stream")
 			switch {
-			case e.of != r.Request.Method+" "+r.Request.URL.Path, e.value == corrected, streams && e.whole, !streams && e.streamed:
+			case e.of != r.Request.Method+" "+r.Request.URL.Path, e.ofRequests(), streams && e.whole, !streams && e.streamed:
 				continue
 			case e.field == "status" && e.where != nil && e.where != r.StatusCode:
 				continue

@@ -89,12 +89,17 @@ func (g *Search[S]) Run(ctx context.Context, f *Outcome, first *S) error {
 	}
 	f.Failures = g.wrong
 	g.Shows(g.best, g.wrong[0].Message)
+	messages, _ := g.Size(g.best)
+	note := fmt.Sprintf("session %d failed%s; the smallest that does has %s", g.Played, often, safetext.Count(messages, "message"))
+	if file == "" {
+		f.AddNote(note)
+		return nil
+	}
+	f.AddNote(note + " and is in " + file)
 	data, err := json.MarshalIndent(g.best, "", "  ")
-	if err == nil && file != "" {
+	if err == nil {
 		err = atomicfile.Write(file, append(data, '\n'), 0o644)
 	}
-	messages, _ := g.Size(g.best)
-	f.AddNote(fmt.Sprintf("session %d failed%s; the smallest that does has %s and is in %s", g.Played, often, safetext.Count(messages, "message"), file))
 	return err
 }
 

@@ -151,8 +151,7 @@ func run(root string, list bool, only, with, keep string) error {
 		})
 	}
 	_ = together.Wait()
-	tried := len(mutants)
-	fmt.Printf("%d of %d mutants killed: %.1f %%\n", killed.Load(), tried, 100*float64(killed.Load())/float64(max(tried, 1)))
+	fmt.Printf("%d of %d mutants killed: %.1f %%\n", killed.Load(), len(mutants), 100*float64(killed.Load())/float64(max(len(mutants), 1)))
 	return nil
 }
 
